@@ -1,0 +1,59 @@
+"""The command line: parses, calls, prints; nothing else. One file per command.
+
+Only this package knows exit codes: 0 done, 1 findings at or above `--fail-on`,
+2 bad usage or input.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from fsdpdoctor import __version__
+from fsdpdoctor.errors import FsdpDoctorError
+
+COMMANDS: dict[str, str] = {}
+"""Command name to the module that holds `command`, in the order of `--help`.
+
+A module is imported when its command is used, so that `run` starts fast and no
+command needs another's packages.
+"""
+
+
+class _Commands(click.Group):
+    """Finds commands in `COMMANDS`, and turns our errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FsdpDoctorError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise SystemExit(2) from None
+        except BrokenPipeError:
+            # The reader (head, less) has gone: nothing is left to say, nor to flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0) from None
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fsdpdoctor")
+def main() -> None:
+    r"""Say what a PyTorch FSDP2 run waits for, why, and what to change.
+
+    \b
+    fsdpdoctor demo                                   see it work, on CPU
+    fsdpdoctor run --nproc-per-node 8 train.py        record a run
+    fsdpdoctor analyze fsdpdoctor-runs/latest         diagnose a run or traces
+    """

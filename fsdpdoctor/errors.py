@@ -1,0 +1,31 @@
+"""What fsdpdoctor raises.
+
+    FsdpDoctorError
+    +-- InputError          a file or folder that cannot be used as it is
+    |   +-- NewerFormatError    written by a newer fsdpdoctor
+    +-- UsageError          arguments that do not fit together
+    +-- MissingDependencyError  an optional package, or torch, is not installed
+
+Every message says what was seen, what was expected and what to do. Only the
+CLI turns them into exit codes.
+"""
+
+
+class FsdpDoctorError(Exception):
+    """Base of everything that fsdpdoctor raises on purpose."""
+
+
+class InputError(FsdpDoctorError):
+    """A file or folder cannot be used: missing, truncated, foreign or hostile."""
+
+
+class NewerFormatError(InputError):
+    """A run was written by a version of fsdpdoctor newer than this one."""
+
+
+class UsageError(FsdpDoctorError):
+    """Arguments that do not fit together, or do not fit the run."""
+
+
+class MissingDependencyError(FsdpDoctorError):
+    """A package that this command needs is not installed."""

@@ -1,0 +1,103 @@
+"""Set algebra on sorted, disjoint time intervals.
+
+An `Intervals` is an int64 array of shape [M, 2] whose rows are half-open
+`[start, end)`, ascending, disjoint, never touching and never empty. Every
+function here takes and returns such arrays; `union` makes one from anything.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Intervals = npt.NDArray[np.int64]  # [M, 2]
+Int64s = npt.NDArray[np.int64]  # [N]
+
+
+def empty() -> Intervals:
+    """No time at all."""
+    return np.empty((0, 2), dtype=np.int64)
+
+
+def single(start_ns: int, end_ns: int) -> Intervals:
+    """One interval, or none where it would be empty."""
+    if end_ns <= start_ns:
+        return empty()
+    return np.array([[start_ns, end_ns]], dtype=np.int64)
+
+
+def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
+    """When at least one of N intervals was open. Empty and inverted ones vanish."""
+    keep = end_ns > start_ns
+    start_ns, end_ns = start_ns[keep], end_ns[keep]
+    if len(start_ns) == 0:
+        return empty()
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    reach = np.maximum.accumulate(end_ns)
+    # A row opens a new interval where it starts after everything before it ended.
+    opens = np.concatenate(([True], start_ns[1:] > reach[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return np.stack((start_ns[opens], reach[closes]), axis=1)
+
+
+def join(*parts: Intervals) -> Intervals:
+    """When at least one of several sets was open."""
+    rows = np.concatenate(parts) if parts else empty()
+    return union(rows[:, 0], rows[:, 1])
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """When both sets were open."""
+    if len(a) == 0 or len(b) == 0:
+        return empty()
+    # For each row of `a`, the rows of `b` that reach into it are one run of `b`.
+    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    last = np.searchsorted(b[:, 0], a[:, 1], side="left")
+    lengths = np.maximum(last - first, 0)
+    of_a = np.repeat(np.arange(len(a)), lengths)
+    within = np.arange(len(of_a)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    of_b = np.repeat(first, lengths) + within
+    start = np.maximum(a[of_a, 0], b[of_b, 0])
+    end = np.minimum(a[of_a, 1], b[of_b, 1])
+    return np.stack((start, end), axis=1)
+
+
+def complement(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The time of `[start_ns, end_ns)` that `a` leaves out."""
+    inside = clip(a, start_ns, end_ns)
+    start = np.concatenate(([start_ns], inside[:, 1]))
+    end = np.concatenate((inside[:, 0], [end_ns]))
+    keep = end > start
+    return np.stack((start[keep], end[keep]), axis=1)
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """When `a` was open and `b` was not."""
+    if len(a) == 0 or len(b) == 0:
+        return a
+    return intersect(a, complement(b, int(a[0, 0]), int(a[-1, 1])))
+
+
+def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """`a` within `[start_ns, end_ns)`."""
+    return intersect(a, single(start_ns, end_ns))
+
+
+def total_ns(a: Intervals) -> int:
+    """The time that a set covers."""
+    return int((a[:, 1] - a[:, 0]).sum())
+
+
+def covered_ns(start_ns: Int64s, end_ns: Int64s, a: Intervals) -> Int64s:
+    """For each of N spans (they may overlap), how much of it `a` covers."""
+    if len(a) == 0:
+        return np.zeros(len(start_ns), dtype=np.int64)
+    before = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
+
+    def open_until(t: Int64s) -> Int64s:
+        row = np.searchsorted(a[:, 0], t, side="right")
+        inside = np.where(row > 0, np.minimum(t, a[row - 1, 1]) - a[row - 1, 0], 0)
+        return np.where(row > 0, before[row - 1] + inside, 0).astype(np.int64)
+
+    return np.where(end_ns > start_ns, open_until(end_ns) - open_until(start_ns), 0)

@@ -1,0 +1,329 @@
+"""Run: a header and one record per rank. The only reader of run folders.
+
+A `Run` is cheap: ranks are loaded one at a time, by whoever needs one, so that
+memory is bounded by a rank and not by a run. Live and imported runs meet here:
+past this point nobody knows which it was, except by asking what `evidence` the
+ranks have.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import nanoarrow as na
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.errors import InputError, NewerFormatError
+from fsdpdoctor.run_writer import (
+    NAMES,
+    SCALARS,
+    TABLES,
+    Names,
+    RankWriter,
+    write_run_header,
+)
+from fsdpdoctor.schema import (
+    HEARTBEAT,
+    HEARTBEAT_SLOTS,
+    SCHEMA_VERSION,
+    Evidence,
+    RankHeader,
+    RunHeader,
+    Spans,
+    StepRecord,
+    Table,
+    rank_stem,
+)
+
+_Header = TypeVar("_Header", RunHeader, RankHeader)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One event of a rank's heartbeat; ids as in `Spans`."""
+
+    count: int
+    step: int
+    micro_batch: int
+    unit: int
+    kind: int
+    phase: int
+    seq: int
+    group: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankData:
+    """All that one rank left."""
+
+    header: RankHeader
+    steps: tuple[StepRecord, ...] = ()  # ascending; the last may be incomplete
+    outside: Spans = field(default_factory=lambda: Spans.build(0))
+    # what a capture holds before, between and after its steps
+    names: tuple[str, ...] = ()
+    beats: tuple[Beat, ...] = ()  # oldest first
+    truncated: str | None = None  # where and how its files broke off
+
+    @property
+    def rank(self) -> int:
+        return self.header.rank
+
+    @property
+    def evidence(self) -> frozenset[Evidence]:
+        return frozenset(self.header.evidence)
+
+    def unit_name(self, unit: int) -> str | None:
+        """A unit's FQN, None for UNKNOWN."""
+        units = self.header.units
+        return units[unit].fqn if 0 <= unit < len(units) else None
+
+    def name(self, name: int) -> str | None:
+        """The string behind a name id, None for UNKNOWN."""
+        return self.names[name] if 0 <= name < len(self.names) else None
+
+
+class RankSource(Protocol):
+    """Where one rank's record comes from. Must pickle: workers load it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def where(self) -> str:
+        """The file, for messages."""
+        ...
+
+    def load(self) -> RankData:
+        """Read it. Raises InputError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was run, and where each rank's record is; immutable once opened."""
+
+    header: RunHeader
+    sources: tuple[RankSource, ...]  # ascending by rank
+    warnings: tuple[str, ...] = ()  # said of the run as a whole
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(source.rank for source in self.sources)
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the job that left no record."""
+        here = set(self.ranks)
+        return tuple(r for r in range(self.header.world_size) if r not in here)
+
+    def load(self) -> Iterator[RankData]:
+        """Each rank in turn."""
+        for source in self.sources:
+            yield source.load()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMemory:
+    """A rank that needs no loading: simulated, drawn or just imported."""
+
+    data: RankData
+
+    @property
+    def rank(self) -> int:
+        return self.data.rank
+
+    @property
+    def where(self) -> str:
+        return f"rank {self.rank}"
+
+    def load(self) -> RankData:
+        return self.data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFiles:
+    """A rank's files in a run folder."""
+
+    folder: Path
+    rank: int
+
+    @property
+    def _stem(self) -> Path:
+        return self.folder / rank_stem(self.rank)
+
+    @property
+    def where(self) -> str:
+        return str(self._stem.with_suffix(".arrows"))
+
+    def load(self) -> RankData:
+        header = _read_header(self._stem.with_suffix(".json"), RankHeader)
+        stream = self._stem.with_suffix(".arrows")
+        steps, names, truncated = _read_stream(stream)
+        return RankData(
+            header=header,
+            steps=steps,
+            names=names,
+            beats=_read_beats(self._stem.with_suffix(".beat")),
+            truncated=truncated,
+        )
+
+
+def in_memory(header: RunHeader, ranks: Sequence[RankData]) -> Run:
+    """A run of ranks that are already loaded."""
+    ordered = sorted(ranks, key=lambda data: data.rank)
+    return Run(header=header, sources=tuple(InMemory(data=d) for d in ordered))
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a path is a folder that `open_run` reads."""
+    return (path / "run.json").is_file()
+
+
+def open_run(*folders: Path) -> Run:
+    """Open one run. A multi-node job leaves a folder per node: give them all.
+
+    Raises InputError where a folder is no run, or the folders are of different
+    runs, or two hold the same rank; NewerFormatError where this version is too
+    old to read them.
+    """
+    headers = [_open_header(folder) for folder in folders]
+    if len({header.run_id for header in headers}) != 1:
+        seen = ", ".join(
+            f"{f} ({h.run_id})" for f, h in zip(folders, headers, strict=True)
+        )
+        raise InputError(f"these folders are not of one run: {seen}")
+    sources: dict[int, RankFiles] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("rank*.json")):
+            rank = _rank_of(path)
+            if rank in sources:
+                raise InputError(
+                    f"rank {rank} is in both {sources[rank].folder} and {folder}: "
+                    "give each folder of the run once"
+                )
+            sources[rank] = RankFiles(folder=folder, rank=rank)
+    if not sources:
+        raise InputError(
+            f"{folders[0]} holds run.json and no rank's record "
+            "(expected rank00000.json beside it): the run ended before training"
+        )
+    return Run(header=headers[0], sources=tuple(sources[r] for r in sorted(sources)))
+
+
+def save_run(run: Run, folder: Path) -> None:
+    """Write a run of any source as a recorded one."""
+    write_run_header(folder, run.header)
+    for data in run.load():
+        writer = RankWriter(folder, data.header)
+        names: Sequence[str] = data.names
+        for record in data.steps:
+            writer.write_step(record, names)
+            names = ()
+        writer.close()
+
+
+def _open_header(folder: Path) -> RunHeader:
+    if not folder.exists():
+        raise InputError(f"{folder} does not exist")
+    if not is_run_folder(folder):
+        raise InputError(
+            f"{folder} is not a recorded run: it has no run.json. "
+            "Expected the folder that `fsdpdoctor run` printed"
+        )
+    return _read_header(folder / "run.json", RunHeader)
+
+
+def _rank_of(path: Path) -> int:
+    digits = path.stem.removeprefix("rank")
+    if not digits.isdecimal():
+        raise InputError(f"{path} has no rank in its name; expected rank00000.json")
+    return int(digits)
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def _read_header(path: Path, header: type[_Header]) -> _Header:
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            raise NewerFormatError(
+                f"{path} has format {version}, this fsdpdoctor reads up to "
+                f"{SCHEMA_VERSION}: upgrade with pip install -U fsdpdoctor"
+            )
+        return msgspec.json.decode(content, type=header)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def _read_stream(
+    path: Path,
+) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
+    """The steps, names and, where the stream breaks off, how."""
+    steps: list[StepRecord] = []
+    names = Names()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return (), (), f"cannot read {path}: {error.strerror}"
+    if not content:
+        return (), (), f"{path} is empty: the rank stopped before its first step"
+    try:
+        for batch in na.ArrayStream.from_readable(io.BytesIO(content)):
+            steps.append(_step_of(batch, names))
+    # nanoarrow raises its own RuntimeError on a cut or corrupt message.
+    except (RuntimeError, ValueError) as error:
+        kept = f"{len(steps)} whole steps before it were read"
+        return tuple(steps), names.all, f"{path} breaks off: {error} ({kept})"
+    return tuple(steps), names.all, None
+
+
+def _step_of(batch: Any, names: Names) -> StepRecord:
+    fields = {field.name: i for i, field in enumerate(batch.schema.fields)}
+    if missing := [n for n in (*SCALARS, *TABLES, NAMES) if n not in fields]:
+        raise ValueError(f"the stream has no column {', '.join(missing)}")
+    scalars = {n: int(_values(batch.child(fields[n]))[0]) for n in SCALARS}
+    tables = {n: _table_of(batch.child(fields[n]), t) for n, t in TABLES.items()}
+    for item in batch.child(fields[NAMES]).child(0).iter_py():
+        names.id(item)
+    complete = bool(scalars.pop("complete"))
+    return StepRecord(**scalars, complete=complete, **tables)  # type: ignore[arg-type]
+
+
+def _table_of(column: Any, table: type[Table]) -> Table:
+    rows = column.child(0)
+    fields = {field.name: i for i, field in enumerate(rows.schema.fields)}
+    if missing := [name for name in table.columns() if name not in fields]:
+        raise ValueError(f"{table.__name__} has no column {', '.join(missing)}")
+    return table(
+        **{name: _values(rows.child(fields[name])) for name in table.columns()}
+    )
+
+
+def _values(column: Any) -> npt.NDArray[np.generic]:
+    return np.asarray(column.buffer(1))[: len(column)].copy()
+
+
+def _read_beats(path: Path) -> tuple[Beat, ...]:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return ()  # an import has none
+    whole = min(len(content) // HEARTBEAT.size, HEARTBEAT_SLOTS) * HEARTBEAT.size
+    fields = Beat.__dataclass_fields__
+    found = [
+        Beat(**dict(zip(fields, values, strict=True)))
+        for values in HEARTBEAT.iter_unpack(content[:whole])
+    ]
+    return tuple(sorted((b for b in found if b.count > 0), key=lambda b: b.count))

@@ -1,0 +1,151 @@
+"""Run folders: what a rank wrote is what is read, and damage is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fsdpdoctor.errors import InputError, NewerFormatError
+from fsdpdoctor.run import open_run
+from fsdpdoctor.run_writer import Heartbeat, Names, RankWriter, write_run_header
+from fsdpdoctor.schema import (
+    Counters,
+    Kind,
+    MemorySamples,
+    RankHeader,
+    RunHeader,
+    Spans,
+    StepRecord,
+    UnitSpec,
+)
+
+RUN = RunHeader(run_id="r1", source="recorded", world_size=2, command=("train.py",))
+UNIT = UnitSpec(fqn="layers.0", module_class="Block", reshard_after_forward=2)
+
+
+def write_rank(folder: Path, rank: int, steps: int = 3) -> None:
+    """A rank of a few small steps."""
+    header = RankHeader(rank=rank, world_size=2, units=(UNIT,))
+    writer = RankWriter(folder, header)
+    names = Names()
+    for step in range(steps):
+        spans = Spans.build(
+            kind=[Kind.FORWARD, Kind.SYNC],
+            start_ns=[step * 10, step * 10 + 1],
+            end_ns=[step * 10 + 5, step * 10 + 2],
+            name=[-1, names.id(f"train.py:{step}")],
+        )
+        record = StepRecord(
+            step=step,
+            start_ns=step * 10,
+            end_ns=step * 10 + 9,
+            host_start_ns=step * 10,
+            host_end_ns=step * 10 + 9,
+            micro_batches=1,
+            spans=spans,
+            memory=MemorySamples.build(time_ns=[step], rss_bytes=[5]),
+            counters=Counters.build(0),
+        )
+        writer.write_step(record, names.take_new())
+    writer.close()
+
+
+def test_reads_what_was_written(tmp_path: Path) -> None:
+    """Headers, scalars, tables and names come back whole."""
+    write_run_header(tmp_path, RUN)
+    write_rank(tmp_path, 0)
+    write_rank(tmp_path, 1)
+
+    run = open_run(tmp_path)
+    data = run.sources[1].load()
+
+    assert run.header == RUN
+    assert run.ranks == (0, 1)
+    assert run.missing_ranks == ()
+    assert data.header.units == (UNIT,)
+    assert data.names == ("train.py:0", "train.py:1", "train.py:2")
+    assert [s.step for s in data.steps] == [0, 1, 2]
+    assert data.steps[2].spans.start_ns.tolist() == [20, 21]
+    assert data.steps[2].spans.kind.tolist() == [Kind.FORWARD, Kind.SYNC]
+    assert data.name(int(data.steps[2].spans.name[1])) == "train.py:2"
+    assert data.steps[1].memory.rss_bytes.tolist() == [5]
+    assert data.steps[1].complete is True
+    assert data.truncated is None
+
+
+def test_a_cut_stream_keeps_its_whole_steps(tmp_path: Path) -> None:
+    """At whatever byte a rank was killed, the steps before it are there."""
+    write_run_header(tmp_path, RUN)
+    write_rank(tmp_path, 0)
+    path = tmp_path / "rank00000.arrows"
+    content = path.read_bytes()
+    seen = set()
+    for length in np.linspace(0, len(content), 60).astype(int):
+        path.write_bytes(content[:length])
+        data = open_run(tmp_path).sources[0].load()
+        seen.add(len(data.steps))
+        assert [s.step for s in data.steps] == list(range(len(data.steps)))
+        assert (data.truncated is None) == (length == len(content)) or len(
+            data.steps
+        ) == 3
+    assert seen == {0, 1, 2, 3}
+
+
+def test_ranks_of_several_nodes_make_one_run(tmp_path: Path) -> None:
+    """Each node's folder holds its own ranks; together they are the run."""
+    for node in (0, 1):
+        write_run_header(tmp_path / str(node), RUN)
+        write_rank(tmp_path / str(node), node)
+
+    assert open_run(tmp_path / "0").missing_ranks == (1,)
+    assert open_run(tmp_path / "0", tmp_path / "1").ranks == (0, 1)
+    with pytest.raises(InputError, match="rank 0 is in both"):
+        open_run(tmp_path / "0", tmp_path / "0")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """A reader never guesses at fields it does not know."""
+    write_run_header(tmp_path, replace(RUN, schema_version=99))
+
+    with pytest.raises(NewerFormatError, match=r"format 99.*reads up to 1"):
+        open_run(tmp_path)
+
+
+def test_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
+    """Missing, foreign and damaged folders each get their own sentence."""
+    with pytest.raises(InputError, match="does not exist"):
+        open_run(tmp_path / "none")
+    with pytest.raises(InputError, match=r"has no run\.json"):
+        open_run(tmp_path)
+    write_run_header(tmp_path, RUN)
+    with pytest.raises(InputError, match="no rank's record"):
+        open_run(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema_version": 1, "run_id": 3')
+    with pytest.raises(InputError, match="damaged"):
+        open_run(tmp_path)
+
+
+def test_the_heartbeat_keeps_the_last_events(tmp_path: Path) -> None:
+    """The ring holds the newest slots, oldest first."""
+    beat = Heartbeat(tmp_path, 0)
+    for step in range(70):
+        beat.beat(
+            step=step,
+            micro_batch=0,
+            unit=1,
+            kind=Kind.ALL_GATHER,
+            phase=1,
+            seq=step,
+            group=0,
+            time_ns=step,
+        )
+    write_run_header(tmp_path, RUN)
+    write_rank(tmp_path, 0)
+
+    beats = open_run(tmp_path).sources[0].load().beats
+
+    assert [b.step for b in beats] == list(range(6, 70))
+    assert (beats[-1].unit, beats[-1].kind) == (1, Kind.ALL_GATHER)
