@@ -1,1 +1,333 @@
-"""timeline."""
+"""Timeline: one step on one rank, with its collectives and what waited for them.
+
+A recorded run measured its stalls; a trace has kernels, and its stalls are derived
+here from the gaps between them. Past this point both look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.intervals import (
+    Int64s,
+    Intervals,
+    clip,
+    complement,
+    intersect,
+    single,
+    subtract,
+    union,
+)
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    Lane,
+    Spans,
+    StepRecord,
+    Table,
+    column,
+)
+
+COLLECTIVE_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+"""FSDP2's own collectives, in the order of reports."""
+
+WAIT_OF: dict[Kind, Kind] = {
+    Kind.ALL_GATHER: Kind.ALL_GATHER_WAIT,
+    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
+    Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
+}
+
+DEVICE_WORK = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+"""What a trace shows of compute: every kernel that is no communication. Memcpy and
+memset are not compute."""
+
+COMMUNICATION_LANES = (
+    Lane.ALL_GATHER,
+    Lane.REDUCE_SCATTER,
+    Lane.ALL_REDUCE,
+    Lane.OTHER_COMM,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Collectives(Table):
+    """One row per collective of FSDP2. Times are ns on the rank's clock."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    kind: npt.NDArray[np.int8] = column("int8", 0)  # one of COLLECTIVE_KINDS
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+    micro_batch: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    by_unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    op: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    group: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    seq: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    issued_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+
+    @property
+    def duration_ns(self) -> Int64s:
+        return self.end_ns - self.start_ns
+
+    @property
+    def busy(self) -> Intervals:
+        """When at least one of these collectives was running."""
+        return union(self.start_ns, self.end_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stalls(Table):
+    """One row per stretch in which the compute lane stood still for a collective.
+
+    Rows do not overlap: where two collectives were waited for at once, the time is
+    the first one's. So their sum is the exposed time.
+    """
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    collective: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # row of Collectives
+    kind: npt.NDArray[np.int8] = column("int8", 0)  # the collective's
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+    micro_batch: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # the collective's
+    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+
+    @property
+    def duration_ns(self) -> Int64s:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """One step on one rank."""
+
+    data: RankData
+    record: StepRecord
+    collectives: Collectives
+    stalls: Stalls
+    compute: Intervals  # when the compute lane did work
+
+    @property
+    def spans(self) -> Spans:
+        return self.record.spans
+
+    @property
+    def step(self) -> int:
+        return self.record.step
+
+    @property
+    def start_ns(self) -> int:
+        return self.record.start_ns
+
+    @property
+    def end_ns(self) -> int:
+        return self.record.end_ns
+
+    @property
+    def duration_ns(self) -> int:
+        return self.record.duration_ns
+
+    def of(self, *kinds: Kind) -> Spans:
+        """The spans of some kinds."""
+        return of_kinds(self.spans, *kinds)
+
+    def busy(self, *kinds: Kind) -> Intervals:
+        """When at least one span of some kinds was open, within the step."""
+        spans = self.of(*kinds)
+        return clip(union(spans.start_ns, spans.end_ns), self.start_ns, self.end_ns)
+
+
+def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
+    """The spans of some kinds."""
+    return spans.rows(np.isin(spans.kind, kinds))
+
+
+def timelines(data: RankData) -> Iterator[Timeline]:
+    """Every step of a rank, whole or not, in order."""
+    for record in data.steps:
+        yield timeline_of(data, record)
+
+
+def timeline_of(data: RankData, record: StepRecord) -> Timeline:
+    """One step of a rank."""
+    spans = record.spans
+    collectives = collectives_of(spans, record.step)
+    window = single(record.start_ns, record.end_ns)
+    if Evidence.STALLS in data.evidence:
+        stalls = _measured_stalls(spans, collectives, window)
+        compute = _host_compute(spans, stalls, window)
+    else:
+        compute = intersect(device_work(spans), window)
+        stalls = _derived_stalls(spans, collectives, compute, window)
+    return Timeline(
+        data=data,
+        record=record,
+        collectives=collectives,
+        stalls=stalls,
+        compute=compute,
+    )
+
+
+def device_work(spans: Spans) -> Intervals:
+    """When a trace shows at least one compute kernel running."""
+    kernels = of_kinds(spans, *DEVICE_WORK)
+    return union(kernels.start_ns, kernels.end_ns)
+
+
+def communication(spans: Spans) -> Intervals:
+    """When at least one collective was running, FSDP2's or not."""
+    rows = spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
+    return union(rows.start_ns, rows.end_ns)
+
+
+def collectives_of(spans: Spans, step: int) -> Collectives:
+    """FSDP2's collectives among some spans, by start."""
+    rows = of_kinds(spans, *COLLECTIVE_KINDS)
+    rows = rows.rows(np.argsort(rows.start_ns, kind="stable"))
+    shared = {n: getattr(rows, n) for n in Collectives.columns() if n != "step"}
+    return Collectives.build(len(rows), step=step, **shared)
+
+
+def _stall_rows(
+    collectives: Collectives, row: Int64s, start_ns: Int64s, end_ns: Int64s
+) -> Stalls:
+    """Stalls for given rows of `collectives`, sorted, made disjoint, none empty."""
+    order = np.argsort(start_ns, kind="stable")
+    row, start_ns, end_ns = row[order], start_ns[order], end_ns[order]
+    if len(row):
+        reach = np.maximum.accumulate(end_ns)
+        start_ns = np.maximum(start_ns, np.concatenate((start_ns[:1], reach[:-1])))
+    keep = end_ns > start_ns
+    row, start_ns, end_ns = row[keep], start_ns[keep], end_ns[keep]
+    shared = {
+        name: getattr(collectives, name)[row]
+        for name in ("step", "kind", "phase", "flags", "micro_batch", "unit")
+    }
+    return Stalls.build(
+        len(row), collective=row, start_ns=start_ns, end_ns=end_ns, **shared
+    )
+
+
+def _measured_stalls(
+    spans: Spans, collectives: Collectives, window: Intervals
+) -> Stalls:
+    """The recorder's wait spans, joined to their collectives by op and kind."""
+    rows: list[Int64s] = []
+    starts: list[Int64s] = []
+    ends: list[Int64s] = []
+    for kind, wait in WAIT_OF.items():
+        waits = of_kinds(spans, wait)
+        row_of = {
+            int(op): row
+            for row, op in enumerate(collectives.op)
+            if collectives.kind[row] == kind
+        }
+        row = np.array([row_of.get(int(op), UNKNOWN) for op in waits.op], dtype=int)
+        # A wait whose collective lies in the step before still stalled this one,
+        # but there is nothing here to split it by: the recorder keeps both in the
+        # step of the wait, so this is only a step cut off by the end of the run.
+        known = row != UNKNOWN
+        rows.append(row[known].astype(np.int64))
+        starts.append(waits.start_ns[known])
+        ends.append(waits.end_ns[known])
+    first, last = (window[0, 0], window[0, 1]) if len(window) else (0, 0)
+    return _stall_rows(
+        collectives,
+        np.concatenate(rows),
+        np.clip(np.concatenate(starts), first, last),
+        np.clip(np.concatenate(ends), first, last),
+    )
+
+
+def _host_compute(spans: Spans, stalls: Stalls, window: Intervals) -> Intervals:
+    """The compute lane of a recorded run: the model's and optimizer's own time."""
+    work = of_kinds(
+        spans,
+        Kind.MICRO_BATCH,
+        Kind.FORWARD,
+        Kind.BACKWARD,
+        Kind.OPTIMIZER,
+        Kind.CLIP,
+        Kind.COPY_OUT,
+        Kind.REDUCE_COPY_IN,
+    )
+    busy = intersect(union(work.start_ns, work.end_ns), window)
+    return subtract(busy, union(stalls.start_ns, stalls.end_ns))
+
+
+def _derived_stalls(
+    spans: Spans, collectives: Collectives, compute: Intervals, window: Intervals
+) -> Stalls:
+    """Gaps of the compute lane that a collective explains.
+
+    An all-gather explains the gap right before its copy-out, whole: whatever
+    delayed it, that kernel could not start. Any other collective explains the part
+    of a gap in which it ran. A gap is the first one's that claims it.
+    """
+    if len(window) == 0 or len(collectives) == 0:
+        return Stalls.build(0)
+    gaps = complement(compute, int(window[0, 0]), int(window[0, 1]))
+    claimed = Stalls.build(0)
+    copy_outs = of_kinds(spans, Kind.COPY_OUT)
+    first_use: dict[int, int] = {}
+    for op, start in zip(copy_outs.op, copy_outs.start_ns, strict=True):
+        if op != UNKNOWN:
+            first_use[int(op)] = min(first_use.get(int(op), int(start)), int(start))
+    rows: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for row in range(len(collectives)):
+        use = first_use.get(int(collectives.op[row]))
+        if collectives.kind[row] != Kind.ALL_GATHER or use is None:
+            continue
+        before = np.searchsorted(gaps[:, 1], use)
+        # The gap that ends where the copy-out begins, if it overlaps the gather or
+        # lies before it altogether (then the host was late).
+        if before == len(gaps) or gaps[before, 1] != use:
+            continue
+        if collectives.end_ns[row] > gaps[before, 0]:
+            rows.append(row)
+            starts.append(int(gaps[before, 0]))
+            ends.append(use)
+    claimed = _stall_rows(
+        collectives,
+        np.array(rows, dtype=np.int64),
+        np.array(starts, dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+    )
+    free = subtract(gaps, union(claimed.start_ns, claimed.end_ns))
+    parts = [(claimed.collective, claimed.start_ns, claimed.end_ns)]
+    for row in range(len(collectives)):
+        run = single(int(collectives.start_ns[row]), int(collectives.end_ns[row]))
+        during = intersect(free, run)
+        parts.append((np.full(len(during), row), during[:, 0], during[:, 1]))
+        free = subtract(free, run)
+    return _stall_rows(
+        collectives,
+        np.concatenate([p[0] for p in parts]).astype(np.int64),
+        np.concatenate([p[1] for p in parts]),
+        np.concatenate([p[2] for p in parts]),
+    )
+
+
+def first_of_step(collectives: Collectives) -> npt.NDArray[np.bool_]:
+    """Which all-gathers are the first of their step, with nothing to hide under."""
+    gathers = collectives.kind == Kind.ALL_GATHER
+    first = np.zeros(len(collectives), dtype=bool)
+    flagged: npt.NDArray[np.bool_] = gathers & (collectives.flags & Flag.FIRST != 0)
+    if flagged.any() or not gathers.any():
+        return flagged
+    first[int(np.flatnonzero(gathers)[0])] = True
+    return first

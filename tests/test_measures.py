@@ -1,0 +1,260 @@
+"""Stalls, causes, budget, counts and overlap of drawn steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import NO_TIME, Kind, Phase, Spans, StepRecord
+from fsdpdoctor.testing import TRACED, draw, measured, unit
+
+
+def causes_ms(m: Measures, rank: int = 0) -> dict[str, int]:
+    """Milliseconds per step and cause of one rank's stalls."""
+    steps = len(m.ranks[rank].steps)
+    return {c: int(m.causes[rank][c].sum()) // MS // steps for c in CAUSES}
+
+
+def budget_ms(m: Measures) -> dict[str, int]:
+    """The parts of the mean step that are not nothing, in milliseconds."""
+    return {k: v // MS for k, v in m.budget_ns_per_step().items() if v}
+
+
+def test_a_stall_is_split_by_what_delayed_it() -> None:
+    """A wait from 1 to 10: late until 2, queued to 4, wire to 8, then the tail."""
+    m = measured(
+        draw("""
+            issue       ..0.........
+            all_gather  ....0000....
+            wait        .000000000..
+            forward     ..........00
+        """)
+    )
+
+    assert causes_ms(m) == {
+        "host_late": 1,
+        "queued": 2,
+        "straggler": 0,
+        "wire": 4,
+        "tail": 2,
+    }
+    assert m.exposed_ns_per_step() == 9 * MS
+
+
+def test_the_last_rank_makes_the_others_wait() -> None:
+    """Rank 1 arrives 3 ms late: rank 0 waits 3 for it, then 2 for the wire."""
+    early = draw("""
+        all_gather  .00000..
+        wait        .00000..
+        forward     ......00
+    """)
+    late = draw(
+        """
+        all_gather  ....00..
+        wait        ....00..
+        forward     ......00
+    """,
+        rank=1,
+    )
+
+    m = measured(early, late)
+
+    assert causes_ms(m, 0)["straggler"] == 3
+    assert causes_ms(m, 0)["wire"] == 2
+    assert causes_ms(m, 1) == dict.fromkeys(CAUSES, 0) | {"wire": 2}
+    assert set(m.alignment.last_rank[0].tolist()) == {1}
+
+
+def test_a_hidden_all_gather_costs_nothing() -> None:
+    """A gather under compute is overlapped whole, and no stall."""
+    m = measured(
+        draw("""
+            all_gather  ..111.......
+            forward     000000111111
+        """)
+    )
+
+    assert m.exposed_ns_per_step() == 0
+    assert m.overlap("all_gather").share == 1.0
+
+
+def test_the_budget_adds_up_to_the_step() -> None:
+    """Every millisecond of a step belongs to one part."""
+    m = measured(
+        draw("""
+            input       x...............
+            all_gather  .00.............
+            wait        .00.............
+            copy_out    ...0............
+            forward     ....0000........
+            backward    ........0000....
+            rs_wait     ............0...
+            reduce_scatter ..........000...
+            optimizer   .............xx.
+        """)
+    )
+
+    assert budget_ms(m) == {
+        "input": 1,
+        "exposed_all_gather": 2,
+        "copy": 1,
+        "forward": 4,
+        "backward": 4,
+        "exposed_reduce_scatter": 1,
+        "optimizer": 2,
+        "other": 1,
+    }
+    assert sum(m.budget_ns_per_step().values()) == m.median_step_ns
+
+
+def test_a_gc_pause_is_not_forward_on_the_hosts_clock() -> None:
+    """The thread that collects garbage is the thread that runs the forward."""
+    m = measured(
+        draw("""
+            forward  000000
+            gc       ..xx..
+        """)
+    )
+
+    assert budget_ms(m) == {"gc": 2, "forward": 4}
+
+
+def test_a_parents_own_time_leaves_its_children_out() -> None:
+    """Unit 0's forward spans 10 ms, of which 1's takes 4 and 1's stall 2."""
+    m = measured(
+        draw("""
+            forward  0000000000
+            forward  ....1111..
+            all_gather ..11......
+            wait     ..11......
+        """)
+    )
+
+    times = m.ranks[0].unit_times
+    first = times.step == times.step[0]
+
+    assert times.unit[first].tolist() == [0, 1]
+    assert (times.compute_ns[first] // MS).tolist() == [4, 4]
+
+
+def test_a_traces_stall_is_the_gap_before_the_copy_out() -> None:
+    """Kernels end at 4, the gather at 8, its copy-out starts at 9: 4 + 1 ms."""
+    m = measured(
+        draw(
+            """
+            kernel      0000......1111
+            issue       .1............
+            all_gather  ..111111......
+            copy_out    .........1....
+        """,
+            evidence=TRACED,
+        )
+    )
+
+    assert m.exposed_ns_per_step(Kind.ALL_GATHER) == 5 * MS
+    assert causes_ms(m) == dict.fromkeys(CAUSES, 0) | {"wire": 4, "tail": 1}
+    assert m.overlap("all_gather").exposed_ns == 6 * 4 * MS
+
+
+def test_two_collectives_share_no_stall() -> None:
+    """A gap in which two collectives ran is exposed once."""
+    m = measured(
+        draw(
+            """
+            kernel          00......00
+            all_reduce      ..0000....
+            reduce_scatter  ....0000..
+        """,
+            evidence=TRACED,
+        )
+    )
+
+    assert m.exposed_ns_per_step() == 6 * MS
+    assert m.exposed_ns_per_step(Kind.ALL_REDUCE) == 4 * MS
+    assert m.exposed_ns_per_step(Kind.REDUCE_SCATTER) == 2 * MS
+
+
+def test_expected_gathers_follow_the_policy() -> None:
+    """Resharded units gather again in backward; the others do not."""
+    picture = """
+        micro_batch 000000000000
+        all_gather  01..........
+        backward_all_gather ......1.....
+        forward     .01.........
+        backward    .......10...
+        unsharded   .00000000...
+        unsharded   ..1....1....
+    """
+    m = measured(
+        draw(
+            picture,
+            units=(
+                unit("<root>", is_root=True, reshard_after_forward=False),
+                unit("layers.0"),
+            ),
+        )
+    )
+
+    times = m.ranks[0].unit_times.rows(
+        m.ranks[0].unit_times.step == m.ranks[0].steps.step[0]
+    )
+    rows = list(
+        zip(
+            times.unit.tolist(),
+            times.phase.tolist(),
+            times.all_gathers.tolist(),
+            times.expected_all_gathers.tolist(),
+            strict=True,
+        )
+    )
+    assert rows == [
+        (0, Phase.FORWARD, 1, 1),
+        (0, Phase.BACKWARD, 0, 0),
+        (1, Phase.FORWARD, 1, 1),
+        (1, Phase.BACKWARD, 1, 1),
+    ]
+
+
+def test_warm_up_and_outliers_are_not_judged() -> None:
+    """The first three steps are left out, and one six times as long is set aside."""
+    data = draw("forward 00", first_step=0, steps=8)
+    long = replace(data.steps[6], end_ns=data.steps[6].start_ns + 12 * MS)
+    steps = (*data.steps[:6], long, *data.steps[7:])
+
+    rank = measured(replace(data, steps=steps)).ranks[0]
+
+    assert rank.judged_steps.tolist() == [3, 4, 5, 7]
+    assert rank.outliers == (6,)
+
+
+def test_a_stranger_clock_is_aligned_on_ends() -> None:
+    """A rank whose clock is 1 s ahead arrives when it arrived, not when it says."""
+    picture = """
+        all_gather  .0000.
+        wait        .0000.
+        forward     .....0
+    """
+    here = draw(picture, clock="cuda")
+    there = draw(picture.replace(".0000.", "...00."), rank=1, clock="cuda")
+    ahead = tuple(shifted(record, 1_000 * MS) for record in there.steps)
+
+    m = measured(here, replace(there, steps=ahead))
+
+    assert m.alignment.clocks[1].offset_ns == 1_000 * MS
+    assert m.alignment.clocks[1].residual_ns == 0
+    assert causes_ms(m, 0)["straggler"] == 2
+
+
+def shifted(record: StepRecord, by_ns: int) -> StepRecord:
+    """The same step on a clock that is ahead."""
+    columns = {name: getattr(record.spans, name) for name in Spans.columns()}
+    for name in ("start_ns", "end_ns", "issued_ns"):
+        columns[name] = columns[name] + by_ns * (columns[name] != NO_TIME)
+    return replace(
+        record,
+        start_ns=record.start_ns + by_ns,
+        end_ns=record.end_ns + by_ns,
+        spans=Spans(**columns),
+    )
