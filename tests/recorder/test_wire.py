@@ -1,0 +1,278 @@
+"""The modelled network: what a collective costs, and that it takes that long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.quantities import MS, US
+from fsdpdoctor.recorder.wire import (
+    DEFAULT_WIRE,
+    PRESETS,
+    Link,
+    Reach,
+    Role,
+    Wire,
+    parse_link,
+    parse_wire,
+    uniform,
+)
+from fsdpdoctor.recorder.wire_group import World, modelled_world
+from fsdpdoctor.recorder.wire_work import Transfer, sleep_until
+from fsdpdoctor.schema import Kind
+
+GB = 10**9
+
+# Renamed in torch 2.13, where the earlier names warn.
+names = vars(dist)
+all_gather = names.get("all_gather_single") or names["all_gather_into_tensor"]
+reduce_scatter = names.get("reduce_scatter_single") or names["reduce_scatter_tensor"]
+
+LINK = Link(name="l", bytes_per_second=1 * GB, latency_ns=10 * US)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected_us"),
+    [
+        (Kind.ALL_GATHER, 10 + 750),
+        (Kind.REDUCE_SCATTER, 10 + 750),
+        (Kind.ALL_REDUCE, 10 + 1500),
+        (Kind.COLLECTIVE, 10 + 1000),
+    ],
+)
+def test_a_collective_costs_latency_and_the_bytes_it_must_move(
+    kind: Kind, expected_us: int
+) -> None:
+    """1 MB over 4 ranks at 1 GB/s: 3/4 of it, twice that, or all of it."""
+    assert LINK.duration_ns(kind, 1_000_000, 4) == expected_us * US
+
+
+def test_a_group_of_one_takes_no_time() -> None:
+    """There is nobody to talk to."""
+    assert LINK.duration_ns(Kind.ALL_REDUCE, 1_000_000, 1) == 0
+
+
+def speeds(wire: Wire, kind: Kind = Kind.ALL_GATHER) -> list[float]:
+    """The bandwidths, in GB/s, of shard and replicate groups inside and across."""
+    return [
+        wire.link(role, reach, kind).bytes_per_second / GB
+        for role in (Role.SHARD, Role.REPLICATE)
+        for reach in Reach
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("25GB/s", [25.0] * 4),
+        ("200Gb/s", [25.0] * 4),
+        ("200Gbps@5us", [25.0] * 4),
+        ("ib400", [46.0] * 4),
+        ("shard=nvlink4,replicate=ib400", [360.0, 360.0, 46.0, 46.0]),
+        ("intra=20GB/s,inter=5GB/s", [20.0, 5.0, 20.0, 5.0]),
+        ("intra=20GB/s,inter=5GB/s,shard=7GB/s", [7.0, 7.0, 20.0, 5.0]),
+        (DEFAULT_WIRE, [360.0, 46.0, 360.0, 46.0]),
+    ],
+)
+def test_bandwidths_are_read_as_written(text: str, expected: list[float]) -> None:
+    """Each form that `--bandwidth` takes, and which name beats which."""
+    assert speeds(parse_wire(text)) == expected
+
+
+def test_a_collective_may_have_its_own_link() -> None:
+    """A rule for a kind, and one for a kind on one role, leave the others alone."""
+    wire = parse_wire("10GB/s,reduce-scatter=5GB/s,shard:all-gather=2GB/s")
+
+    assert speeds(wire, Kind.REDUCE_SCATTER) == [5.0] * 4
+    assert speeds(wire, Kind.ALL_GATHER) == [2.0, 2.0, 10.0, 10.0]
+    assert speeds(wire, Kind.ALL_REDUCE) == [10.0] * 4
+
+
+def test_other_groups_use_the_slower_of_shard_and_replicate() -> None:
+    """The user's own groups, where only FSDP2's two are given."""
+    wire = parse_wire("shard=20GB/s,replicate=2GB/s")
+    link = wire.link(Role.OTHER, Reach.INTRA, Kind.ALL_REDUCE)
+    assert link.bytes_per_second == 2 * GB
+
+
+def test_a_latency_can_be_given_to_anything() -> None:
+    """After a preset as after a speed."""
+    assert parse_link("nvlink4@3us") == Link(
+        name="nvlink4@3us",
+        bytes_per_second=PRESETS["nvlink4"].bytes_per_second,
+        latency_ns=3 * US,
+    )
+    assert parse_link("25GB/s@1.5ms").latency_ns == 1500 * US
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fast", "'fast' is no link; expected one of nvlink4"),
+        ("25", "'25' is no link"),
+        ("25GB/s@soon", "'soon' is no latency; expected 10us"),
+        ("0GB/s", "bandwidth 0.0 bytes/s; expected more than zero"),
+        ("shards=nvlink4", "'shards' is no group or collective; expected shard"),
+        ("shard=nvlink4", "no link to groups inside a node: add one without a name"),
+        ("ib100,ib200", "names the common link twice"),
+        ("", "'' is no link"),
+    ],
+)
+def test_says_what_is_wrong_with_a_bandwidth(text: str, message: str) -> None:
+    """What was seen and what was expected, in one line."""
+    with pytest.raises(UsageError, match=message):
+        parse_wire(text)
+
+
+def test_sleeps_to_the_deadline_and_never_short_of_it() -> None:
+    """Waking late is the machine's doing; waking early would be ours."""
+    deadline_ns = time.perf_counter_ns() + 2 * MS
+    sleep_until(deadline_ns)
+    assert time.perf_counter_ns() >= deadline_ns
+
+
+@pytest.fixture
+def log() -> Iterator[list[Transfer]]:
+    """A job of 8 ranks as 2 replicas of 4, on nodes of 4, and what it did."""
+    seen: list[Transfer] = []
+    wire = parse_wire("shard=1GB/s@1ms,replicate=1GB/s@2ms,3GB/s@3ms")
+    world = World(wire=wire, size=8, shard_size=4, node_size=4, log=seen)
+    with modelled_world(world):
+        yield seen
+
+
+def planned_ms(transfer: Transfer) -> int:
+    """How long a transfer has the communicator, to the millisecond."""
+    return round((transfer.end_ns - transfer.start_ns) / MS)
+
+
+def test_groups_know_their_links(log: list[Transfer]) -> None:
+    """By the mesh's names, and by the ranks where no name says it."""
+    named = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "dp_shard"))
+    plain = init_device_mesh("cpu", (2, 4))
+    world = init_device_mesh("cpu", (8,))
+    for mesh, dim in ((named, 0), (named, 1), (plain, 0), (plain, 1), (world, 0)):
+        dist.barrier(group=mesh.get_group(dim))
+
+    assert [planned_ms(t) for t in log] == [2, 1, 2, 1, 3]
+    assert [t.blocking for t in log] == [True] * 5
+
+
+def test_one_communicator_runs_one_collective_at_a_time(log: list[Transfer]) -> None:
+    """Two at once on one group queue; on two groups they do not."""
+    mesh = init_device_mesh("cpu", (2, 4))
+    shard, replicate = mesh.get_group(1), mesh.get_group(0)
+    x = torch.ones(8)
+    works = [dist.all_reduce(x, group=g, async_op=True) for g in (shard, shard)]
+    works.append(dist.all_reduce(x, group=replicate, async_op=True))
+    first, second, other = log
+    for work in works:
+        assert work is not None
+        work.wait()
+
+    assert second.start_ns == first.end_ns
+    assert other.start_ns == other.issue_ns
+    assert [work.fsdpdoctor_end_ns for work in works] == [t.end_ns for t in log]
+    assert [t.seq for t in log] == [0, 1, 0]
+
+
+def test_only_the_first_wait_costs(log: list[Transfer]) -> None:
+    """A wait ends no earlier than the collective; a second one finds it done."""
+    work = dist.all_reduce(torch.ones(8), async_op=True)
+    assert work is not None
+    assert not work.is_completed()
+    work.wait()
+    assert work.is_completed()
+    work.wait()
+
+    (transfer,) = log
+    (_, first_end), (second_start, second_end) = transfer.waits
+    assert first_end >= transfer.end_ns
+    # The second sleeps for nothing; 1 ms is for being scheduled out.
+    assert second_end - second_start < 1 * MS
+
+
+def test_a_blocking_call_is_exposed_from_its_start_to_its_end(
+    log: list[Transfer],
+) -> None:
+    """What the log says lies inside what the caller saw, and lasts the whole time."""
+    x, out = torch.ones(4), torch.empty(32)
+    before_ns = time.perf_counter_ns()
+    all_gather(out, x)
+    after_ns = time.perf_counter_ns()
+
+    (transfer,) = log
+    assert transfer.waits[0][0] == transfer.issue_ns
+    assert before_ns <= transfer.issue_ns
+    assert transfer.end_ns <= transfer.waits[0][1] <= after_ns
+    assert transfer.payload_bytes == 128
+    assert transfer.exposed_ns >= 3 * MS
+
+
+def test_every_other_rank_is_a_copy_of_this_one(log: list[Transfer]) -> None:
+    """Gathers repeat, sums multiply by the ranks, means stay, and nothing is random."""
+    x = torch.tensor([1.0, 2.0])
+    gathered, listed = torch.empty(16), [torch.empty(2) for _ in range(8)]
+    all_gather(gathered, x)
+    dist.all_gather(listed, x)
+    scattered = torch.empty(1)
+    reduce_scatter(scattered, torch.arange(8.0) + 1)
+    total, largest = x.clone(), x.clone()
+    dist.all_reduce(total)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    swapped = torch.empty(8)
+    dist.all_to_all_single(swapped, torch.arange(8.0))
+    received = torch.full((2,), float("nan"))
+    dist.recv(received, src=3)
+
+    assert gathered.tolist() == [1.0, 2.0] * 8
+    assert [t.tolist() for t in listed] == [[1.0, 2.0]] * 8
+    assert scattered.tolist() == [8.0]
+    assert total.tolist() == [8.0, 16.0]
+    assert largest.tolist() == [1.0, 2.0]
+    assert swapped.tolist() == list(range(8))
+    assert received.tolist() == [0.0, 0.0]
+    assert {t.group for t in log} == {"0"}
+
+
+def test_object_collectives_give_this_ranks_object(log: list[Transfer]) -> None:
+    """Scripts gather metrics and broadcast settings; both must go on."""
+    gathered: list[object] = [None] * 8
+    dist.all_gather_object(gathered, {"loss": 1.5})
+    collected: list[object] = [None] * 8
+    dist.gather_object("rank", collected)
+    shared: list[object] = [{"seed": 3}]
+    dist.broadcast_object_list(shared, src=0)
+    mine: list[object] = [None]
+    dist.scatter_object_list(mine, list(range(8)), src=0)
+
+    assert gathered == [{"loss": 1.5}] * 8
+    assert collected == ["rank"] * 8
+    assert shared == [{"seed": 3}]
+    assert mine == [0]
+    assert len(log) > 0
+
+
+def test_ddp_trains_on_the_wire(log: list[Transfer]) -> None:
+    """Its reducer waits on futures: the mean of equal gradients is the gradient."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped(torch.tensor([[3.0, 4.0]])).sum().backward()
+
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[3.0, 4.0]]
+    assert log[-1].kind is Kind.ALL_REDUCE
+
+
+def test_the_backend_cannot_be_asked_for_by_a_script() -> None:
+    """Outside a rehearsal the name says what it is for."""
+    with modelled_world(World(wire=uniform(1 * GB), size=2, shard_size=2, node_size=2)):
+        pass
+    with pytest.raises(RuntimeError, match="belongs to fsdpdoctor's rehearsals"):
+        dist.init_process_group("wire", store=dist.HashStore(), rank=0, world_size=2)  # type: ignore[attr-defined]
