@@ -1,0 +1,1 @@
+"""What-if: FSDP2's own schedule, replayed with changed settings."""
