@@ -1,0 +1,117 @@
+"""Level-of-detail tiles: what the browser draws, in a few kilobytes.
+
+[Note: Tiles]
+Level k divides time from the store's origin on into tiles of 2**k ns; tile i is
+`[i << k, (i + 1) << k)`. All keys are whole numbers, so that two programs never
+disagree on which tile covers a view. Within a tile a series is sent either as
+marks (where there are few) or as BINS shares of busy time. `timeline.js` makes
+the same tiles from the same columns where a page has no server behind it; tests
+compare the two byte by byte.
+
+A tile in bytes, little-endian. Header: magic u32, level u32, index u32 low and
+high, number of blocks u32. Each block: rank u16, series u8, mode u8, count u32;
+then, padded to four bytes,
+  BINS_MODE    u8 per bin: busy share in 255ths, rounded up, so that nothing
+               that happened is ever shown as nothing
+  MARKS_MODE   span u32[count], from u16[count], to u16[count] (in 65536ths of the
+               tile), unit u16[count] (NO_UNIT: not said), edges u8[count]
+               (1: reaches in from the left, 2: reaches out to the right)
+Series with nothing in the tile are left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor_dashboard.marks import SERIES, Row
+from fsdpdoctor_dashboard.store import Series, Store
+
+MAGIC = 0x314C5446  # "FTL1"
+BITS = 10
+BINS = 1 << BITS
+"""Bins of a tile. A view holds one to two tiles' width, so a bin is about a pixel."""
+MAX_MARKS = 128
+"""Marks of a series that are sent one by one. At 11 bytes a mark this is where
+bins, one byte each, begin to be the smaller half."""
+MIN_LEVEL = 16
+"""The finest level: a 65536th of its tile is one nanosecond, so marks are exact."""
+NO_UNIT = 0xFFFF
+BINS_MODE = 1
+MARKS_MODE = 2
+FROM_LEFT = 1
+TO_RIGHT = 2
+
+CONDENSED = frozenset({Row.EXPOSED, Row.COMPUTE})
+"""The rows that a rank shows when it is collapsed into one line."""
+
+
+def whole_level(store: Store) -> int:
+    """The level whose tile 0 holds the whole run."""
+    return max(MIN_LEVEL, (max(store.end, 1) - 1).bit_length())
+
+
+def tile(
+    store: Store, level: int, index: int, ranks: Iterable[int], *, condensed: bool
+) -> bytes:
+    """One tile of some ranks; `condensed` leaves all but two rows out."""
+    head = struct.pack("<IIII", MAGIC, level, index & 0xFFFFFFFF, index >> 32)
+    blocks = [
+        block
+        for rank in ranks
+        for series in store.series(rank)
+        if not condensed or SERIES[series.series].row in CONDENSED
+        if (block := _block(series, level, index))
+    ]
+    return b"".join([head, struct.pack("<I", len(blocks)), *blocks])
+
+
+def _block(series: Series, level: int, index: int) -> bytes:
+    t0 = index << level
+    here = series.between(t0, t0 + (1 << level))
+    count = here.stop - here.start
+    if count <= 0:
+        return b""
+    if count > MAX_MARKS:
+        shares = bin_shares(series, level, index)
+        head = struct.pack("<HBBI", series.rank, series.series, BINS_MODE, BINS)
+        return head + shares.tobytes()
+    head = struct.pack("<HBBI", series.rank, series.series, MARKS_MODE, count)
+    return head + _marks(series, here, level, t0)
+
+
+def bin_edges(level: int, index: int) -> Int64s:
+    """The moments between a tile's bins."""
+    edges = np.arange(BINS + 1, dtype=np.int64) << (level - BITS)
+    return edges + (index << level)
+
+
+def bin_shares(series: Series, level: int, index: int) -> npt.NDArray[np.uint8]:
+    """How busy each bin of a tile was, in 255ths, rounded up."""
+    busy = series.busy(bin_edges(level, index))
+    return (-((-busy * 255) >> (level - BITS))).astype(np.uint8)
+
+
+def _marks(series: Series, here: slice, level: int, t0: int) -> bytes:
+    scale = level - MIN_LEVEL
+    start = series.start[here] - t0
+    end = start + series.length[here]
+    first = np.clip(start >> scale, 0, 0xFFFF).astype("<u2")
+    last = np.clip(-(-end >> scale), 0, 0xFFFF).astype("<u2")
+    unit = series.unit[here]
+    known = (unit >= 0) & (unit < NO_UNIT)
+    edges = FROM_LEFT * (start < 0) + TO_RIGHT * (end > (1 << level))
+    content = b"".join(
+        (
+            series.span[here].astype("<u4").tobytes(),
+            first.tobytes(),
+            last.tobytes(),
+            np.where(known, unit, NO_UNIT).astype("<u2").tobytes(),
+            edges.astype(np.uint8).tobytes(),
+        )
+    )
+    return content + bytes(-len(content) % 4)

@@ -1,0 +1,350 @@
+"""Runs like a real FSDP2 training's, of any size, for the dashboard's tests.
+
+One step is laid out span by span; the others are copies of it, stretched a
+little. Host, copy-in, all-gather, wait, copy-out, compute, reshard,
+reduce-scatter and windows stand to each other as in a recorded run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fsdpdoctor.run import RankData, in_memory, save_run
+from fsdpdoctor.schema import (
+    ROOT,
+    Evidence,
+    GroupSpec,
+    Kind,
+    Lane,
+    MemorySamples,
+    Phase,
+    RankHeader,
+    RunHeader,
+    Spans,
+    StepRecord,
+    UnitSpec,
+)
+
+US = 1_000
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How large a run to make."""
+
+    ranks: int = 8
+    layers: int = 32
+    steps: int = 4
+    kernels: int = 10  # per unit and phase
+    fqn: str = "model.layers.{}"
+
+    @property
+    def spans(self) -> int:
+        """About how many spans it has."""
+        return self.ranks * self.steps * self.layers * (2 * self.kernels + 21)
+
+
+def shape_of(spans: int, ranks: int = 8) -> Shape:
+    """A shape with about as many spans."""
+    for layers, kernels in ((32, 10), (8, 4), (2, 0)):
+        shape = Shape(ranks=ranks, layers=layers, kernels=kernels, steps=1)
+        if shape.spans <= spans:
+            break
+    steps = max(1, round(spans / shape.spans))
+    return Shape(ranks=ranks, layers=layers, kernels=kernels, steps=steps)
+
+
+class _Draft:
+    """Rows of `Spans`, as they come."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+
+    def add(
+        self,
+        kind: Kind,
+        lane: Lane,
+        start: int,
+        end: int,
+        *,
+        phase: Phase = Phase.OTHER,
+        unit: int = -1,
+        op: int = -1,
+        issued: int | None = None,
+        size: int = -1,
+        group: int = -1,
+        seq: int = -1,
+    ) -> int:
+        at = start if issued is None else issued
+        self.rows.append(
+            (kind, lane, phase, unit, op, start, end, at, size, group, seq)
+        )
+        return end
+
+
+def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
+    """The spans of one step from time 0 on, and its length."""
+    rng = np.random.default_rng(seed)
+    draft = _Draft()
+    now, gather_free, op = 100 * US, 0, 0
+    units = list(range(1, shape.layers + 1))
+    begin = now
+    windows: dict[int, int] = {}
+    for phase, kind, order, work in (
+        (Phase.FORWARD, Kind.FORWARD, units, 700),
+        (Phase.BACKWARD, Kind.BACKWARD, units[::-1], 1400),
+    ):
+        phase_start = now
+        issue = now
+        for place, unit in enumerate(order):
+            slow = 4.0 if place == len(order) - 1 and phase == Phase.FORWARD else 1.0
+            size = 64 << 20
+            issued = draft.add(
+                Kind.UNSHARD,
+                Lane.HOST,
+                issue,
+                issue + 60 * US,
+                phase=phase,
+                unit=unit,
+                op=op,
+            )
+            told = {"phase": phase, "unit": unit, "op": op}
+            copied = draft.add(
+                Kind.COPY_IN,
+                Lane.COPY_IN,
+                max(issued, gather_free),
+                max(issued, gather_free) + 40 * US,
+                issued=issued,
+                size=size,
+                **told,  # type: ignore[arg-type]
+            )
+            took = int(rng.normal(620, 40) * US * slow)
+            gathered = draft.add(
+                Kind.ALL_GATHER,
+                Lane.ALL_GATHER,
+                copied,
+                copied + took,
+                issued=issued,
+                size=size,
+                group=0,
+                seq=op,
+                **told,  # type: ignore[arg-type]
+            )
+            gather_free = gathered
+            draft.add(
+                Kind.ALL_GATHER_WAIT,
+                Lane.COMPUTE,
+                now,
+                max(now, gathered),
+                issued=issued,
+                **told,  # type: ignore[arg-type]
+            )
+            start = max(now, gathered)
+            usable = draft.add(
+                Kind.COPY_OUT,
+                Lane.COMPUTE,
+                start,
+                start + 30 * US,
+                **told,  # type: ignore[arg-type]
+            )
+            busy = int(rng.normal(work, 30) * US)
+            for k in range(shape.kernels):
+                edge = usable + busy * k // shape.kernels
+                draft.add(
+                    Kind.KERNEL,
+                    Lane.COMPUTE,
+                    edge,
+                    edge + busy // shape.kernels - 5 * US,
+                    phase=phase,
+                    unit=unit,
+                )
+            issue = usable
+            now = draft.add(
+                kind, Lane.COMPUTE, usable, usable + busy, phase=phase, unit=unit
+            )
+            draft.add(
+                Kind.UNSHARDED,
+                Lane.UNSHARDED,
+                usable,
+                now,
+                size=size,
+                **told,  # type: ignore[arg-type]
+            )
+            draft.add(
+                Kind.RESHARD,
+                Lane.HOST,
+                now - 20 * US,
+                now - 10 * US,
+                phase=phase,
+                unit=unit,
+            )
+            op += 1
+            if phase == Phase.BACKWARD:
+                reduced = int(rng.normal(800, 50)) * US
+                start = draft.add(
+                    Kind.REDUCE_COPY_IN,
+                    Lane.COMPUTE,
+                    now,
+                    now + 25 * US,
+                    phase=phase,
+                    unit=unit,
+                    op=op,
+                )
+                draft.add(
+                    Kind.REDUCE_SCATTER,
+                    Lane.REDUCE_SCATTER,
+                    start,
+                    start + reduced,
+                    issued=start - 20 * US,
+                    phase=phase,
+                    unit=unit,
+                    op=op,
+                    size=size,
+                    group=0,
+                    seq=op,
+                )
+                now = start
+                op += 1
+        if phase == Phase.FORWARD:
+            draft.add(Kind.FORWARD, Lane.COMPUTE, phase_start, now, phase=phase, unit=0)
+            windows[0] = phase_start
+    last = now + 825 * US
+    now = draft.add(
+        Kind.REDUCE_SCATTER_WAIT, Lane.COMPUTE, now, last, phase=Phase.BACKWARD, unit=1
+    )
+    draft.add(Kind.UNSHARDED, Lane.UNSHARDED, windows[0], now, unit=0, size=32 << 20)
+    draft.add(Kind.MICRO_BATCH, Lane.HOST, begin, now)
+    draft.add(Kind.SYNC, Lane.HOST, now, now + 200 * US)
+    now = draft.add(
+        Kind.OPTIMIZER, Lane.COMPUTE, now, now + 2500 * US, phase=Phase.OPTIMIZER
+    )
+    return draft, now + 150 * US
+
+
+def rank_data(shape: Shape, rank: int) -> RankData:
+    """One rank's record."""
+    draft, length = _step_template(shape, seed=rank)
+    columns = np.array(draft.rows, dtype=np.int64)
+    rng = np.random.default_rng(1000 + rank)
+    stretches = np.random.default_rng(7).normal(1.0, 0.01, shape.steps)
+    names = (
+        "kind",
+        "lane",
+        "phase",
+        "unit",
+        "op",
+        "start_ns",
+        "end_ns",
+        "issued_ns",
+        "bytes",
+        "group",
+        "seq",
+    )
+    ops = int(columns[:, 4].max()) + 1
+    now, steps = 1_000_000_000 + rank * 3 * US, []
+    for step, stretch in enumerate(stretches.tolist()):
+        table = columns.copy()
+        times = slice(5, 8)
+        table[:, times] = (table[:, times] * stretch).astype(np.int64) + now
+        table[:, 4] = np.where(table[:, 4] >= 0, table[:, 4] + step * ops, -1)
+        table[:, 10] = np.where(table[:, 10] >= 0, table[:, 10] + step * ops, -1)
+        end = now + int(length * stretch)
+        spans = Spans.build(
+            **dict(zip(names, table.T, strict=True)),
+            micro_batch=0,
+        )
+        steps.append(_step_record(step, now, end, spans, rng))
+        now = end + int(rng.integers(0, 40)) * US
+    return RankData(header=_header(shape, rank), steps=tuple(steps))
+
+
+def _step_record(
+    step: int, start: int, end: int, spans: Spans, rng: np.random.Generator
+) -> StepRecord:
+    windows = np.flatnonzero(spans.kind == Kind.UNSHARDED)
+    times = np.sort(np.concatenate((spans.start_ns[windows], spans.end_ns[windows])))
+    live = (np.arange(len(times)) % 5 + 1) * (64 << 20)
+    wave = np.interp(times, [start, (start + end) // 2, end], [6.0, 11.0, 6.0])
+    allocated = (wave * GIB).astype(np.int64) + live
+    memory = MemorySamples.build(
+        time_ns=times,
+        unit=np.arange(len(times)) % 8,
+        phase=Phase.FORWARD,
+        allocated_bytes=allocated,
+        reserved_bytes=14 * GIB,
+        peak_bytes=allocated + (int(rng.integers(1, 9)) << 20),
+        unsharded_bytes=live,
+    )
+    return StepRecord(
+        step=step,
+        start_ns=start,
+        end_ns=end,
+        host_start_ns=start,
+        host_end_ns=end,
+        micro_batches=1,
+        recorder_ns=20 * US,
+        spans=spans,
+        memory=memory,
+    )
+
+
+def _header(shape: Shape, rank: int) -> RankHeader:
+    root = UnitSpec(fqn=ROOT, module_class="Transformer", is_root=True)
+    layers = tuple(
+        UnitSpec(
+            fqn=shape.fqn.format(i),
+            module_class="Block",
+            numel=32 << 20,
+            unsharded_bytes=64 << 20,
+            reshard_after_forward=True,
+        )
+        for i in range(shape.layers)
+    )
+    return RankHeader(
+        rank=rank,
+        world_size=shape.ranks,
+        host="node0",
+        device="cuda",
+        device_name="synthetic",
+        evidence=(
+            Evidence.UNITS,
+            Evidence.STEPS,
+            Evidence.STALLS,
+            Evidence.COLLECTIVES,
+            Evidence.ISSUE_TIMES,
+            Evidence.WINDOWS,
+            Evidence.ALLOCATOR,
+            Evidence.RANKS,
+        ),
+        units=(root, *layers),
+        groups=(
+            GroupSpec(
+                name="shard",
+                ranks=tuple(range(shape.ranks)),
+                size=shape.ranks,
+                backend="nccl",
+                role="shard",
+            ),
+        ),
+        ended="done",
+    )
+
+
+def write_run(folder: Path, shape: Shape) -> Path:
+    """A run folder of that shape."""
+    header = RunHeader(
+        run_id=folder.name,
+        source="simulated",
+        world_size=shape.ranks,
+        device="cuda",
+        command=("train.py", "--layers", str(shape.layers)),
+        torch="2.13.0",
+        notes=("made by the dashboard's tests",),
+    )
+    ranks = [rank_data(shape, rank) for rank in range(shape.ranks)]
+    save_run(in_memory(header, ranks), folder)
+    return folder

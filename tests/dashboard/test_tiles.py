@@ -1,0 +1,342 @@
+"""Marks, store and tiles: what is shown for any area is what the analysis says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpdoctor.intervals import Intervals, clip, total_ns, union
+from fsdpdoctor.schema import Kind, Lane, Phase, Spans, UnitSpec
+from fsdpdoctor_dashboard import tiles
+from fsdpdoctor_dashboard.marks import (
+    EXPOSED_KINDS,
+    SERIES,
+    Row,
+    Steps,
+    Track,
+    innermost,
+    marks_of,
+)
+from fsdpdoctor_dashboard.store import Store, build_store, open_store, save_store
+
+TIMELINE_JS = Path(tiles.__file__).parent / "timeline" / "tiles.js"
+NO_STEPS = Steps(
+    step=np.empty(0, dtype=np.int64),
+    start_ns=np.empty(0, dtype=np.int64),
+    end_ns=np.empty(0, dtype=np.int64),
+)
+UNITS = tuple(
+    UnitSpec(fqn=f"layers.{i}", module_class="Block", is_root=i == 0) for i in range(5)
+)
+KINDS = (
+    (Kind.FORWARD, Lane.COMPUTE),
+    (Kind.BACKWARD, Lane.COMPUTE),
+    (Kind.COPY_OUT, Lane.COMPUTE),
+    (Kind.KERNEL, Lane.COMPUTE),
+    (Kind.ALL_GATHER_WAIT, Lane.COMPUTE),
+    (Kind.REDUCE_SCATTER_WAIT, Lane.COMPUTE),
+    (Kind.ALL_GATHER, Lane.ALL_GATHER),
+    (Kind.REDUCE_SCATTER, Lane.REDUCE_SCATTER),
+    (Kind.SYNC, Lane.HOST),
+    (Kind.UNSHARDED, Lane.UNSHARDED),
+)
+
+span_rows = st.lists(
+    st.tuples(
+        st.integers(0, len(KINDS) - 1),
+        st.integers(0, 40_000_000),
+        st.one_of(st.integers(0, 2_000), st.integers(0, 3_000_000)),
+        st.integers(-1, 4),
+    ),
+    min_size=1,
+    max_size=300,
+)
+
+
+def spans_of(rows: list[tuple[int, int, int, int]]) -> Spans:
+    """Random spans: nested, crossing, without length."""
+    start = np.array([row[1] for row in rows], dtype=np.int64)
+    return Spans.build(
+        kind=[KINDS[row[0]][0] for row in rows],
+        lane=[KINDS[row[0]][1] for row in rows],
+        phase=Phase.FORWARD,
+        unit=[row[3] for row in rows],
+        start_ns=start,
+        end_ns=start + [row[2] for row in rows],
+    )
+
+
+def store_of(spans: Spans, rank: int = 0) -> Store:
+    """The store of one rank."""
+    track = Track(rank=rank, spans=spans, steps=NO_STEPS, units=UNITS)
+    return build_store([track], "test")
+
+
+def row_busy(spans: Spans, row: Row) -> Intervals:
+    """By interval algebra: when a row was busy."""
+    lane = {
+        Row.COMPUTE: Lane.COMPUTE,
+        Row.ALL_GATHER: Lane.ALL_GATHER,
+        Row.REDUCE_SCATTER: Lane.REDUCE_SCATTER,
+        Row.HOST: Lane.HOST,
+    }[row]
+    mine = spans.rows(spans.lane == lane)
+    waits = np.isin(mine.kind, list(EXPOSED_KINDS))
+    work = mine.rows(~waits)
+    return union(work.start_ns, work.end_ns)
+
+
+@given(span_rows, st.integers(-10, 45_000_000), st.integers(0, 45_000_000))
+@settings(max_examples=150, deadline=None)
+def test_an_area_holds_what_the_interval_algebra_says(
+    rows: list[tuple[int, int, int, int]], t0: int, width: int
+) -> None:
+    """Busy and exposed time of any area are those of the spans' unions, clipped."""
+    spans = spans_of(rows)
+    store = store_of(spans)
+    origin = store.origin_ns
+    found = store.area(t0 - origin, t0 + width - origin, [0])
+    by_row: dict[Row, int] = {}
+    for area in found:
+        row = SERIES[area.series].row
+        by_row[row] = by_row.get(row, 0) + area.busy_ns
+
+    for kind, series in EXPOSED_KINDS.items():
+        waits = spans.rows(spans.kind == kind)
+        expected = total_ns(clip(union(waits.start_ns, waits.end_ns), t0, t0 + width))
+        assert sum(a.busy_ns for a in found if a.series == series) == expected
+    for row in (Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.HOST):
+        expected = total_ns(clip(row_busy(spans, row), t0, t0 + width))
+        assert by_row.get(row, 0) == expected
+    by_name = {SERIES[a.series].name: a.started for a in found}
+    starts = spans.start_ns[spans.kind == Kind.BACKWARD]
+    inside = int(((starts >= t0) & (starts < t0 + width)).sum())
+    assert by_name.get("backward", 0) == inside
+
+
+def test_waiting_is_cut_out_of_the_compute_around_it() -> None:
+    """A wait within its parent's forward is exposed time and not compute."""
+    spans = Spans.build(
+        kind=[Kind.FORWARD, Kind.ALL_GATHER_WAIT, Kind.FORWARD],
+        lane=Lane.COMPUTE,
+        unit=[0, 1, 1],
+        start_ns=[0, 10, 14],
+        end_ns=[30, 14, 20],
+    )
+    marks = marks_of(Track(rank=0, spans=spans, steps=NO_STEPS, units=UNITS))
+    by_name = {
+        SERIES[i].name: list(zip(m.start_ns, m.end_ns, m.unit, strict=True))
+        for i, m in marks.items()
+    }
+
+    assert by_name == {
+        "forward": [(0, 10, 0), (14, 20, 1), (20, 30, 0)],
+        "exposed all-gather": [(10, 14, 1)],
+    }
+
+
+def test_a_collective_is_cut_where_the_last_rank_arrived() -> None:
+    """Waiting for a rank and moving bytes are two series that add up."""
+    spans = Spans.build(
+        kind=Kind.ALL_GATHER,
+        lane=Lane.ALL_GATHER,
+        start_ns=[0, 10, 20],
+        end_ns=[5, 15, 25],
+    )
+    arrived = np.array([2, np.iinfo(np.int64).min, 99], dtype=np.int64)
+    track = Track(rank=0, spans=spans, steps=NO_STEPS, units=UNITS, arrived_ns=arrived)
+    by_name = {
+        SERIES[i].name: list(zip(m.start_ns, m.end_ns, strict=True))
+        for i, m in marks_of(track).items()
+    }
+
+    assert by_name == {
+        "all-gather": [(2, 5), (10, 15)],
+        "all-gather, waiting for a rank": [(0, 2), (20, 25)],
+    }
+
+
+@given(span_rows)
+@settings(max_examples=100, deadline=None)
+def test_the_innermost_spans_cover_the_union(
+    rows: list[tuple[int, int, int, int]],
+) -> None:
+    """Whatever nests or crosses, each moment has one owner, and none is lost."""
+    spans = spans_of(rows)
+    pieces = innermost(spans.start_ns, spans.end_ns)
+
+    assert (pieces.end_ns > pieces.start_ns).all()
+    assert (pieces.start_ns[1:] >= pieces.end_ns[:-1]).all()
+    assert (spans.start_ns[pieces.owner] <= pieces.start_ns).all()
+    assert (spans.end_ns[pieces.owner] >= pieces.end_ns).all()
+    assert np.array_equal(
+        union(pieces.start_ns, pieces.end_ns), union(spans.start_ns, spans.end_ns)
+    )
+
+
+@given(span_rows, st.integers(0, 9))
+@settings(max_examples=50, deadline=None)
+def test_every_level_adds_up_to_the_same(
+    rows: list[tuple[int, int, int, int]], up: int
+) -> None:
+    """Over all tiles of a level, the bins' busy time is the series' own."""
+    store = store_of(spans_of(rows))
+    level = tiles.MIN_LEVEL + up
+    count = (store.end >> level) + 1
+    for series in store.series(0):
+        busy = sum(
+            int(series.busy(tiles.bin_edges(level, i)).sum()) for i in range(count)
+        )
+        assert busy == int(series.length.sum())
+
+
+def test_no_exposed_nanosecond_is_invisible() -> None:
+    """One exposed ns in an hour still lights its bin at the coarsest level."""
+    starts = np.arange(200, dtype=np.int64) * 18_000_000_000
+    spans = Spans.build(
+        kind=Kind.ALL_GATHER_WAIT,
+        lane=Lane.COMPUTE,
+        start_ns=starts,
+        end_ns=starts + 1,
+    )
+    store = store_of(spans)
+    series = next(store.series(0))
+    shares = tiles.bin_shares(series, tiles.whole_level(store), 0)
+
+    lit = np.unique(starts >> (tiles.whole_level(store) - tiles.BITS))
+    assert np.flatnonzero(shares).tolist() == lit.tolist()
+
+
+def test_a_cached_store_is_the_store(tmp_path: Path) -> None:
+    """Mapped from disk it gives the same tiles, areas and columns."""
+    spans = spans_of([(i % 10, i * 1000, 1500, i % 5) for i in range(500)])
+    store = store_of(spans, rank=3)
+    save_store(store, tmp_path / "cache")
+    again = open_store(tmp_path / "cache")
+
+    assert again is not None
+    assert again.area(5, 300_000, [3]) == store.area(5, 300_000, [3])
+    for level, index in ((16, 3), (tiles.whole_level(store), 0)):
+        assert tiles.tile(again, level, index, [3], condensed=False) == tiles.tile(
+            store, level, index, [3], condensed=False
+        )
+    for name in Spans.columns():
+        assert np.array_equal(
+            again.spans[3].column(name), store.spans[3].column(name)
+        ), name
+    assert np.array_equal(again.spans[3].column("unit"), spans.unit)
+    assert again.spans[3].value("bytes", 0) is None
+
+
+def test_a_broken_cache_is_no_cache(tmp_path: Path) -> None:
+    """A store of another version, or half of one, is made anew."""
+    save_store(store_of(spans_of([(0, 0, 5, 1)])), tmp_path / "cache")
+    (tmp_path / "cache" / "total.npy").write_bytes(b"")
+
+    assert open_store(tmp_path / "cache") is None
+    assert open_store(tmp_path / "none") is None
+
+
+def columns_json(store: Store, rank: int) -> list[dict[str, object]]:
+    """The columns of a rank, as a page without a server is given them."""
+    return [
+        {
+            "rank": s.rank,
+            "series": s.series,
+            "start": s.start.tolist(),
+            "length": s.length.tolist(),
+            "span": s.span.tolist(),
+            "unit": s.unit.tolist(),
+            "starts": s.starts.tolist(),
+        }
+        for s in store.series(rank)
+    ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
+def test_python_and_javascript_make_the_same_tiles(tmp_path: Path) -> None:
+    """Byte for byte, for random spans, levels, tiles and areas."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (int(k), int(t), int(d), int(u))
+        for k, t, d, u in zip(
+            rng.integers(0, len(KINDS), 4000),
+            rng.integers(0, 400_000_000, 4000),
+            rng.integers(0, 400_000, 4000),
+            rng.integers(-1, 5, 4000),
+            strict=True,
+        )
+    ]
+    store = store_of(spans_of(rows))
+    asks = []
+    for level in range(tiles.MIN_LEVEL, tiles.whole_level(store) + 2):
+        last = store.end >> level
+        asks += [
+            (level, int(i), bool(i % 2))
+            for i in {0, last, last + 1, last // 2, last // 3}
+        ]
+    areas = np.sort(rng.integers(-5, store.end + 5, (40, 2)), axis=1).tolist()
+    (tmp_path / "ask.json").write_text(
+        json.dumps({"columns": columns_json(store, 0), "asks": asks, "areas": areas})
+    )
+    script = f"""
+    const t = require({json.dumps(str(TIMELINE_JS))}), fs = require("fs");
+    const ask = JSON.parse(fs.readFileSync({json.dumps(str(tmp_path / "ask.json"))}));
+    const series = {json.dumps([s._asdict() for s in SERIES])};
+    const store = new t.LocalStore(series, ask.columns);
+    const hex = (b) => Buffer.from(b).toString("hex");
+    console.log(JSON.stringify({{
+      tiles: ask.asks.map(([k, i, c]) => hex(store.tile(k, i, [0], c))),
+      areas: ask.areas.map(([a, b]) => store.area(a, b, [0])),
+    }}));
+    """
+    run = subprocess.run(
+        ["node", "-e", script], capture_output=True, text=True, check=True
+    )
+    answer = json.loads(run.stdout)
+
+    assert answer["tiles"] == [
+        tiles.tile(store, level, index, [0], condensed=condensed).hex()
+        for level, index, condensed in asks
+    ]
+    assert answer["areas"] == [
+        [list(area) for area in store.area(t0, t1, [0])] for t0, t1 in areas
+    ]
+
+
+def test_a_view_is_small() -> None:
+    """The tiles of one view of five ranks stay under 300 kB, whatever they hold."""
+    start = np.arange(0, 400_000_000, 4_000, dtype=np.int64)
+    parts = [
+        Spans.build(
+            kind=kind, lane=lane, start_ns=start, end_ns=start + 1_000, unit=unit
+        )
+        for unit, (kind, lane) in enumerate(KINDS)
+    ]
+    spans = Spans.concat(parts)
+    tracks = [
+        Track(rank=rank, spans=spans, steps=NO_STEPS, units=UNITS) for rank in range(5)
+    ]
+    store = build_store(tracks, "test")
+    level = tiles.whole_level(store) - 1
+    sizes = [
+        len(tiles.tile(store, level, index, range(5), condensed=False))
+        for index in range(2)
+    ]
+
+    assert sum(sizes) < 300_000
+    assert struct.unpack_from(
+        "<III", tiles.tile(store, 20, 1, [0], condensed=True)
+    ) == (
+        tiles.MAGIC,
+        20,
+        1,
+    )
