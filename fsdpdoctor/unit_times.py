@@ -158,9 +158,11 @@ def innermost(start_ns: Int64s, end_ns: Int64s) -> Pieces:
 
     A parent's forward contains its children's; its own time is what is left.
     """
+    lasting = np.flatnonzero(end_ns > start_ns).tolist()
+    # An end sorts before a start at one time: a span is half-open.
     edges = sorted(
-        [(int(t), 1, at) for at, t in enumerate(start_ns)]
-        + [(int(t), 0, at) for at, t in enumerate(end_ns)]
+        [(int(start_ns[at]), 1, at) for at in lasting]
+        + [(int(end_ns[at]), 0, at) for at in lasting]
     )
     open_spans: list[int] = []
     pieces: list[tuple[int, int, int]] = []
@@ -171,7 +173,7 @@ def innermost(start_ns: Int64s, end_ns: Int64s) -> Pieces:
         since = time
         if starts:
             open_spans.append(at)
-        elif at in open_spans:
+        else:
             open_spans.remove(at)
     table = np.array(pieces, dtype=np.int64).reshape(-1, 3)
     return Pieces(
