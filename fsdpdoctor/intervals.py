@@ -7,6 +7,8 @@ function here takes and returns such arrays; `union` makes one from anything.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -47,20 +49,32 @@ def join(*parts: Intervals) -> Intervals:
     return union(rows[:, 0], rows[:, 1])
 
 
+class Pieces(NamedTuple):
+    """What a set leaves of N spans: P stretches, each of one of them."""
+
+    span: npt.NDArray[np.intp]  # [P] ascending
+    start_ns: Int64s  # [P]
+    end_ns: Int64s  # [P]
+
+
+def pieces(start_ns: Int64s, end_ns: Int64s, a: Intervals) -> Pieces:
+    """For each of N spans (they may overlap), the stretches of it that `a` covers."""
+    # The rows of `a` that reach into a span are one run of `a`.
+    first = np.searchsorted(a[:, 1], start_ns, side="right")
+    last = np.searchsorted(a[:, 0], end_ns, side="left")
+    lengths = np.maximum(last - first, 0)
+    span = np.repeat(np.arange(len(start_ns)), lengths)
+    within = np.arange(len(span)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    row = np.repeat(first, lengths) + within
+    start = np.maximum(start_ns[span], a[row, 0])
+    end = np.minimum(end_ns[span], a[row, 1])
+    return Pieces(span=span, start_ns=start, end_ns=end)
+
+
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """When both sets were open."""
-    if len(a) == 0 or len(b) == 0:
-        return empty()
-    # For each row of `a`, the rows of `b` that reach into it are one run of `b`.
-    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
-    last = np.searchsorted(b[:, 0], a[:, 1], side="left")
-    lengths = np.maximum(last - first, 0)
-    of_a = np.repeat(np.arange(len(a)), lengths)
-    within = np.arange(len(of_a)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    of_b = np.repeat(first, lengths) + within
-    start = np.maximum(a[of_a, 0], b[of_b, 0])
-    end = np.minimum(a[of_a, 1], b[of_b, 1])
-    return np.stack((start, end), axis=1)
+    both = pieces(a[:, 0], a[:, 1], b)
+    return np.stack((both.start_ns, both.end_ns), axis=1)
 
 
 def complement(a: Intervals, start_ns: int, end_ns: int) -> Intervals:

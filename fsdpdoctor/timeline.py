@@ -18,6 +18,7 @@ from fsdpdoctor.intervals import (
     clip,
     complement,
     intersect,
+    pieces,
     single,
     subtract,
     union,
@@ -279,7 +280,6 @@ def _derived_stalls(
     if len(window) == 0 or len(collectives) == 0:
         return Stalls.build(0)
     gaps = complement(compute, int(window[0, 0]), int(window[0, 1]))
-    claimed = Stalls.build(0)
     copy_outs = of_kinds(spans, Kind.COPY_OUT)
     first_use: dict[int, int] = {}
     for op, start in zip(copy_outs.op, copy_outs.start_ns, strict=True):
@@ -308,17 +308,12 @@ def _derived_stalls(
         np.array(ends, dtype=np.int64),
     )
     free = subtract(gaps, union(claimed.start_ns, claimed.end_ns))
-    parts = [(claimed.collective, claimed.start_ns, claimed.end_ns)]
-    for row in range(len(collectives)):
-        run = single(int(collectives.start_ns[row]), int(collectives.end_ns[row]))
-        during = intersect(free, run)
-        parts.append((np.full(len(during), row), during[:, 0], during[:, 1]))
-        free = subtract(free, run)
+    during = pieces(collectives.start_ns, collectives.end_ns, free)
     return _stall_rows(
         collectives,
-        np.concatenate([p[0] for p in parts]).astype(np.int64),
-        np.concatenate([p[1] for p in parts]),
-        np.concatenate([p[2] for p in parts]),
+        np.concatenate((claimed.collective, during.span.astype(np.int64))),
+        np.concatenate((claimed.start_ns, during.start_ns)),
+        np.concatenate((claimed.end_ns, during.end_ns)),
     )
 
 

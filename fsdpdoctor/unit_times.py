@@ -64,10 +64,17 @@ class _Rows:
 
     def add(self, spans: Spans, name: str, amount: Int64s | None = None) -> None:
         """Count some spans, or sum an amount of theirs."""
-        amounts = np.ones(len(spans), dtype=np.int64) if amount is None else amount
-        for unit, phase, value in zip(spans.unit, spans.phase, amounts, strict=True):
-            if unit != UNKNOWN:
-                self.sums[int(unit), int(phase)][name] += int(value)
+        known = spans.unit != UNKNOWN
+        if not known.any():
+            return
+        # One key per (unit, phase): a trace has a kernel span for every launch.
+        key = spans.unit[known].astype(np.int64) * len(Phase) + spans.phase[known]
+        keys, which = np.unique(key, return_inverse=True)
+        amounts = np.ones(len(which)) if amount is None else amount[known]
+        # float64 holds whole nanoseconds of up to 104 days exactly.
+        sums = np.bincount(which, weights=amounts).astype(np.int64)
+        for at, value in zip(keys.tolist(), sums.tolist(), strict=True):
+            self.sums[divmod(at, len(Phase))][name] += value
 
     def table(self, step: int) -> UnitTimes:
         columns: dict[str, list[int]] = {name: [] for name in UnitTimes.columns()}
@@ -136,16 +143,16 @@ def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:
     if line.data.header.clock == "host":
         # One thread: the hooks and copies of other units lie inside a parent's span.
         aside.append(line.busy(Kind.COPY_IN, Kind.HOOK, Kind.UNSHARD, Kind.REDUCE))
-    pieces = innermost(calls.start_ns, calls.end_ns)
+    owned = innermost(calls.start_ns, calls.end_ns)
     excluded = join(*aside)
-    taken = covered_ns(pieces.start_ns, pieces.end_ns, excluded)
+    taken = covered_ns(owned.start_ns, owned.end_ns, excluded)
     own = np.zeros(len(calls), dtype=np.int64)
-    np.add.at(own, pieces.span, pieces.end_ns - pieces.start_ns - taken)
+    np.add.at(own, owned.span, owned.end_ns - owned.start_ns - taken)
     yield calls, own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pieces:
+class Owned:
     """Stretches of time, each with the span it belongs to."""
 
     span: npt.NDArray[np.intp]  # [P]
@@ -153,7 +160,7 @@ class Pieces:
     end_ns: Int64s  # [P]
 
 
-def innermost(start_ns: Int64s, end_ns: Int64s) -> Pieces:
+def innermost(start_ns: Int64s, end_ns: Int64s) -> Owned:
     """The time in which each of N spans was the one that started last.
 
     A parent's forward contains its children's; its own time is what is left.
@@ -176,7 +183,7 @@ def innermost(start_ns: Int64s, end_ns: Int64s) -> Pieces:
         else:
             open_spans.remove(at)
     table = np.array(pieces, dtype=np.int64).reshape(-1, 3)
-    return Pieces(
+    return Owned(
         span=table[:, 0].astype(np.intp), start_ns=table[:, 1], end_ns=table[:, 2]
     )
 
