@@ -10,7 +10,9 @@ end; then, by code:
 COMPUTE start, end · GATHER copy-in start, end, collective start, end
 USE stall start, end, copy-out start, end · RESHARD when the memory is free again
 REDUCE copy-in start, end, scatter start, end, all-reduce start, end
-WAIT_SCATTER, WAIT_POST, FINALIZE, WAIT_GATHER stall start, end
+WAIT_GATHER stall start, end
+WAIT_SCATTER, WAIT_POST, FINALIZE stall start, end for the scatter, end for the
+all-reduce
 A collective starts when this rank has arrived at it, and ends once the last rank
 has arrived and the bytes have moved.
 """
@@ -49,13 +51,25 @@ class Clock(NamedTuple):
     compute_ns: int
 
 
+class Exposed(NamedTuple):
+    """How long the compute lane stood still, by what it waited for."""
+
+    all_gather_ns: int
+    reduce_scatter_ns: int
+    all_reduce_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return sum(self)
+
+
 class Walk(NamedTuple):
     """The times of every operation, and what they add up to."""
 
     times: list[Times]
     end: Clock
     arrivals: list[int]  # when this rank was ready for each collective
-    exposed_ns: int  # the compute lane stood still for collectives
+    exposed: Exposed
 
 
 def streams(
@@ -75,7 +89,7 @@ def streams(
     deferred = 0
     times: list[Times] = []
     arrivals: list[int] = []
-    exposed = 0
+    for_gather = for_scatter = for_reduce = 0
     add, arrive = times.append, arrivals.append
     for op in program.ops:
         code, h = op[0], host
@@ -98,7 +112,7 @@ def streams(
             w0 = w1 = compute if compute > h else h
             if op[1] >= 0 and gathered[op[1]] > w1:
                 w1 = gathered[op[1]]
-                exposed += w1 - w0
+                for_gather += w1 - w0
             c0 = w1 if w1 > host else host
             compute = c0 + ns[op[3]]
             if op[5]:
@@ -169,20 +183,26 @@ def streams(
             host = compute if compute > host else host
             add((h, host))
         else:
-            w0 = compute if compute > host else host
-            if code == WAIT_SCATTER:
-                until = scattered[op[1]]
-            elif code == WAIT_POST:
-                until = reduced[op[1]]
-            elif code == WAIT_GATHER:
-                until = gathered[op[1]]
+            w0 = w1 = compute if compute > host else host
+            if code == WAIT_GATHER:
+                w1 = gathered[op[1]] if gathered[op[1]] > w0 else w0
+                for_gather += w1 - w0
+                w2 = w1
             else:
-                until = scatter if scatter > reduce else reduce
-            w1 = until if until > w0 else w0
-            exposed += w1 - w0
-            # A wait that has nothing to wait for does not hold the lane up either.
-            compute = w1 if w1 > w0 else compute
-            add((h, host, w0, w1))
+                if code == WAIT_SCATTER:
+                    until = also = scattered[op[1]]
+                elif code == WAIT_POST:
+                    until, also = scattered[op[1]], reduced[op[1]]
+                else:
+                    until, also = scatter, reduce
+                w1 = until if until > w0 else w0
+                w2 = also if also > w1 else w1
+                for_scatter += w1 - w0
+                for_reduce += w2 - w1
+            # What has nothing to wait for does not hold the lane up either.
+            compute = w2 if w2 > w0 else compute
+            add((h, host, w0, w1, w2))
+    exposed = Exposed(for_gather, for_scatter, for_reduce)
     return Walk(times, Clock(host, compute), arrivals, exposed)
 
 
@@ -199,7 +219,7 @@ def blocking(
     gathered = [0] * program.slots
     times: list[Times] = []
     arrivals: list[int] = []
-    exposed = 0
+    for_gather = for_scatter = for_reduce = 0
     add, arrive = times.append, arrivals.append
     for op in program.ops:
         code, h = op[0], now
@@ -214,7 +234,7 @@ def blocking(
         elif code == USE:
             w0 = now
             if op[1] >= 0 and gathered[op[1]] > now:
-                exposed += gathered[op[1]] - now
+                for_gather += gathered[op[1]] - now
                 now = gathered[op[1]]
             w1 = now
             c0 = now + ns[op[2]]
@@ -229,7 +249,7 @@ def blocking(
             ready = others[k] if others and others[k] > start else start
             end = comm[op[5]] = gathered[op[1]] = ready + ns[op[4]]
             if not op[6]:
-                exposed += end - now
+                for_gather += end - now
                 now = end
             add((h, now, c0, c1, start, end))
         elif code == RESHARD:
@@ -252,16 +272,18 @@ def blocking(
                 arrive(a0)
                 ready = others[k] if others and others[k] > a0 else a0
                 a1 = comm[REPLICATE_COMM] = ready + ns[op[6]]
-            exposed += a1 - now
+            for_scatter += end - now
+            for_reduce += a1 - end
             now = a1
             add((h, now, c0, c1, start, end, a0, a1))
         elif code == WAIT_GATHER:
             until = gathered[op[1]]
             w0, now = now, until if until > now else now
-            exposed += now - w0
-            add((h, now, w0, now))
+            for_gather += now - w0
+            add((h, now, w0, now, now))
         elif code in (WAIT_SCATTER, WAIT_POST, FINALIZE):
-            add((h, now, now, now))
+            add((h, now, now, now, now))
         else:  # SYNC, FLUSH: nothing runs apart from the host
             add((h, now))
+    exposed = Exposed(for_gather, for_scatter, for_reduce)
     return Walk(times, Clock(now, now), arrivals, exposed)

@@ -139,7 +139,8 @@ class Program:
 
 def durations(step: Step) -> list[int]:
     """The ns of everything that a program of this step's shape can ask for."""
-    shard, wires, ns = step.mesh.shard, step.wires, []
+    shard, wires = step.mesh.shard, step.wires
+    ns: list[int] = []
     for unit in step.units:
         gathered, reduced = unit.gathered_bytes(shard), unit.reduced_bytes(shard)
         reduce = wires.reduce_scatter.ns(reduced) if shard > 1 else 0
@@ -225,11 +226,11 @@ class _Fsdp2:
         self.grads = [0] * n  # bytes of the unsharded parameters' .grad
         self.accumulated = [0] * n  # unsharded_accumulated_grad, in the reduce dtype
         self.sharded_grads = [0] * n
-        self.post_reduce = [NO_SLOT] * n  # _post_reduce_event
+        self.post_reduce = [NO_SLOT] * n  # _post_reduce_event of each
         self.all_reduce_held = [0] * n  # _all_reduce_state, _partial_reduce_output
         self.node_of = _nodes(step.root, n)
         self.grad_weights = _grad_weights(step)
-        # shared: FSDPCommContext
+        # what FSDPCommContext shares among the units
         self.order: list[int] = []  # post_forward_order
         self.scatters: list[tuple[int, int]] = []  # reduce_scatter_states: id, unit
         self.deferred = NO_SLOT  # all_gather_state: the unit whose output it keeps
