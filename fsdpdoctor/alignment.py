@@ -23,9 +23,6 @@ MIN_MATCHED = 3
 DRIFT_SPAN_NS = 10_000_000_000
 """Below 10 s of shared collectives a drift of parts per million is under the noise."""
 
-Key = tuple[str, tuple[int, ...], int, int]
-"""A collective across ranks: group name, its ranks, kind, sequence number."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClock:
@@ -65,20 +62,9 @@ class RankCollectives:
     header: RankHeader
     collectives: Collectives
 
-    def keys(self) -> list[Key | None]:
-        """Each row's identity across ranks, None where it has none."""
-        names = [group_key(group) for group in self.header.groups]
-        return [
-            (*names[group], int(kind), int(seq))
-            if 0 <= group < len(names) and seq != UNKNOWN
-            else None
-            for group, kind, seq in zip(
-                self.collectives.group,
-                self.collectives.kind,
-                self.collectives.seq,
-                strict=True,
-            )
-        ]
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        return self.header.groups
 
 
 def group_key(group: GroupSpec) -> tuple[str, tuple[int, ...]]:
@@ -102,88 +88,173 @@ class Alignment:
         return any(clock.matched for clock in self.clocks.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Shared:
+    """The collectives that at least two ranks took part in, M rows of K keys.
+
+    A key is (group's identity, kind, sequence number). Rows ascend by key.
+    """
+
+    key: Int64s  # [M]
+    at: npt.NDArray[np.intp]  # [M] which of the ranks
+    row: npt.NDArray[np.intp]  # [M] of that rank's collectives
+    start_ns: Int64s  # [M]
+    end_ns: Int64s  # [M] NO_TIME where it is only estimated
+    keys: int  # K
+
+    def of(self, at: int) -> npt.NDArray[np.intp]:
+        """The rows of one rank."""
+        return np.flatnonzero(self.at == at)
+
+
 def align(ranks: Sequence[RankCollectives]) -> Alignment:
     """Match collectives over ranks, set the clocks, find the last arrivals."""
-    rows_of: dict[Key, dict[int, int]] = {}
-    for rank_at, rank in enumerate(ranks):
-        for row, key in enumerate(rank.keys()):
-            if key is not None:
-                rows_of.setdefault(key, {})[rank_at] = row
-    shared = {key: rows for key, rows in rows_of.items() if len(rows) > 1}
+    shared = _match(ranks)
     clocks = _clocks(ranks, shared)
-    count = [len(rank.collectives) for rank in ranks]
-    last_ns = [np.full(n, NO_TIME, dtype=np.int64) for n in count]
-    last_rank = [np.full(n, UNKNOWN, dtype=np.int32) for n in count]
-    spread = [np.zeros(n, dtype=np.int64) for n in count]
-    starts = [
-        clock.to_reference(rank.collectives.start_ns)
-        for clock, rank in zip(clocks, ranks, strict=True)
-    ]
-    unsplit = 0
-    for rows in shared.values():
-        arrivals = {at: int(starts[at][row]) for at, row in rows.items()}
-        last_at = max(arrivals, key=lambda at: arrivals[at])
-        width = arrivals[last_at] - min(arrivals.values())
-        noise = max(clocks[at].uncertainty_ns for at in rows)
-        told = width > noise
-        unsplit += not told
-        for at, row in rows.items():
-            spread[at][row] = width
-            if told:
-                last_rank[at][row] = ranks[last_at].header.rank
-                last_ns[at][row] = arrivals[last_at]
-    own = {}
-    for clock, rank, times in zip(clocks, ranks, last_ns, strict=True):
-        local = clock.from_reference(times)
-        own[rank.header.rank] = np.where(times == NO_TIME, NO_TIME, local)
-    by_rank = [rank.header.rank for rank in ranks]
+    arrival = np.empty(len(shared.key), dtype=np.int64)
+    noise = np.empty(len(shared.key), dtype=np.int64)
+    for at, clock in enumerate(clocks):
+        mine = shared.of(at)
+        arrival[mine] = clock.to_reference(shared.start_ns[mine])
+        noise[mine] = clock.uncertainty_ns
+    first = np.full(shared.keys, np.iinfo(np.int64).max)
+    last = np.full(shared.keys, NO_TIME)
+    most_noise = np.zeros(shared.keys, dtype=np.int64)
+    np.minimum.at(first, shared.key, arrival)
+    np.maximum.at(last, shared.key, arrival)
+    np.maximum.at(most_noise, shared.key, noise)
+    told = last - first > most_noise
+    last_at = np.full(shared.keys, UNKNOWN)
+    # Of several ranks that arrived last together, the lowest is named.
+    for row in np.flatnonzero(arrival == last[shared.key])[::-1]:
+        last_at[shared.key[row]] = shared.at[row]
+    by_rank: dict[int, tuple[Int64s, npt.NDArray[np.int32], Int64s]] = {}
+    numbers = np.array([rank.header.rank for rank in ranks], dtype=np.int32)
+    for at, (clock, rank) in enumerate(zip(clocks, ranks, strict=True)):
+        count = len(rank.collectives)
+        last_ns = np.full(count, NO_TIME)
+        last_rank = np.full(count, UNKNOWN, dtype=np.int32)
+        spread = np.zeros(count, dtype=np.int64)
+        mine = shared.of(at)
+        key, row = shared.key[mine], shared.row[mine]
+        spread[row] = (last - first)[key]
+        known = told[key]
+        key, row = key[known], row[known]
+        last_ns[row] = clock.from_reference(last[key])
+        last_rank[row] = numbers[last_at[key]]
+        by_rank[rank.header.rank] = (last_ns, last_rank, spread)
     return Alignment(
-        clocks=dict(zip(by_rank, clocks, strict=True)),
-        last_arrival_ns=own,
-        last_rank=dict(zip(by_rank, last_rank, strict=True)),
-        spread_ns=dict(zip(by_rank, spread, strict=True)),
-        unsplit=unsplit,
+        clocks={clock.rank: clock for clock in clocks},
+        last_arrival_ns={rank: columns[0] for rank, columns in by_rank.items()},
+        last_rank={rank: columns[1] for rank, columns in by_rank.items()},
+        spread_ns={rank: columns[2] for rank, columns in by_rank.items()},
+        unsplit=int((~told).sum()),
     )
 
 
-def _clocks(
-    ranks: Sequence[RankCollectives], shared: Mapping[Key, Mapping[int, int]]
-) -> list[RankClock]:
-    """A clock per rank, set against the first rank it can be matched with.
+def _match(ranks: Sequence[RankCollectives]) -> _Shared:
+    """Pair rows over ranks by group, kind and sequence number."""
+    identities: dict[tuple[str, tuple[int, ...]], int] = {}
+    parts: list[Int64s] = []  # [n, 7]: group, kind, seq, at, row, start, end
+    for at, rank in enumerate(ranks):
+        rows = rank.collectives
+        ids = [
+            identities.setdefault(group_key(g), len(identities)) for g in rank.groups
+        ]
+        known = (rows.seq != UNKNOWN) & (rows.group >= 0) & (rows.group < len(ids))
+        row = np.flatnonzero(known)
+        estimated = rows.flags[row] & Flag.END_ESTIMATED != 0
+        columns = (
+            np.array(ids, dtype=np.int64)[rows.group[row]],
+            rows.kind[row],
+            rows.seq[row],
+            np.full(len(row), at),
+            row,
+            rows.start_ns[row],
+            np.where(estimated, NO_TIME, rows.end_ns[row]),
+        )
+        parts.append(np.stack([c.astype(np.int64) for c in columns], axis=1))
+    table = np.concatenate(parts) if parts else np.empty((0, 7), dtype=np.int64)
+    table = table[np.lexsort(table[:, 3::-1].T)]
+    # A rank counts once per key, its first row: a source may number twice.
+    new_rank = _changes(table[:, :4])
+    table = table[new_rank]
+    key = np.cumsum(_changes(table[:, :3])) - 1
+    several = np.bincount(key)[key] > 1 if len(key) else key == 0
+    table, key = table[several], key[several]
+    names, key = np.unique(key, return_inverse=True)
+    return _Shared(
+        key=key.astype(np.int64),
+        at=table[:, 3].astype(np.intp),
+        row=table[:, 4].astype(np.intp),
+        start_ns=table[:, 5],
+        end_ns=table[:, 6],
+        keys=len(names),
+    )
 
-    Ranks that share no group with the reference (HSDP) are reached through one
-    that does.
+
+def _changes(table: Int64s) -> npt.NDArray[np.bool_]:
+    """Which rows differ from the one before; the first does."""
+    differs = np.ones(len(table), dtype=bool)
+    differs[1:] = (table[1:] != table[:-1]).any(axis=1)
+    return differs
+
+
+def _clocks(ranks: Sequence[RankCollectives], shared: _Shared) -> list[RankClock]:
+    """A clock per rank, set against the first rank.
+
+    Ranks that share no group with it (HSDP) are reached through one that does.
     """
-    clocks: dict[int, RankClock] = {}
-    pending = list(range(len(ranks)))
-    if not pending:
+    if not ranks:
         return []
-    clocks[0] = RankClock(rank=ranks[0].header.rank, residual_ns=None)
-    pending.remove(0)
+    reference_end = np.full(shared.keys, NO_TIME)  # [K] on the reference's clock
+    clocks = {0: RankClock(rank=ranks[0].header.rank)}
+    _set_ends(reference_end, shared, 0, clocks[0])
+    pending = list(range(1, len(ranks)))
     progress = True
     while pending and progress:
         progress = False
         for at in list(pending):
-            ends = _matched_ends(ranks, shared, at, clocks)
+            ends = _matched_ends(shared, at, reference_end)
             if len(ends) < MIN_MATCHED:
                 continue
-            clocks[at] = _fit(
-                ranks[at], ends, _same_clock(ranks[at].header, ranks[0].header)
-            )
+            same = _same_clock(ranks[at].header, ranks[0].header)
+            clocks[at] = _fit(ranks[at].header.rank, ends, same)
+            _set_ends(reference_end, shared, at, clocks[at])
             pending.remove(at)
             progress = True
     for at in pending:
         clocks[at] = RankClock(rank=ranks[at].header.rank)
-    residuals = [c.residual_ns for c in clocks.values() if c.residual_ns is not None]
-    if residuals:
+    others = [clock for at, clock in clocks.items() if at and clock.matched]
+    if others:
         # The reference is as uncertain as what was matched with it.
         clocks[0] = RankClock(
             rank=clocks[0].rank,
-            residual_ns=int(np.median(residuals)),
-            matched=max(c.matched for c in clocks.values()),
-            exact=all(c.exact for at, c in clocks.items() if at),
+            residual_ns=int(np.median([c.residual_ns or 0 for c in others])),
+            matched=max(c.matched for c in others),
+            exact=all(c.exact for c in others),
         )
     return [clocks[at] for at in range(len(ranks))]
+
+
+def _set_ends(
+    reference_end: Int64s, shared: _Shared, at: int, clock: RankClock
+) -> None:
+    """Fill in, from a rank whose clock is known, the ends that no other gave."""
+    mine = shared.of(at)
+    mine = mine[shared.end_ns[mine] != NO_TIME]
+    mine = mine[reference_end[shared.key[mine]] == NO_TIME]
+    reference_end[shared.key[mine]] = clock.to_reference(shared.end_ns[mine])
+
+
+def _matched_ends(shared: _Shared, at: int, reference_end: Int64s) -> Int64s:
+    """[M, 2] by time: a rank's end, and the reference time of the same end."""
+    mine = shared.of(at)
+    there = reference_end[shared.key[mine]]
+    known = (there != NO_TIME) & (shared.end_ns[mine] != NO_TIME)
+    pairs = np.stack((shared.end_ns[mine][known], there[known]), axis=1)
+    ordered: Int64s = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return ordered
 
 
 def _same_clock(one: RankHeader, other: RankHeader) -> bool:
@@ -195,32 +266,7 @@ def _same_clock(one: RankHeader, other: RankHeader) -> bool:
     )
 
 
-def _matched_ends(
-    ranks: Sequence[RankCollectives],
-    shared: Mapping[Key, Mapping[int, int]],
-    at: int,
-    clocks: Mapping[int, RankClock],
-) -> Int64s:
-    """[M, 2]: this rank's end, and the reference time of the same end elsewhere."""
-    pairs: list[tuple[int, int]] = []
-    ends = ranks[at].collectives.end_ns
-    estimated = ranks[at].collectives.flags & Flag.END_ESTIMATED
-    for rows in shared.values():
-        if at not in rows or estimated[rows[at]]:
-            continue
-        known = [other for other in rows if other in clocks]
-        if not known:
-            continue
-        other = min(known)
-        row = rows[other]
-        if ranks[other].collectives.flags[row] & Flag.END_ESTIMATED:
-            continue
-        there = ranks[other].collectives.end_ns[row : row + 1]
-        pairs.append((int(ends[rows[at]]), int(clocks[other].to_reference(there)[0])))
-    return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-
-
-def _fit(rank: RankCollectives, ends: Int64s, same_clock: bool) -> RankClock:
+def _fit(rank: int, ends: Int64s, same_clock: bool) -> RankClock:
     """Offset, drift and residual from matched ends [M, 2]."""
     distance = ends[:, 0] - ends[:, 1]
     middle = int(ends[len(ends) // 2, 0])
@@ -235,7 +281,7 @@ def _fit(rank: RankCollectives, ends: Int64s, same_clock: bool) -> RankClock:
             run = np.median(ends[half:, 0]) - np.median(ends[:half, 0])
             drift_ppb = round(float(rise) / float(run) * 1e9)
     clock = RankClock(
-        rank=rank.header.rank,
+        rank=rank,
         offset_ns=offset,
         drift_ppb=drift_ppb,
         drift_from_ns=middle,
