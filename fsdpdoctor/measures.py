@@ -6,7 +6,7 @@ clocks, last arrivals, and the five causes of every stall.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +16,7 @@ import numpy as np
 from fsdpdoctor.alignment import Alignment, RankCollectives, align
 from fsdpdoctor.budget import PARTS
 from fsdpdoctor.causes import split_stalls
+from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.rank_measures import Overlap, RankMeasures, measure_rank
 from fsdpdoctor.run import RankSource, Run
@@ -110,23 +111,55 @@ class Measures:
         )
 
 
-def measure_source(source: RankSource) -> RankMeasures:
-    """Load one rank and measure it: what a worker process runs."""
-    return measure_rank(source.load())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A rank whose record cannot be read, and why."""
+
+    rank: int
+    reason: str
 
 
-def measure(run: Run, executor: Executor | None = None) -> Measures:
-    """Measure every rank, one after the other or through an executor."""
-    mapped: Iterable[RankMeasures]
+def measure_source(source: RankSource) -> RankMeasures | Unreadable:
+    """Load one rank and measure it: what a worker process runs.
+
+    One damaged rank does not cost the others: it comes back as `Unreadable`.
+    """
+    try:
+        return measure_rank(source.load())
+    except InputError as error:
+        return Unreadable(rank=source.rank, reason=str(error))
+
+
+def measure(
+    run: Run,
+    executor: Executor | None = None,
+    on_rank: Callable[[int], None] = lambda rank: None,
+) -> Measures:
+    """Measure every rank, one after the other or through an executor.
+
+    `on_rank` is called with each rank that is done, in order. Raises InputError
+    where no rank can be read.
+    """
+    mapped: Iterable[RankMeasures | Unreadable]
     if executor is None:
         mapped = map(measure_source, run.sources)
     else:
         mapped = executor.map(measure_source, run.sources)
+    ranks: list[RankMeasures] = []
+    failed: list[Unreadable] = []
+    for result in mapped:
+        if isinstance(result, Unreadable):
+            failed.append(result)
+        else:
+            ranks.append(result)
+        on_rank(result.rank)
+    if failed and not ranks:
+        raise InputError(failed[0].reason)
     return reduce(
         run.header,
-        list(mapped),
-        missing_ranks=run.missing_ranks,
-        warnings=run.warnings,
+        ranks,
+        missing_ranks=(*run.missing_ranks, *(f.rank for f in failed)),
+        warnings=(*run.warnings, *(f"rank {f.rank}: {f.reason}" for f in failed)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fsdpdoctor.errors import InputError, NewerFormatError
+from fsdpdoctor.measures import measure
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import Heartbeat, Names, RankWriter, write_run_header
 from fsdpdoctor.schema import (
@@ -149,3 +150,20 @@ def test_the_heartbeat_keeps_the_last_events(tmp_path: Path) -> None:
 
     assert [b.step for b in beats] == list(range(6, 70))
     assert (beats[-1].unit, beats[-1].kind) == (1, Kind.ALL_GATHER)
+
+
+def test_one_damaged_rank_does_not_cost_the_others(tmp_path: Path) -> None:
+    """It is named among the missing, with its reason; all damaged is an error."""
+    write_run_header(tmp_path, RUN)
+    write_rank(tmp_path, 0)
+    write_rank(tmp_path, 1)
+    (tmp_path / "rank00001.json").write_text("{")
+
+    m = measure(open_run(tmp_path))
+
+    assert [rank.rank for rank in m.ranks] == [0]
+    assert m.missing_ranks == (1,)
+    assert m.warnings[0].startswith("rank 1: ")
+    (tmp_path / "rank00000.json").write_text("{")
+    with pytest.raises(InputError, match="damaged"):
+        measure(open_run(tmp_path))
