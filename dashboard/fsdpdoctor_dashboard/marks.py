@@ -25,7 +25,8 @@ from fsdpdoctor.schema import (
     MemorySamples,
     Phase,
     Spans,
-    UnitSpec,
+    Table,
+    column,
 )
 
 
@@ -91,11 +92,12 @@ SERIES: tuple[SeriesSpec, ...] = (
 _INDEX = {spec.name: i for i, spec in enumerate(SERIES)}
 NO_SERIES = -1
 
-EXPOSED_KINDS = {
-    Kind.ALL_GATHER_WAIT: _INDEX["exposed all-gather"],
-    Kind.REDUCE_SCATTER_WAIT: _INDEX["exposed reduce-scatter"],
-    Kind.ALL_REDUCE_WAIT: _INDEX["exposed all-reduce"],
+EXPOSED_SERIES = {
+    Kind.ALL_GATHER: _INDEX["exposed all-gather"],
+    Kind.REDUCE_SCATTER: _INDEX["exposed reduce-scatter"],
+    Kind.ALL_REDUCE: _INDEX["exposed all-reduce"],
 }
+"""By the collective that was waited for."""
 WAITING = {
     _INDEX["all-gather"]: _INDEX["all-gather, waiting for a rank"],
     _INDEX["reduce-scatter"]: _INDEX["reduce-scatter, waiting for a rank"],
@@ -138,12 +140,31 @@ _KERNEL_BY_PHASE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Steps:
-    """The steps of a rank, on the clock of its spans."""
+class Exposed(Table):
+    """One row per stall of a rank: the analysis's own, with its causes."""
 
-    step: Int64s  # [S]
-    start_ns: Int64s  # [S]
-    end_ns: Int64s  # [S]
+    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    kind: npt.NDArray[np.int8] = column("int8", 0)  # the collective's
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    span: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # of the collective
+    host_late: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    queued: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    straggler: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    wire: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    tail: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRows(Table):
+    """One row per recorded step of a rank."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,13 +173,12 @@ class Track:
 
     rank: int
     spans: Spans
-    steps: Steps
-    units: tuple[UnitSpec, ...] = ()
-    names: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    exposed: Exposed = field(default_factory=lambda: Exposed.build(0))
+    steps: StepRows = field(default_factory=lambda: StepRows.build(0))
     memory: MemorySamples = field(default_factory=lambda: MemorySamples.build(0))
     arrived_ns: Int64s | None = None  # [N] when the last rank of a collective arrived
-    truncated: str | None = None
+    roots: frozenset[int] = frozenset()  # units that are roots
+    traced: bool = False  # kernels are known: a unit's own spans are no work
 
 
 class Marks(NamedTuple):
@@ -166,16 +186,24 @@ class Marks(NamedTuple):
 
     start_ns: Int64s  # [M]
     end_ns: Int64s  # [M]
-    span: npt.NDArray[np.int32]  # [M] row in the rank's spans, or a step's number
+    span: npt.NDArray[np.int32]  # [M] row in the rank's spans; in its stalls where
+    # the series is an exposed one; a step's number where it is "step"
     unit: npt.NDArray[np.int32]  # [M]
     starts_ns: Int64s  # [C] when each of the spans behind the marks began
 
 
-def series_of(spans: Spans) -> npt.NDArray[np.int8]:
-    """For each span its index in `SERIES`; waits and unknown kinds have none."""
+def series_of(spans: Spans, *, traced: bool) -> npt.NDArray[np.int8]:
+    """For each span its index in `SERIES`; waits and unknown kinds have none.
+
+    Compute is what the analysis calls so: of a trace its kernels, of a recorded
+    run the model's and the optimizer's own time.
+    """
     table = np.full(128, NO_SERIES, dtype=np.int8)
     for kind, name in _BY_KIND.items():
         table[kind] = _INDEX[name]
+    if traced:
+        for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER, Kind.CLIP):
+            table[kind] = NO_SERIES
     series = table[spans.kind]
     for lane, name in _BY_LANE.items():
         series[spans.lane == lane] = _INDEX[name]
@@ -188,44 +216,60 @@ def series_of(spans: Spans) -> npt.NDArray[np.int8]:
 def marks_of(track: Track) -> dict[int, Marks]:
     """The marks of a rank by index in `SERIES`; series without any are absent."""
     spans = track.spans
-    series = series_of(spans)
+    series = series_of(spans, traced=track.traced)
     windows = spans.kind == Kind.UNSHARDED
-    series[windows] = _window_series(spans.unit[windows], track.units)
+    series[windows] = _window_series(spans.unit[windows], track.roots)
     rows = np.array([spec.row for spec in SERIES])
-    waits = np.isin(spans.kind, list(EXPOSED_KINDS))
     found: dict[int, Marks] = {}
     for row in np.unique(rows[series[series >= 0]]).tolist():
-        here = (series >= 0) & (rows[series] == row)
-        if row == Row.COMPUTE:
-            here |= waits  # they cut the spans around them: waiting is not work
-        found |= _row_marks(spans, np.flatnonzero(here), series)
-    found |= _exposed_marks(spans)
+        here = np.flatnonzero((series >= 0) & (rows[series] == row))
+        if row != Row.COMPUTE:
+            found |= _row_marks(spans, here, series, None)
+    found |= _compute_marks(track, series)
+    found |= _exposed_marks(track.exposed)
     if track.arrived_ns is not None:
         found |= _split_waiting(found, track.arrived_ns)
-    if len(track.steps.step):
+    if len(track.steps):
         found[_INDEX["step"]] = _step_marks(track.steps)
     return found
 
 
 def _window_series(
-    unit: npt.NDArray[np.int32], units: tuple[UnitSpec, ...]
+    unit: npt.NDArray[np.int32], roots: frozenset[int]
 ) -> npt.NDArray[np.int8]:
-    roots = [i for i, spec in enumerate(units) if spec.is_root]
     even, odd = _INDEX["unit unsharded"], _INDEX["next unit unsharded"]
     series = np.where(unit % 2 == 0, even, odd)
     root = _INDEX["root unsharded"]
-    return np.where(np.isin(unit, roots), root, series).astype(np.int8)
+    return np.where(np.isin(unit, sorted(roots)), root, series).astype(np.int8)
+
+
+def _compute_marks(track: Track, series: npt.NDArray[np.int8]) -> dict[int, Marks]:
+    """The compute row: waiting is cut out of the work around it."""
+    rows = np.array([spec.row for spec in SERIES])
+    work = (series >= 0) & (rows[series] == Row.COMPUTE)
+    own = series.copy()
+    if not track.traced:
+        # A micro-batch is the model's time that no unit claims: the loss, the glue.
+        batches = track.spans.kind == Kind.MICRO_BATCH
+        own[batches] = _INDEX["other compute"]
+        work |= batches
+    waits = union(track.exposed.start_ns, track.exposed.end_ns)
+    return _row_marks(track.spans, np.flatnonzero(work), own, waits)
 
 
 def _row_marks(
-    spans: Spans, rows: npt.NDArray[np.intp], series: npt.NDArray[np.int8]
+    spans: Spans,
+    rows: npt.NDArray[np.intp],
+    series: npt.NDArray[np.int8],
+    without: Intervals | None,
 ) -> dict[int, Marks]:
     pieces = innermost(spans.start_ns[rows], spans.end_ns[rows])
+    if without is not None and len(without) and len(pieces.owner):
+        first, last = int(pieces.start_ns[0]), int(pieces.end_ns[-1])
+        pieces = _within(pieces, complement(without, first, last))
     owner = rows[pieces.owner]
     found: dict[int, Marks] = {}
     for index in np.unique(series[rows]).tolist():
-        if index == NO_SERIES:
-            continue
         mine = series[owner] == index
         span = owner[mine]
         found[index] = Marks(
@@ -238,20 +282,20 @@ def _row_marks(
     return found
 
 
-def _exposed_marks(spans: Spans) -> dict[int, Marks]:
+def _exposed_marks(exposed: Exposed) -> dict[int, Marks]:
+    """Stalls as they are: the analysis made them disjoint."""
     found: dict[int, Marks] = {}
-    for kind, index in EXPOSED_KINDS.items():
-        rows = np.flatnonzero((spans.kind == kind) & (spans.end_ns > spans.start_ns))
+    for kind, index in EXPOSED_SERIES.items():
+        rows = np.flatnonzero(exposed.kind == kind)
         if len(rows) == 0:
             continue
-        pieces = innermost(spans.start_ns[rows], spans.end_ns[rows])
-        span = rows[pieces.owner]
+        rows = rows[np.argsort(exposed.start_ns[rows], kind="stable")]
         found[index] = Marks(
-            start_ns=pieces.start_ns,
-            end_ns=pieces.end_ns,
-            span=span.astype(np.int32),
-            unit=spans.unit[span],
-            starts_ns=np.sort(spans.start_ns[rows]),
+            start_ns=exposed.start_ns[rows],
+            end_ns=exposed.end_ns[rows],
+            span=rows.astype(np.int32),
+            unit=exposed.unit[rows],
+            starts_ns=exposed.start_ns[rows],
         )
     return found
 
@@ -290,7 +334,7 @@ def _split_waiting(found: dict[int, Marks], arrived_ns: Int64s) -> dict[int, Mar
     return split
 
 
-def _step_marks(steps: Steps) -> Marks:
+def _step_marks(steps: StepRows) -> Marks:
     pieces = innermost(steps.start_ns, steps.end_ns)
     return Marks(
         start_ns=pieces.start_ns,
@@ -346,7 +390,7 @@ def _by_level(start: Int64s, end: Int64s, levels: list[npt.NDArray[np.intp]]) ->
     parts: list[Pieces] = []
     for level in reversed(levels):
         free = complement(taken, lowest, highest)
-        parts.append(_within(start[level], end[level], level, free))
+        parts.append(_within(Pieces(start[level], end[level], level), free))
         taken = union(
             np.concatenate((taken[:, 0], start[level])),
             np.concatenate((taken[:, 1], end[level])),
@@ -355,19 +399,18 @@ def _by_level(start: Int64s, end: Int64s, levels: list[npt.NDArray[np.intp]]) ->
     return Pieces(whole[0], whole[1], whole[2])
 
 
-def _within(
-    start: Int64s, end: Int64s, owner: npt.NDArray[np.intp], free: Intervals
-) -> Pieces:
-    first = np.searchsorted(free[:, 1], start, "right")
-    last = np.searchsorted(free[:, 0], end, "left")
+def _within(pieces: Pieces, free: Intervals) -> Pieces:
+    """What lies in `free` of each piece."""
+    first = np.searchsorted(free[:, 1], pieces.start_ns, "right")
+    last = np.searchsorted(free[:, 0], pieces.end_ns, "left")
     lengths = np.maximum(last - first, 0)
-    of_span = np.repeat(np.arange(len(start)), lengths)
-    within = np.arange(len(of_span)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    of_free = np.repeat(first, lengths) + within
+    of_piece = np.repeat(np.arange(len(lengths)), lengths)
+    offsets = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    of_free = np.repeat(first, lengths) + np.arange(len(of_piece)) - offsets
     return Pieces(
-        np.maximum(start[of_span], free[of_free, 0]),
-        np.minimum(end[of_span], free[of_free, 1]),
-        owner[of_span],
+        np.maximum(pieces.start_ns[of_piece], free[of_free, 0]),
+        np.minimum(pieces.end_ns[of_piece], free[of_free, 1]),
+        pieces.owner[of_piece],
     )
 
 

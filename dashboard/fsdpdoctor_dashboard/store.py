@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
-from fsdpdoctor_dashboard.marks import SERIES, Marks, Track, marks_of
+from fsdpdoctor_dashboard.marks import SERIES, Exposed, Marks, Track, marks_of
 
 STORE_VERSION = 1
 """Of the cached columns. A store of another version is made anew."""
@@ -150,14 +150,14 @@ class Store:
         fingerprint: str,
         origin_ns: int,
         series: Sequence[Series],
-        spans: dict[int, RankTable],
-        memory: dict[int, RankTable],
+        tables: Mapping[str, Mapping[int, RankTable]],
     ) -> None:
         self.fingerprint = fingerprint
         self.origin_ns = origin_ns
-        self.ranks = tuple(sorted(spans))
-        self.spans = spans
-        self.memory = memory
+        self.spans = tables["spans"]
+        self.exposed = tables["exposed"]
+        self.memory = tables["memory"]
+        self.ranks = tuple(sorted(self.spans))
         self._series = {(s.rank, s.series): s for s in series}
         ends = [int(s.start[-1]) + int(s.length[-1]) for s in series if len(s.start)]
         self.end = max(ends, default=1)
@@ -185,12 +185,11 @@ class Store:
 def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
     """The store of some ranks, in memory."""
     found: dict[int, dict[int, Marks]] = {}
-    spans: dict[int, Spans] = {}
-    memory: dict[int, MemorySamples] = {}
+    tables: dict[str, dict[int, RankTable]] = {name: {} for name in _TABLES}
     for track in tracks:
         found[track.rank] = marks_of(track)
-        spans[track.rank] = track.spans
-        memory[track.rank] = track.memory
+        for name, table in _TABLES.items():
+            tables[name][track.rank] = _packed(getattr(track, name), table)
     firsts = [
         int(marks.starts_ns[0])
         for of_rank in found.values()
@@ -206,24 +205,29 @@ def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
             for rank, of_rank in found.items()
             for index, marks in sorted(of_rank.items())
         ],
-        spans={r: RankTable(_pack(t, _SPAN_ABSENT), len(t)) for r, t in spans.items()},
-        memory={
-            r: RankTable(_pack(t, _MEMORY_ABSENT), len(t)) for r, t in memory.items()
-        },
+        tables=tables,
     )
 
 
-def _absent_values(table: type[Table]) -> dict[str, int]:
-    fields = table.__dataclass_fields__
-    return {name: int(fields[name].metadata["absent"]) for name in table.columns()}
-
+_TABLES: dict[str, type[Table]] = {
+    "spans": Spans,
+    "exposed": Exposed,
+    "memory": MemorySamples,
+}
+"""The columns of `Track` that are kept row by row."""
 
 # Kinds, lanes, phases and flags have no "not said": their zero is a value.
 _WHOLE = ("kind", "lane", "phase", "flags")
-_SPAN_ABSENT = {n: v for n, v in _absent_values(Spans).items() if n not in _WHOLE}
-_MEMORY_ABSENT = {
-    n: v for n, v in _absent_values(MemorySamples).items() if n not in _WHOLE
-}
+
+
+def _packed(table: Table, of: type[Table]) -> RankTable:
+    fields = of.__dataclass_fields__
+    absent = {
+        name: int(fields[name].metadata["absent"])
+        for name in of.columns()
+        if name not in _WHOLE
+    }
+    return RankTable(_pack(table, absent), len(table))
 
 
 def _shifted(rank: int, index: int, marks: Marks, origin: int) -> Series:
@@ -271,8 +275,8 @@ def _write(store: Store, folder: Path) -> None:
         whole = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         np.save(folder / f"{name}.npy", whole)
     tables: dict[str, dict[str, object]] = {}
-    for kind, of_rank in (("spans", store.spans), ("memory", store.memory)):
-        for rank, table in of_rank.items():
+    for kind in _TABLES:
+        for rank, table in getattr(store, kind).items():
             packed = table._packed
             for name, values in packed.columns.items():
                 np.save(folder / f"{kind}-{rank}-{name}.npy", values)
@@ -299,15 +303,14 @@ def open_store(folder: Path) -> Store | None:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["version"] != STORE_VERSION:
             return None
-        tables = index["tables"]
         columns = {n: _mapped(folder / f"{n}.npy") for n in _COLUMNS}
-        spans = {
-            r: _table(folder, f"spans-{r}", tables[f"spans-{r}"])
-            for r in index["ranks"]
-        }
-        memory = {
-            r: _table(folder, f"memory-{r}", tables[f"memory-{r}"])
-            for r in index["ranks"]
+        tables = {
+            kind: {
+                rank: _table(folder, key, index["tables"][key])
+                for rank in index["ranks"]
+                if (key := f"{kind}-{rank}")
+            }
+            for kind in _TABLES
         }
     except (OSError, EOFError, ValueError, KeyError):
         return None  # half written, or damaged: it is only a cache
@@ -322,8 +325,7 @@ def open_store(folder: Path) -> Store | None:
         fingerprint=index["fingerprint"],
         origin_ns=index["origin_ns"],
         series=series,
-        spans=spans,
-        memory=memory,
+        tables=tables,
     )
 
 

@@ -90,7 +90,7 @@ def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
     """The spans of one step from time 0 on, and its length."""
     rng = np.random.default_rng(seed)
     draft = _Draft()
-    now, gather_free, op = 100 * US, 0, 0
+    now, gather_free, reduce_free, op = 100 * US, 0, 0, 0
     units = list(range(1, shape.layers + 1))
     begin = now
     windows: dict[int, int] = {}
@@ -194,7 +194,7 @@ def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
                     unit=unit,
                     op=op,
                 )
-                draft.add(
+                reduce_free = draft.add(
                     Kind.REDUCE_SCATTER,
                     Lane.REDUCE_SCATTER,
                     start,
@@ -212,9 +212,14 @@ def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
         if phase == Phase.FORWARD:
             draft.add(Kind.FORWARD, Lane.COMPUTE, phase_start, now, phase=phase, unit=0)
             windows[0] = phase_start
-    last = now + 825 * US
     now = draft.add(
-        Kind.REDUCE_SCATTER_WAIT, Lane.COMPUTE, now, last, phase=Phase.BACKWARD, unit=1
+        Kind.REDUCE_SCATTER_WAIT,
+        Lane.COMPUTE,
+        now,
+        reduce_free,
+        phase=Phase.BACKWARD,
+        unit=1,
+        op=op - 1,
     )
     draft.add(Kind.UNSHARDED, Lane.UNSHARDED, windows[0], now, unit=0, size=32 << 20)
     draft.add(Kind.MICRO_BATCH, Lane.HOST, begin, now)
@@ -227,7 +232,7 @@ def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
 
 def rank_data(shape: Shape, rank: int) -> RankData:
     """One rank's record."""
-    draft, length = _step_template(shape, seed=rank)
+    draft, length = _step_template(shape, seed=0)
     columns = np.array(draft.rows, dtype=np.int64)
     rng = np.random.default_rng(1000 + rank)
     stretches = np.random.default_rng(7).normal(1.0, 0.01, shape.steps)
@@ -245,20 +250,28 @@ def rank_data(shape: Shape, rank: int) -> RankData:
         "seq",
     )
     ops = int(columns[:, 4].max()) + 1
-    now, steps = 1_000_000_000 + rank * 3 * US, []
+    now, steps = 1_000_000_000, []
+    collectives = np.flatnonzero(columns[:, 9] >= 0)
+    between = np.random.default_rng(8).integers(0, 40, shape.steps) * US
     for step, stretch in enumerate(stretches.tolist()):
         table = columns.copy()
         times = slice(5, 8)
         table[:, times] = (table[:, times] * stretch).astype(np.int64) + now
         table[:, 4] = np.where(table[:, 4] >= 0, table[:, 4] + step * ops, -1)
         table[:, 10] = np.where(table[:, 10] >= 0, table[:, 10] + step * ops, -1)
+        # All ranks of a collective finish together; each arrives when it does.
+        late = rng.integers(0, 90 + 40 * (rank == 2), len(collectives)) * US
+        table[collectives, 5] += late
+        table[collectives, 5] = np.minimum(
+            table[collectives, 5], table[collectives, 6] - 20 * US
+        )
         end = now + int(length * stretch)
         spans = Spans.build(
             **dict(zip(names, table.T, strict=True)),
             micro_batch=0,
         )
         steps.append(_step_record(step, now, end, spans, rng))
-        now = end + int(rng.integers(0, 40)) * US
+        now = end + int(between[step])
     return RankData(header=_header(shape, rank), steps=tuple(steps))
 
 

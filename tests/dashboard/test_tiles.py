@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.intervals import Intervals, clip, total_ns, union
-from fsdpdoctor.schema import Kind, Lane, Phase, Spans, UnitSpec
+from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
+from fsdpdoctor.schema import Kind, Lane, Phase, Spans
+from fsdpdoctor.timeline import WAIT_OF
 from fsdpdoctor_dashboard import tiles
 from fsdpdoctor_dashboard.marks import (
-    EXPOSED_KINDS,
+    EXPOSED_SERIES,
     SERIES,
+    Exposed,
     Row,
-    Steps,
     Track,
     innermost,
     marks_of,
@@ -28,14 +29,6 @@ from fsdpdoctor_dashboard.marks import (
 from fsdpdoctor_dashboard.store import Store, build_store, open_store, save_store
 
 TIMELINE_JS = Path(tiles.__file__).parent / "timeline" / "tiles.js"
-NO_STEPS = Steps(
-    step=np.empty(0, dtype=np.int64),
-    start_ns=np.empty(0, dtype=np.int64),
-    end_ns=np.empty(0, dtype=np.int64),
-)
-UNITS = tuple(
-    UnitSpec(fqn=f"layers.{i}", module_class="Block", is_root=i == 0) for i in range(5)
-)
 KINDS = (
     (Kind.FORWARD, Lane.COMPUTE),
     (Kind.BACKWARD, Lane.COMPUTE),
@@ -74,24 +67,36 @@ def spans_of(rows: list[tuple[int, int, int, int]]) -> Spans:
     )
 
 
+def track_of(spans: Spans, rank: int = 0) -> Track:
+    """A rank whose stalls are its wait spans, made disjoint kind after kind."""
+    parts: list[Exposed] = []
+    taken = np.empty((0, 2), dtype=np.int64)
+    for kind, wait in WAIT_OF.items():
+        rows = spans.rows(spans.kind == wait)
+        mine = subtract(union(rows.start_ns, rows.end_ns), taken)
+        taken = join(taken, mine)
+        parts.append(
+            Exposed.build(len(mine), start_ns=mine[:, 0], end_ns=mine[:, 1], kind=kind)
+        )
+    return Track(
+        rank=rank,
+        spans=spans,
+        exposed=Exposed.concat(parts),
+        roots=frozenset({0}),
+    )
+
+
 def store_of(spans: Spans, rank: int = 0) -> Store:
     """The store of one rank."""
-    track = Track(rank=rank, spans=spans, steps=NO_STEPS, units=UNITS)
-    return build_store([track], "test")
+    return build_store([track_of(spans, rank)], "test")
 
 
-def row_busy(spans: Spans, row: Row) -> Intervals:
-    """By interval algebra: when a row was busy."""
-    lane = {
-        Row.COMPUTE: Lane.COMPUTE,
-        Row.ALL_GATHER: Lane.ALL_GATHER,
-        Row.REDUCE_SCATTER: Lane.REDUCE_SCATTER,
-        Row.HOST: Lane.HOST,
-    }[row]
-    mine = spans.rows(spans.lane == lane)
-    waits = np.isin(mine.kind, list(EXPOSED_KINDS))
-    work = mine.rows(~waits)
-    return union(work.start_ns, work.end_ns)
+def lane_busy(spans: Spans, lane: Lane) -> Intervals:
+    """By interval algebra: when a lane was busy."""
+    mine = spans.rows(
+        (spans.lane == lane) & ~np.isin(spans.kind, list(WAIT_OF.values()))
+    )
+    return union(mine.start_ns, mine.end_ns)
 
 
 @given(span_rows, st.integers(-10, 45_000_000), st.integers(0, 45_000_000))
@@ -109,13 +114,22 @@ def test_an_area_holds_what_the_interval_algebra_says(
         row = SERIES[area.series].row
         by_row[row] = by_row.get(row, 0) + area.busy_ns
 
-    for kind, series in EXPOSED_KINDS.items():
-        waits = spans.rows(spans.kind == kind)
-        expected = total_ns(clip(union(waits.start_ns, waits.end_ns), t0, t0 + width))
+    track = track_of(spans)
+    exposed = union(track.exposed.start_ns, track.exposed.end_ns)
+    for kind, series in EXPOSED_SERIES.items():
+        mine = track.exposed.rows(track.exposed.kind == kind)
+        expected = total_ns(clip(union(mine.start_ns, mine.end_ns), t0, t0 + width))
         assert sum(a.busy_ns for a in found if a.series == series) == expected
-    for row in (Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.HOST):
-        expected = total_ns(clip(row_busy(spans, row), t0, t0 + width))
-        assert by_row.get(row, 0) == expected
+    for row, lane in (
+        (Row.COMPUTE, Lane.COMPUTE),
+        (Row.ALL_GATHER, Lane.ALL_GATHER),
+        (Row.REDUCE_SCATTER, Lane.REDUCE_SCATTER),
+        (Row.HOST, Lane.HOST),
+    ):
+        busy = lane_busy(spans, lane)
+        if row == Row.COMPUTE:
+            busy = subtract(busy, exposed)
+        assert by_row.get(row, 0) == total_ns(clip(busy, t0, t0 + width))
     by_name = {SERIES[a.series].name: a.started for a in found}
     starts = spans.start_ns[spans.kind == Kind.BACKWARD]
     inside = int(((starts >= t0) & (starts < t0 + width)).sum())
@@ -131,7 +145,7 @@ def test_waiting_is_cut_out_of_the_compute_around_it() -> None:
         start_ns=[0, 10, 14],
         end_ns=[30, 14, 20],
     )
-    marks = marks_of(Track(rank=0, spans=spans, steps=NO_STEPS, units=UNITS))
+    marks = marks_of(track_of(spans))
     by_name = {
         SERIES[i].name: list(zip(m.start_ns, m.end_ns, m.unit, strict=True))
         for i, m in marks.items()
@@ -139,7 +153,7 @@ def test_waiting_is_cut_out_of_the_compute_around_it() -> None:
 
     assert by_name == {
         "forward": [(0, 10, 0), (14, 20, 1), (20, 30, 0)],
-        "exposed all-gather": [(10, 14, 1)],
+        "exposed all-gather": [(10, 14, -1)],
     }
 
 
@@ -152,7 +166,7 @@ def test_a_collective_is_cut_where_the_last_rank_arrived() -> None:
         end_ns=[5, 15, 25],
     )
     arrived = np.array([2, np.iinfo(np.int64).min, 99], dtype=np.int64)
-    track = Track(rank=0, spans=spans, steps=NO_STEPS, units=UNITS, arrived_ns=arrived)
+    track = Track(rank=0, spans=spans, arrived_ns=arrived)
     by_name = {
         SERIES[i].name: list(zip(m.start_ns, m.end_ns, strict=True))
         for i, m in marks_of(track).items()
@@ -322,9 +336,7 @@ def test_a_view_is_small() -> None:
         for unit, (kind, lane) in enumerate(KINDS)
     ]
     spans = Spans.concat(parts)
-    tracks = [
-        Track(rank=rank, spans=spans, steps=NO_STEPS, units=UNITS) for rank in range(5)
-    ]
+    tracks = [track_of(spans, rank) for rank in range(5)]
     store = build_store(tracks, "test")
     level = tiles.whole_level(store) - 1
     sizes = [
