@@ -308,10 +308,13 @@ class _Fsdp2:
 
     def forward(self, node: Node, flags: int = 0) -> None:
         """FSDPState._pre_forward, the module's forward, FSDPState._post_forward."""
-        starts_iteration = bool(node.units) and not self.iter_root
+        # The root has a state even where all its parameters are in other units.
+        unit = node.units[0] if node.units else UNKNOWN
+        has_state = bool(node.units) or node is self.step.root
+        starts_iteration = has_state and not self.iter_root
         if starts_iteration:
             self.iter_root = True
-            self.emit((ROOT, self.rest + H_ROOT), node.units[0], P_FORWARD)
+            self.emit((ROOT, self.rest + H_ROOT), unit, P_FORWARD)
         phase = P_BACKWARD if self.in_backward else P_FORWARD
         for u in node.units:
             self.pre_forward(u, flags)
@@ -331,7 +334,7 @@ class _Fsdp2:
         if starts_iteration:
             self.iter_root = False
             if self.deferred != NO_SLOT:
-                self.emit((FLUSH,), node.units[0], phase)
+                self.emit((FLUSH,), unit, phase)
                 self.free_deferred()
 
     def backward(self, node: Node) -> None:

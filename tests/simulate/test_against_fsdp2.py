@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp2
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 
@@ -51,6 +51,8 @@ from tests.simulate.steps import (
 )
 
 Event = tuple[str, str, int]
+
+fsdp2: Any = _fsdp_param_group  # its names are private
 
 
 class Block(nn.Module):
@@ -107,11 +109,11 @@ def name(group: Any) -> str:
 def logged(monkeypatch: pytest.MonkeyPatch, modules: nn.Module) -> Iterator[Log]:
     """Write down every collective, copy-out and reshard of a model's units."""
     log = Log()
+    wrapped_modules: list[Any] = [
+        m for m in modules.modules() if isinstance(m, FSDPModule)
+    ]
     groups = [
-        g
-        for m in modules.modules()
-        if hasattr(m, "_get_fsdp_state")
-        for g in m._get_fsdp_state()._fsdp_param_groups
+        g for m in wrapped_modules for g in m._get_fsdp_state()._fsdp_param_groups
     ]
     of_param = {id(p): g for g in groups for p in g.fsdp_params}
     gather, copy_out = fsdp2.foreach_all_gather, fsdp2.foreach_all_gather_copy_out
@@ -217,13 +219,14 @@ def simulated(simulated_step: Step) -> Log:
     return log
 
 
-def sharded(layers: int = 4, reentrant: bool | None = None, **known: Any) -> Net:
+def sharded(layers: int = 4, reentrant: bool | None = None, **known: Any) -> Any:
     """A Net, block-wrapped."""
     model = Net(layers, reentrant)
     for block in model.layers:
         fully_shard(block, **known)
     root = {k: v for k, v in known.items() if k != "reshard_after_forward"}
-    return fully_shard(model, **root)
+    fully_shard(model, **root)
+    return model
 
 
 def check(real: Log, expected: Log) -> None:
@@ -308,7 +311,7 @@ def test_units_inside_blocks(
     monkeypatch: pytest.MonkeyPatch, reentrant: bool | None
 ) -> None:
     """A unit within a unit, also within a recomputed one."""
-    model = Net(3, reentrant)
+    model: Any = Net(3, reentrant)
     for block in model.layers:
         fully_shard(block.b)
         fully_shard(block)
@@ -327,7 +330,7 @@ def test_split_root(monkeypatch: pytest.MonkeyPatch, in_backward: bool) -> None:
 
     The embedding's weight is not needed in backward, and need not be gathered.
     """
-    model = Net(3)
+    model: Any = Net(3)
     fully_shard(model.embed).set_unshard_in_backward(in_backward)
     for block in model.layers:
         fully_shard(block)
@@ -360,7 +363,7 @@ def test_split_root(monkeypatch: pytest.MonkeyPatch, in_backward: bool) -> None:
 
 def test_merged_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """`fully_shard([a, b])` gathers once for both, and reduces once."""
-    model = Net(4)
+    model: Any = Net(4)
     for i in (0, 2):
         fully_shard(list(model.layers[i : i + 2]))
     fully_shard(model)
