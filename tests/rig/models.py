@@ -1,0 +1,115 @@
+"""Small models. The sleeping one computes by sleeps of exact length, so that what
+a test expects does not depend on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from fsdpdoctor.recorder.wire_work import sleep_until
+
+
+class _Sleep(torch.autograd.Function):
+    """The identity, which takes its time in forward and in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, forward_ns: int, backward_ns: int
+    ) -> torch.Tensor:
+        """Return `x`, `forward_ns` from now."""
+        sleep_until(time.perf_counter_ns() + forward_ns)
+        ctx.backward_ns = backward_ns
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Return the gradient, `backward_ns` from now."""
+        sleep_until(time.perf_counter_ns() + ctx.backward_ns)
+        return grads[0], None, None
+
+
+class SleepBlock(nn.Module):
+    """A residual linear layer of `width` squared parameters, and a sleep."""
+
+    def __init__(self, width: int, forward_ns: int, backward_ns: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+        self.forward_ns = forward_ns
+        self.backward_ns = backward_ns
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute for `forward_ns`."""
+        slept: torch.Tensor = _Sleep.apply(x, self.forward_ns, self.backward_ns)  # type: ignore[no-untyped-call]
+        y: torch.Tensor = self.linear(slept)
+        return x + y
+
+
+class Stack(nn.Module):
+    """Blocks in a row. Its own head is the root's unit."""
+
+    def __init__(self, blocks: list[nn.Module], width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+        self.head = nn.Linear(width, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean of the head's output: a loss."""
+        for layer in self.layers:
+            x = layer(x)
+        loss: torch.Tensor = self.head(x).mean()
+        return loss
+
+
+def sleepers(count: int, width: int, forward_ns: int, backward_ns: int) -> Stack:
+    """A model whose time is known: `count` blocks of `width` squared parameters."""
+    torch.manual_seed(0)
+    blocks = [SleepBlock(width, forward_ns, backward_ns) for _ in range(count)]
+    return Stack(list(blocks), width)
+
+
+class MlpBlock(nn.Module):
+    """A residual two-layer perceptron with a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As in a transformer."""
+        y: torch.Tensor = self.down(torch.relu(self.up(self.norm(x))))
+        return x + y
+
+
+def mlp(count: int, width: int) -> Stack:
+    """`count` perceptron blocks."""
+    torch.manual_seed(0)
+    return Stack([MlpBlock(width) for _ in range(count)], width)
+
+
+class AttentionBlock(nn.Module):
+    """Self-attention, then a perceptron: a transformer's layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        self.mlp = MlpBlock(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As in a transformer."""
+        y = self.norm(x)
+        attended, _ = self.attention(y, y, y, need_weights=False)
+        z: torch.Tensor = self.mlp(x + attended)
+        return z
+
+
+def transformer(count: int, width: int) -> Stack:
+    """`count` transformer layers, without an embedding."""
+    torch.manual_seed(0)
+    return Stack([AttentionBlock(width) for _ in range(count)], width)
