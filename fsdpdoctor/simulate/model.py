@@ -244,6 +244,7 @@ class Step:
     after_ns: int = 0  # clipping, optimizer, logging: from the last backward on
     host_after_ns: int = 0
     resident_bytes: int = 0  # sharded parameters, optimizer states, and all that stays
+    state_copies: int = 2  # elements of optimizer state for each parameter: Adam's
 
     def __post_init__(self) -> None:
         used = [u for node in self.root.walk() for u in node.units]
