@@ -10,30 +10,40 @@ from typing import Any
 import torch
 from torch import nn
 
-from fsdpdoctor.recorder.wire_work import sleep_until
+from fsdpdoctor.recorder.wire_work import cycles_per_ns, sleep_until
 
 
-class _Sleep(torch.autograd.Function):
-    """The identity, which takes its time in forward and in backward."""
+def compute(x: torch.Tensor, length_ns: int) -> None:
+    """Be busy for `length_ns`: the host on CPU, the current stream on CUDA."""
+    if length_ns and x.is_cuda:
+        cycles = round(length_ns * cycles_per_ns(x.device))
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+    elif length_ns:
+        sleep_until(time.perf_counter_ns() + length_ns)
+
+
+class _BusyBackward(torch.autograd.Function):
+    """The identity, whose backward takes its time."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, forward_ns: int, backward_ns: int
-    ) -> torch.Tensor:
-        """Return `x`, `forward_ns` from now."""
-        sleep_until(time.perf_counter_ns() + forward_ns)
-        ctx.backward_ns = backward_ns
+    def forward(ctx: Any, x: torch.Tensor, length_ns: int) -> torch.Tensor:
+        """Return `x`."""
+        ctx.length_ns = length_ns
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Return the gradient, `backward_ns` from now."""
-        sleep_until(time.perf_counter_ns() + ctx.backward_ns)
-        return grads[0], None, None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient, `length_ns` from now."""
+        compute(grads[0], ctx.length_ns)
+        return grads[0], None
 
 
 class SleepBlock(nn.Module):
-    """A residual linear layer of `width` squared parameters, and a sleep."""
+    """A residual linear layer of `width` squared parameters, and a sleep.
+
+    The sleep is the last thing that it does, in forward and in backward, so that
+    its end is when the next unit is needed.
+    """
 
     def __init__(self, width: int, forward_ns: int, backward_ns: int) -> None:
         super().__init__()
@@ -43,9 +53,10 @@ class SleepBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute for `forward_ns`."""
-        slept: torch.Tensor = _Sleep.apply(x, self.forward_ns, self.backward_ns)  # type: ignore[no-untyped-call]
-        y: torch.Tensor = self.linear(slept)
-        return x + y
+        x = _BusyBackward.apply(x, self.backward_ns)  # type: ignore[no-untyped-call]
+        y: torch.Tensor = x + self.linear(x)
+        compute(y, self.forward_ns)
+        return y
 
 
 class Stack(nn.Module):
