@@ -8,7 +8,8 @@ One line per lane, one character per millisecond, a digit is the unit:
 
 Lanes of collectives give each stretch its own `op`; `wait` and `rs_wait` stretches
 belong to the latest collective of their unit that started by then; an `issue` mark
-is when the host issued the unit's next collective. `.` is idle.
+is when the host issued the unit's next collective. `.` is idle. The digit of a `gc`
+is its generation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
+    Counters,
     Evidence,
     Flag,
     GroupSpec,
@@ -76,6 +78,21 @@ _ROWS: dict[str, tuple[Kind, Lane, Phase]] = {
     "checkpoint": (Kind.CHECKPOINT_SAVE, Lane.HOST, Phase.OTHER),
     "micro_batch": (Kind.MICRO_BATCH, Lane.HOST, Phase.OTHER),
     "memcpy": (Kind.MEMCPY, Lane.COPY, Phase.OTHER),
+    "recompute_all_gather": (Kind.ALL_GATHER, Lane.ALL_GATHER, Phase.FORWARD),
+    "stale": (Kind.UNSHARDED, Lane.UNSHARDED, Phase.FORWARD),
+    "eval_forward": (Kind.FORWARD, Lane.COMPUTE, Phase.FORWARD),
+    "eval_all_gather": (Kind.ALL_GATHER, Lane.ALL_GATHER, Phase.FORWARD),
+    "eval_unsharded": (Kind.UNSHARDED, Lane.UNSHARDED, Phase.FORWARD),
+    "outer_sync": (Kind.SYNC, Lane.HOST, Phase.OTHER),
+}
+
+_FLAGS = {
+    "recompute": Flag.RECOMPUTE,
+    "recompute_all_gather": Flag.RECOMPUTE,
+    "stale": Flag.NEVER_USED,
+    "eval_forward": Flag.NO_GRAD,
+    "eval_all_gather": Flag.NO_GRAD,
+    "eval_unsharded": Flag.NO_GRAD,
 }
 
 _WAITED = {
@@ -105,6 +122,9 @@ class Drawing:
     clock: str = "host"
     bytes: int = 1 << 20  # of each collective
     scale_ns: int = MS  # of one character
+    tokens: int = UNKNOWN  # of each step
+    names: tuple[str, ...] = ()  # the first is that of every `sync`
+    counters: dict[str, int] = field(default_factory=dict)  # of each step
     header: dict[str, Any] = field(default_factory=dict)  # other RankHeader fields
 
 
@@ -158,7 +178,9 @@ def draw(picture: str, drawing: Drawing | None = None, **changes: Any) -> RankDa
         _step(spans, around, step, step * width, width)
         for step in range(around.first_step, around.first_step + around.steps)
     )
-    return RankData(header=header, steps=records)
+    return RankData(
+        header=header, steps=records, names=(*around.names, *around.counters)
+    )
 
 
 def measured(*ranks: RankData, **run: Any) -> Measures:
@@ -208,15 +230,19 @@ def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
         kind, lane, phase = _ROWS[name]
         for mark, start, end in _stretches(text):
             unit_at = int(mark) if mark.isdigit() else UNKNOWN
-            row = {
+            row: dict[str, int] = {
                 "kind": kind,
                 "lane": lane,
                 "phase": phase,
-                "flags": Flag.RECOMPUTE if name == "recompute" else Flag.NONE,
+                "flags": _FLAGS.get(name, Flag.NONE),
                 "unit": unit_at,
                 "start_ns": start * scale_ns,
                 "end_ns": end * scale_ns,
             }
+            if kind == Kind.GC:
+                row |= {"unit": UNKNOWN, "value": unit_at}
+            if kind == Kind.SYNC:
+                row |= {"unit": UNKNOWN, "name": 0}
             if kind in _WAITED.values():
                 row |= {"op": len(rows), "bytes": 1 << 20, "group": 0}
                 before = [t for u, t in issues if u == unit_at and t <= row["start_ns"]]
@@ -237,7 +263,7 @@ def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
         if owners:
             row["op"] = max(owners, key=lambda c: c["start_ns"])["op"]
     absent = {"op": UNKNOWN, "bytes": UNKNOWN, "group": UNKNOWN, "seq": UNKNOWN}
-    absent["issued_ns"] = NO_TIME
+    absent |= {"issued_ns": NO_TIME, "name": UNKNOWN, "value": UNKNOWN}
     names = ("kind", "lane", "phase", "flags", "unit", "start_ns", "end_ns", *absent)
     return Spans.build(
         len(rows),
@@ -267,5 +293,12 @@ def _step(
         host_start_ns=shift_ns,
         host_end_ns=shift_ns + width_ns,
         micro_batches=around.micro_batches,
+        tokens=around.tokens,
         spans=Spans(**columns),
+        counters=Counters.build(
+            len(around.counters),
+            name=[len(around.names) + at for at in range(len(around.counters))],
+            time_ns=shift_ns,
+            value=list(around.counters.values()),
+        ),
     )

@@ -1,0 +1,123 @@
+"""Detector: one question asked of a measured run, with three answers.
+
+Found, clear, cannot tell: `judge` gives findings, an empty list, or a `NotJudged`
+that names the missing evidence. A detector's function never asks for its declared
+needs itself; for finer reasons it raises `CannotTell`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from fsdpdoctor.finding import Finding, NotJudged, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.schema import Evidence
+
+Find = Callable[[Measures], Iterator[Finding]]
+
+STALLS_KNOWN = (Evidence.STALLS, Evidence.KERNELS)
+"""Stalls are measured, or derived from kernels: either will do."""
+
+WORDS: dict[Evidence, str] = {
+    Evidence.UNITS: "FSDP units",
+    Evidence.CONFIG: "the effective FSDP tree",
+    Evidence.PREFETCH: "prefetch lists",
+    Evidence.STEPS: "steps",
+    Evidence.MICRO_BATCHES: "micro-batches",
+    Evidence.STALLS: "waits of the compute lane",
+    Evidence.COLLECTIVES: "start and end of collectives",
+    Evidence.KERNELS: "compute kernels",
+    Evidence.ISSUE_TIMES: "host issue times",
+    Evidence.HOST: "FSDP2's hooks on the host",
+    Evidence.SYNC_CALLS: "synchronising calls",
+    Evidence.GC: "garbage collections",
+    Evidence.INPUT: "data loader waits",
+    Evidence.OPTIMIZER: "optimizer and clip spans",
+    Evidence.OPTIMIZER_CONFIG: "the optimizers' parameters",
+    Evidence.CHECKPOINT: "checkpoint saves and loads",
+    Evidence.WINDOWS: "unshard windows",
+    Evidence.ALLOCATOR: "device allocator statistics",
+    Evidence.RANKS: "collectives matched over ranks",
+    Evidence.COMPILE: "graph breaks and recompiles",
+}
+"""What a reader is told was not recorded."""
+
+
+class CannotTell(Exception):
+    """Raised inside a detector that has its evidence but not enough of it."""
+
+    def __init__(self, reason: str, *needs: Evidence) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.needs = needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detector:
+    """One code of the table of findings."""
+
+    code: str  # "FD101"
+    name: str  # "exposed-all-gather"
+    needs: tuple[Evidence, ...]  # all of them
+    needs_any: tuple[Evidence, ...]  # at least one of them, where there are any
+    find: Find
+    page: str  # what `fsdpdoctor explain` prints
+
+    def missing(self, evidence: Collection[Evidence]) -> tuple[Evidence, ...]:
+        """The needs that some evidence leaves open."""
+        missing = tuple(need for need in self.needs if need not in evidence)
+        if self.needs_any and not any(need in evidence for need in self.needs_any):
+            missing += self.needs_any
+        return missing
+
+
+def detector(
+    code: str,
+    name: str,
+    *,
+    needs: Collection[Evidence] = (),
+    needs_any: Collection[Evidence] = (),
+) -> Callable[[Find], Detector]:
+    """Make a detector of a generator function; its docstring is the user's page."""
+
+    def make(find: Find) -> Detector:
+        return Detector(
+            code=code,
+            name=name,
+            needs=tuple(sorted(needs)),
+            needs_any=tuple(sorted(needs_any)),
+            find=find,
+            page=inspect.getdoc(find) or "",
+        )
+
+    return make
+
+
+def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
+    """A detector's answer for a run."""
+    if missing := detector.missing(m.evidence):
+        words = ", ".join(WORDS[need] for need in missing)
+        return NotJudged(
+            code=detector.code,
+            name=detector.name,
+            needs=missing,
+            reason=f"not measured: this run does not show {words}",
+        )
+    try:
+        return list(detector.find(m))
+    except CannotTell as answer:
+        return NotJudged(
+            code=detector.code,
+            name=detector.name,
+            needs=answer.needs,
+            reason=f"not measured: {answer.reason}",
+        )
+
+
+def level(value: float, warning: float, critical: float | None = None) -> Severity:
+    """How much a share matters, by a detector's own thresholds."""
+    if critical is not None and value >= critical:
+        return Severity.CRITICAL
+    return Severity.WARNING if value >= warning else Severity.INFO

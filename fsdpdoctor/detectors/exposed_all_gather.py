@@ -1,0 +1,201 @@
+"""FD101: compute stood still while parameters were gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
+from fsdpdoctor.detectors.remedies import (
+    RECOMPUTE_REASON,
+    early_unshard,
+    host_overlap,
+    keep_unsharded,
+    prefetch,
+    present,
+)
+from fsdpdoctor.detectors.tables import (
+    PHASES,
+    Exposed,
+    all_units,
+    exposed,
+    few_steps,
+    forward_order,
+    on_cpu,
+    recompute_seen,
+    steady,
+    unit_sums,
+)
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.schema import Evidence, Kind, Phase
+
+CODE, NAME = "FD101", "exposed-all-gather"
+
+# `detectors.md` D01, from public reports: under 5 % of the step a fix was not worth
+# its memory, at 15 % and more it was the first thing to change.
+WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
+
+# A cause that holds less than a fifth of a phase's exposed time is named in the
+# evidence of the others, not as a finding of its own.
+MINOR_CAUSE = 0.2
+
+# Who judges the time of these causes: they are no fault of the units' order.
+JUDGED_ELSEWHERE = {"host_late": "FD103", "straggler": "FD401"}
+
+WORDS = {
+    "host_late": "the host had not issued the all-gather yet",
+    "queued": "the all-gather was queued behind other work of its lane",
+    "straggler": "a rank arrived late",
+    "wire": "the bytes were still moving",
+    "tail": "the all-gather was done and its copy-out had not started",
+}
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
+def exposed_all_gather(m: Measures) -> Iterator[Finding]:
+    """Compute stood still while a unit's parameters were gathered.
+
+    One finding per phase and main cause, its units by cost. The five causes
+    (host late, queued, straggler, wire, tail) add up to the exposed time.
+
+    *Why it costs*: the step is longer by all of it. FSDP2 hides an all-gather under
+    the compute of the unit before it; an exposed one was issued too late, waited
+    for another collective, or takes longer than that compute.
+
+    *What to try*: prefetch the next unit explicitly; where the all-gather takes
+    longer than the compute it could hide under, prefetching cannot hide all of it:
+    a larger micro-batch, a narrower dtype, sharding within a node, or keeping units
+    gathered between forward and backward can. `fsdpdoctor whatif` prices each.
+
+    *When it is wrong*: a step's first all-gather has nothing to hide under, and is
+    reported apart, as information. Time that the host or a late rank caused does
+    not raise the severity: FD103 and FD401 judge it. On CPU (gloo) an all-gather
+    blocks unless it is issued early and asynchronously, which says little of a GPU.
+    From one rank's trace alone a late rank looks like a slow wire.
+    """
+    step_ns = steady(m)
+    gathers = exposed(m).of(Kind.ALL_GATHER)
+    body = gathers.body
+    if body.ns_per_step / step_ns >= WARNING_SHARE:
+        for phase in PHASES:
+            yield from _phase(m, body.of(Kind.ALL_GATHER, phase=phase), body, phase)
+    first = gathers.edge
+    if first.ns_per_step / step_ns >= WARNING_SHARE:
+        yield _first(m, first, step_ns)
+
+
+def _phase(m: Measures, here: Exposed, body: Exposed, phase: int) -> Iterator[Finding]:
+    """Findings of one phase, by main cause."""
+    for cause in CAUSES:
+        names = [u for u in here.by_unit() if _main_cause(here.named(u)) == cause]
+        group = here.named(*names)
+        if group.ns_per_step >= max(1, MINOR_CAUSE * body.ns_per_step):
+            yield _finding(m, group, Phase(phase), cause, names)
+
+
+def _main_cause(stalls: Exposed) -> str:
+    """The cause that holds most of some stalls' time."""
+    return max(CAUSES, key=lambda cause: int(getattr(stalls.rows, cause).sum()))
+
+
+def _finding(
+    m: Measures, group: Exposed, phase: Phase, cause: str, names: list[str]
+) -> Finding:
+    step_ns = steady(m)
+    cost_ns = group.ns_per_step
+    elsewhere = sum(group.mean(getattr(group.rows, c)) for c in JUDGED_ELSEWHERE)
+    severity = level(
+        (cost_ns - elsewhere) / step_ns,
+        WARNING_SHARE,
+        None if on_cpu(m) else CRITICAL_SHARE,
+    )
+    told = Evidence.RANKS in m.evidence and not few_steps(m)
+    also = f"; {JUDGED_ELSEWHERE[cause]} says why" if cause in JUDGED_ELSEWHERE else ""
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=severity,
+        confidence=Confidence.HIGH if told else Confidence.MEDIUM,
+        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        f"in {PHASES[phase]} for the all-gathers of {count(len(names), 'unit')}, "
+        f"mostly because {WORDS[cause]}{also}"
+        + (" (on CPU an all-gather blocks by default)" if on_cpu(m) else ""),
+        units=tuple(names),
+        phase=PHASES[phase],
+        ranks=group.ranks(),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(cost_ns / step_ns, 4),
+            "by_cause": group.by_cause(),
+            "units": [_unit_row(m, group, phase, name) for name in names],
+        },
+        advice=_advice(m, phase, cause, names),
+        places=group.places(),
+    )
+
+
+def _unit_row(m: Measures, group: Exposed, phase: Phase, name: str) -> Value:
+    """What one unit's all-gathers took, and what they could have hidden under."""
+    mine = group.named(name)
+    spec = all_units(m)[name]
+    hide_under = unit_sums(m, "compute_ns", phase).get(_before(m, name, phase) or "")
+    steps = len(m.step_ns)
+    return {
+        "unit": name,
+        "exposed_ns": mine.ns_per_step,
+        "by_cause": mine.by_cause(),
+        "bytes": spec.unsharded_bytes if spec.unsharded_bytes >= 0 else None,
+        "hide_under_ns": None if hide_under is None else round(hide_under / steps),
+    }
+
+
+def _before(m: Measures, name: str, phase: Phase) -> str | None:
+    """The unit whose compute an all-gather could hide under."""
+    order = forward_order(m)
+    if name not in order:
+        return None
+    at = order.index(name) + (-1 if phase == Phase.FORWARD else 1)
+    return order[at] if 0 <= at < len(order) else None
+
+
+def _advice(
+    m: Measures, phase: Phase, cause: str, names: list[str]
+) -> tuple[Advice, ...]:
+    word = PHASES[phase]
+    if cause == "straggler":
+        return (Advice(text="Nothing here: see which rank is late under FD401."),)
+    first = host_overlap(m, word) if on_cpu(m) else prefetch(m, word)
+    kept = keep_unsharded(m, names) if phase == Phase.BACKWARD else None
+    notes: tuple[Advice, ...] = ()
+    if phase == Phase.FORWARD and recompute_seen(m):
+        notes = (Advice(text=RECOMPUTE_REASON),)
+    wider = Advice(
+        text="A larger micro-batch gives each all-gather more compute to hide under."
+    )
+    return (*present(first, kept), *notes, wider)
+
+
+def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
+    """The step's first all-gather: healthy, and sometimes worth starting earlier."""
+    cost_ns = first.ns_per_step
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.INFO,
+        confidence=Confidence.HIGH,
+        summary=f"the step's first all-gather takes {ms(cost_ns)} "
+        f"({percent(cost_ns / step_ns)}) and has nothing to hide under",
+        units=tuple(first.by_unit()),
+        phase="forward",
+        ranks=first.ranks(),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(cost_ns / step_ns, 4),
+            "by_cause": first.by_cause(),
+            "first_of_step": True,
+        },
+        advice=() if on_cpu(m) else present(early_unshard(m)),
+        places=first.places(),
+    )

@@ -1,0 +1,100 @@
+"""FD102: compute stood still while gradients were reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
+from fsdpdoctor.detectors.remedies import (
+    present,
+    reduce_buffers,
+    separate_reduce_group,
+)
+from fsdpdoctor.detectors.tables import (
+    Exposed,
+    exposed,
+    few_steps,
+    on_cpu,
+    steady,
+)
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.schema import Evidence, Kind
+
+CODE, NAME = "FD102", "exposed-reduce-scatter"
+
+# `detectors.md` D01, as for FD101: the two share the step.
+WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
+def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
+    """Compute stood still for a reduce-scatter, or an all-reduce, of gradients.
+
+    *Why it costs*: the step is longer by all of it. By default FSDP2 has one
+    reduce-scatter input buffer: the next unit's gradients wait until the previous
+    reduction has freed it. Reductions also share a communicator with all-gathers.
+
+    *What to try*: two input buffers, a communicator of its own for the
+    reduce-scatter, fewer reductions per step where gradients are accumulated
+    (FD108), a larger micro-batch.
+
+    *When it is wrong*: the last reduction of a backward has nothing to hide under
+    and is left out. A late rank's share does not raise the severity: FD401 judges
+    it. On CPU (gloo) FSDP2 always waits for the reduce-scatter, so there this is
+    information about the test machine only.
+    """
+    step_ns = steady(m)
+    every = exposed(m).of(Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+    stalls = every if on_cpu(m) else every.body
+    cost_ns = stalls.ns_per_step
+    if cost_ns / step_ns < WARNING_SHARE:
+        return
+    own_ns = cost_ns - stalls.mean(stalls.rows.straggler)
+    severity = level(own_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE)
+    if on_cpu(m):
+        severity = Severity.INFO
+    names = tuple(stalls.by_unit())
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=severity,
+        confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        f"for the gradient reductions of {count(len(names), 'unit')}"
+        + (" (on CPU FSDP2 always waits for them)" if on_cpu(m) else ""),
+        units=names,
+        phase="backward",
+        ranks=stalls.ranks(),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(cost_ns / step_ns, 4),
+            "by_cause": stalls.by_cause(),
+            "reduce_scatter_ns": stalls.of(Kind.REDUCE_SCATTER).ns_per_step,
+            "all_reduce_ns": stalls.of(Kind.ALL_REDUCE).ns_per_step,
+            "last_of_backward_ns": every.edge.ns_per_step,
+            "units": [
+                {"unit": name, "exposed_ns": ns}
+                for name, ns in stalls.by_unit().items()
+            ],
+        },
+        advice=_advice(m, stalls),
+        places=stalls.places(),
+    )
+
+
+def _advice(m: Measures, stalls: Exposed) -> tuple[Advice, ...]:
+    if on_cpu(m):
+        return (
+            Advice(text="Nothing to change: gloo cannot overlap a reduce-scatter."),
+        )
+    waits_for_buffer = bool((stalls.rows.kind == Kind.REDUCE_SCATTER).any())
+    queued = bool(stalls.rows.queued.any())
+    return (
+        *present(
+            reduce_buffers(m) if waits_for_buffer else None,
+            separate_reduce_group(m) if queued else None,
+        ),
+        Advice(text="A larger micro-batch gives each reduction more compute."),
+    )

@@ -1,0 +1,152 @@
+"""FD104: a call made the host wait for the device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.remedies import prefetch, present
+from fsdpdoctor.detectors.tables import (
+    Exposed,
+    exposed,
+    few_steps,
+    on_cpu,
+    per_step,
+    steady,
+)
+from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.rank_measures import RankMeasures
+from fsdpdoctor.schema import Evidence, Kind, Phase
+
+CODE, NAME = "FD104", "host-sync-point"
+
+# A call that starves the device for less than this share of the step is not worth
+# a change of the training loop; to be calibrated on the gallery.
+STARVED_SHARE = 0.02
+
+# `detectors.md` D03 has 1 ms of waiting; as a share, so that small models count.
+WAIT_SHARE = 0.02
+
+
+@dataclass(slots=True)
+class _Site:
+    """One line of code that synchronised."""
+
+    calls: int = 0
+    inside: int = 0  # of them, within a forward or backward
+    wait_ns: int = 0
+    starved_ns: int = 0  # host-late time of the first stall after each
+    ranks: set[int] = field(default_factory=set)
+    places: list[Place] = field(default_factory=list)
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.SYNC_CALLS})
+def host_sync_point(m: Measures) -> Iterator[Finding]:
+    """A call (`.item()`, `.cpu()`, `synchronize`) made the host wait for the device.
+
+    *Why it costs*: the host loses its lead. Whatever it issues next, most of all
+    the next all-gather, starts late, and the device stands still meanwhile. The
+    cost given is that idleness, not the wait itself.
+
+    *What to try*: read metrics every N steps or one step late, keep sums on the
+    device, copy with `non_blocking=True`. Where the call must stay (token counts of
+    experts), prefetch explicitly, so that the next all-gather is issued before it.
+
+    *When it is wrong*: a call at the end of a step, after the optimizer, is judged
+    only by what starves after it. On CPU there is no device to wait for.
+    """
+    if on_cpu(m):
+        raise CannotTell("on CPU there is no device to wait for", Evidence.SYNC_CALLS)
+    step_ns = steady(m)
+    stalls = exposed(m)
+    for name, site in sorted(_sites(m, stalls).items()):
+        wait_ns, starved_ns = per_step(m, site.wait_ns), per_step(m, site.starved_ns)
+        waits = site.inside >= len(m.step_ns) and wait_ns / step_ns >= WAIT_SHARE
+        if starved_ns / step_ns < STARVED_SHARE and not waits:
+            continue
+        calls = site.calls / len(m.step_ns)
+        yield Finding(
+            code=CODE,
+            name=NAME,
+            severity=level(starved_ns / step_ns, STARVED_SHARE)
+            if site.inside
+            else Severity.INFO,
+            confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+            summary=f"{name} makes the host wait {calls:.3g} times and {ms(wait_ns)} "
+            f"per step; the device then stands still for {ms(starved_ns)} "
+            f"({percent(starved_ns / step_ns)})",
+            ranks=tuple(sorted(site.ranks)),
+            cost_ns_per_step=starved_ns,
+            evidence={
+                "where": name,
+                "calls_per_step": round(calls, 3),
+                "inside_forward_or_backward": site.inside > 0,
+                "host_wait_ns": wait_ns,
+                "device_starved_ns": starved_ns,
+            },
+            advice=_advice(m),
+            places=tuple(site.places[:3]),
+        )
+
+
+def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
+    """Synchronising calls of judged steps by where they were made."""
+    sites: dict[str, _Site] = defaultdict(_Site)
+    for rank in m.ranks:
+        syncs = rank.host.kind == Kind.SYNC
+        events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
+        mine = stalls.where(stalls.rows.rank == rank.rank)
+        for at in range(len(events)):
+            site = sites[rank.name(int(events.name[at])) or "an unknown call"]
+            start, end = int(events.start_ns[at]), int(events.end_ns[at])
+            site.calls += 1
+            site.inside += events.phase[at] in (Phase.FORWARD, Phase.BACKWARD)
+            site.wait_ns += end - start
+            site.starved_ns += _starved_after(mine, start, end)
+            site.ranks.add(rank.rank)
+            site.places.append(_place(rank, int(events.step[at]), start, end))
+    for site in sites.values():
+        site.places.sort(key=lambda p: p.start_ns - p.end_ns)
+    return dict(sites)
+
+
+def _starved_after(stalls: Exposed, start_ns: int, end_ns: int) -> int:
+    """Host-late time of the first stall whose collective was issued after a call."""
+    after = (stalls.rows.issued_ns >= end_ns) & (stalls.rows.end_ns > start_ns)
+    rows = np.flatnonzero(after)
+    if not len(rows):
+        return 0
+    nearest = rows[np.argmin(stalls.rows.issued_ns[rows])]
+    return int(stalls.rows.host_late[nearest])
+
+
+def _place(rank: RankMeasures, step: int, start_ns: int, end_ns: int) -> Place:
+    return Place(rank=rank.rank, step=step, start_ns=start_ns, end_ns=end_ns)
+
+
+def _advice(m: Measures) -> tuple[Advice, ...]:
+    return (
+        Advice(
+            text="Keep the sum on the device and read it every N steps.",
+            code="\n".join(
+                [
+                    "import torch",
+                    "",
+                    "def log_loss(total, loss, step, every=50):",
+                    '    """Add on the device; read once in `every` steps."""',
+                    "    total += loss.detach()",
+                    "    if step % every == every - 1:",
+                    "        print(step, (total / every).item())",
+                    "        total.zero_()",
+                ]
+            ),
+            memory_cost_bytes=0,
+        ),
+        *present(prefetch(m, "forward"), prefetch(m, "backward")),
+    )

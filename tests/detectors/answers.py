@@ -1,0 +1,48 @@
+"""What the detectors' tests ask of an answer."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.base import Detector, judge
+from fsdpdoctor.finding import Finding, NotJudged
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import Drawing
+
+CUDA = Drawing(device="cuda", clock="cuda")
+"""A drawing on a device that works beside its host."""
+
+
+def found(detector: Detector, m: Measures) -> list[Finding]:
+    """The findings of a run that can be judged; their code has to run."""
+    answer = judge(detector, m)
+    assert not isinstance(answer, NotJudged), answer.reason
+    for finding in answer:
+        for advice in finding.advice:
+            if advice.code is not None:
+                compile(advice.code, f"<advice of {finding.code}>", "exec")
+        assert (finding.code, finding.name) == (detector.code, detector.name)
+    return answer
+
+
+def only(detector: Detector, m: Measures) -> Finding:
+    """The one finding."""
+    answer = found(detector, m)
+    assert len(answer) == 1, [finding.summary for finding in answer]
+    return answer[0]
+
+
+def not_judged(detector: Detector, m: Measures) -> NotJudged:
+    """The answer of a detector that could not tell."""
+    answer = judge(detector, m)
+    assert isinstance(answer, NotJudged), [finding.summary for finding in answer]
+    return answer
+
+
+def without(evidence: tuple[Evidence, ...], *absent: Evidence) -> tuple[Evidence, ...]:
+    """Some evidence, less what a source cannot show."""
+    return tuple(e for e in evidence if e not in absent)
+
+
+def codes(finding: Finding) -> list[str]:
+    """The code of each advice that has one."""
+    return [advice.code for advice in finding.advice if advice.code is not None]

@@ -1,0 +1,65 @@
+"""FD102, exposed-reduce-scatter."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.exposed_reduce_scatter import exposed_reduce_scatter
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import RECORDED, draw, measured
+from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+
+WAITING = """
+    backward        ..11111111....00000000..
+    reduce_scatter  ..........1111........00
+    rs_wait         ..........1111........00
+"""
+
+
+def test_the_last_reduction_has_nothing_to_hide_under() -> None:
+    """4 of 24 ms for layers.1; the 2 ms of layers.0, the last, are left out."""
+    finding = only(exposed_reduce_scatter, measured(draw(WAITING, CUDA)))
+
+    assert finding.units == ("layers.1",)
+    assert finding.phase == "backward"
+    assert finding.cost_ns_per_step == 4 * MS
+    assert finding.severity == Severity.CRITICAL
+    assert finding.evidence["last_of_backward_ns"] == 2 * MS
+    assert codes(finding)[0].endswith("set_reduce_scatter_max_input_buffers(2)")
+
+
+def test_on_cpu_it_is_information() -> None:
+    """FSDP2 always waits for gloo's reduce-scatter: both units, no alarm."""
+    finding = only(exposed_reduce_scatter, measured(draw(WAITING)))
+
+    assert finding.severity == Severity.INFO
+    assert finding.cost_ns_per_step == 6 * MS
+    assert finding.units == ("layers.1", "layers.0")
+    assert codes(finding) == []
+
+
+def test_a_hidden_reduction_is_no_finding() -> None:
+    """Only the last of the backward is waited for."""
+    m = measured(
+        draw(
+            """
+            backward        ..1111111100000000..
+            reduce_scatter  ..........1111....00
+            rs_wait         ..................00
+        """,
+            CUDA,
+        )
+    )
+
+    assert found(exposed_reduce_scatter, m) == []
+
+
+def test_without_stalls_it_cannot_tell() -> None:
+    """No waits and no kernels: no answer."""
+    evidence = without(RECORDED, Evidence.STALLS)
+
+    answer = not_judged(
+        exposed_reduce_scatter, measured(draw(WAITING, evidence=evidence))
+    )
+
+    assert set(answer.needs) == {Evidence.STALLS, Evidence.KERNELS}

@@ -1,0 +1,70 @@
+"""FD104, host-sync-point."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.host_sync_point import host_sync_point
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import RECORDED, draw, measured
+from tests.detectors.answers import CUDA, found, not_judged, only, without
+
+SYNC_IN_FORWARD = """
+    sync        ..xxxx..............
+    issue       ........1...........
+    all_gather  ........11..........
+    wait        ......1111..........
+    forward     000000....1111111111
+"""
+
+
+def test_it_costs_what_starves_after_it() -> None:
+    """The host waits 4 ms; the next gather is issued 2 ms after compute ran dry."""
+    m = measured(draw(SYNC_IN_FORWARD, CUDA, names=("train.py:12 item",)))
+
+    finding = only(host_sync_point, m)
+
+    assert finding.severity == Severity.WARNING
+    assert finding.cost_ns_per_step == 2 * MS
+    assert finding.evidence["host_wait_ns"] == 4 * MS
+    assert finding.evidence["where"] == "train.py:12 item"
+    assert finding.summary == (
+        "train.py:12 item makes the host wait 1 times and 4.00 ms per step; the "
+        "device then stands still for 2.00 ms (10.0 %)"
+    )
+
+
+def test_at_the_end_of_a_step_it_is_information() -> None:
+    """The same call outside forward and backward."""
+    picture = SYNC_IN_FORWARD.replace("sync        ", "outer_sync  ")
+    m = measured(draw(picture, CUDA, names=("train.py:12 item",)))
+
+    assert only(host_sync_point, m).severity == Severity.INFO
+
+
+def test_a_call_that_starves_nothing_is_no_finding() -> None:
+    """0.2 ms of waiting in a step of 20, and the next gather is hidden."""
+    m = measured(
+        draw(
+            """
+            outer_sync  xx..................
+            issue       ..1.................
+            all_gather  ..11................
+            forward     00000000001111111111
+        """,
+            CUDA,
+            names=("train.py:12 item",),
+        )
+    )
+
+    assert found(host_sync_point, m) == []
+
+
+def test_on_cpu_and_without_calls_it_cannot_tell() -> None:
+    """No device to wait for, or no record of the calls."""
+    bare = draw(SYNC_IN_FORWARD, CUDA, evidence=without(RECORDED, Evidence.SYNC_CALLS))
+
+    assert not_judged(host_sync_point, measured(draw(SYNC_IN_FORWARD))).needs == (
+        Evidence.SYNC_CALLS,
+    )
+    assert not_judged(host_sync_point, measured(bare)).needs == (Evidence.SYNC_CALLS,)
