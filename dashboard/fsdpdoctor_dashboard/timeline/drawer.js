@@ -1,0 +1,261 @@
+// Words around the picture: tooltip, legend, details of a span, statistics of an area.
+// All text goes in as text: names come from other people's traces.
+(function (root) {
+  "use strict";
+  if (root.FsdpDrawer) return;
+  const { Row } = root.fsdpTiles;
+  const words = root.fsdpWords;
+  const CAUSES = {
+    host_late: "host late", queued: "queued", straggler: "waiting for a rank",
+    wire: "wire", tail: "tail",
+  };
+
+  class FsdpDrawer {
+    constructor(timeline) {
+      this.timeline = timeline;
+      this.box = timeline.make("div", "fd-drawer", timeline.element);
+      this.empty();
+    }
+
+    add(tag, name, text, parent) {
+      const node = this.timeline.make(tag, name, parent || this.box);
+      if (text !== undefined) node.textContent = text;
+      return node;
+    }
+
+    toggle() {
+      this.box.hidden = !this.box.hidden;
+    }
+
+    empty() {
+      this.box.textContent = "";
+      this.add("p", "fd-hint",
+        "Click a span for details, drag for statistics of an area, N for the next exposed stretch. ? lists all keys.");
+    }
+
+    // -- legend
+
+    legend() {
+      const { timeline } = this;
+      const box = timeline.legendBox;
+      box.textContent = "";
+      const shown = new Map();
+      for (const source of timeline.sources) {
+        for (const index of source.meta.used) {
+          const spec = source.meta.series[index];
+          if (spec.colour === "ruler" || shown.has(spec.colour)) continue;
+          const waits = spec.colour.endsWith("_wait");
+          if (waits && [...shown.keys()].some((key) => key.endsWith("_wait"))) continue;
+          const name = { unsharded: "unsharded", exposed: "EXPOSED", copy_in: "copy-in" }[spec.colour] || spec.name;
+          shown.set(spec.colour, waits ? "waiting for a rank" : name);
+        }
+      }
+      for (const [colour, name] of shown) {
+        const item = this.add("span", "fd-key", undefined, box);
+        const patch = this.add("i", "fd-patch", undefined, item);
+        patch.style.background = timeline.colour[colour];
+        if (colour === "exposed") patch.classList.add("fd-hatched");
+        if (colour.endsWith("_wait")) patch.classList.add("fd-dotted");
+        item.append(name);
+        if (colour === "exposed") item.classList.add("fd-exposed");
+      }
+    }
+
+    // -- tooltip
+
+    showTip(place, lines) {
+      const { tip, width, height } = this.timeline;
+      tip.textContent = "";
+      lines.forEach(([text, name]) => this.add("div", name || "", text, tip));
+      tip.hidden = false;
+      const box = tip.getBoundingClientRect();
+      const left = place.x + 14 + box.width < width ? place.x + 14 : place.x - box.width - 10;
+      const top = place.y + 16 + box.height < height ? place.y + 16 : place.y - box.height - 10;
+      tip.style.left = `${Math.max(2, left)}px`;
+      tip.style.top = `${Math.max(2, top)}px`;
+    }
+
+    tip(place, found) {
+      const { track, box } = place;
+      const meta = track.source.meta;
+      if (found.marks.length) {
+        const lines = found.marks.flatMap((mark) => {
+          const spec = meta.series[mark.series];
+          const unit = meta.units[mark.unit];
+          const name = mark.series === undefined ? "" : spec.name;
+          const title = unit === undefined ? name : `${name}  ${unit}`;
+          return [
+            [title, spec.row === Row.EXPOSED ? "fd-tip-title fd-exposed" : "fd-tip-title"],
+            [`${words.duration(mark.end - mark.start)}, from ${words.duration(mark.start)}`],
+          ];
+        });
+        lines.push([track.label, "fd-faint"]);
+        this.showTip(place, lines);
+        return;
+      }
+      const label = box.row === Row.EXPOSED ? "exposed" : root.FsdpTimeline.LABEL[box.row] || "unsharded";
+      const share = found.busy / (found.t1 - found.t0);
+      this.showTip(place, [
+        [`${found.count} spans of ${label}`, "fd-tip-title"],
+        [`busy ${words.percent(share)} of ${words.duration(found.t1 - found.t0)}`],
+        [`${track.label}: zoom in to tell them apart`, "fd-faint"],
+      ]);
+    }
+
+    memoryTip(place, track, part, live, size) {
+      const lines = [];
+      const time = place.time - track.offset;
+      if (part && part.curve) {
+        const bin = Math.floor(((time % size) / size) * part.high.length);
+        const value = part.high[Math.max(0, bin)];
+        if (value >= 0) lines.push([`${words.bytes(value)} ${part.curve.replace("_bytes", "")}`, "fd-tip-title"]);
+      }
+      lines.push([live.length === 1 ? "1 unit unsharded" : `${live.length} units unsharded`]);
+      live.slice(0, 8).forEach((unit) => {
+        const held = unit.bytes === null ? "" : `  ${words.bytes(unit.bytes)}`;
+        lines.push([`${unit.unit}${held}`]);
+      });
+      if (live.length > 8) lines.push([`and ${live.length - 8} more`]);
+      lines.push([track.label, "fd-faint"]);
+      this.showTip(place, lines);
+    }
+
+    // -- a span
+
+    showSpan() {
+      const { timeline } = this;
+      const { track, mark, details } = timeline.selected;
+      const exposed = track.source.meta.series[mark.series].row === Row.EXPOSED;
+      this.box.textContent = "";
+      this.box.hidden = false;
+      const head = this.add("div", "fd-head");
+      this.add("strong", exposed ? "fd-exposed" : "", details.title, head);
+      const start = details.start === undefined || details.start === null ? mark.start : details.start;
+      const end = details.end === undefined || details.end === null ? mark.end : details.end;
+      this.add("span", "", words.duration(end - start), head);
+      this.add("span", "fd-faint", `${track.label}, from ${words.duration(start)} to ${words.duration(end)}`, head);
+      const columns = this.add("div", "fd-columns");
+      if (details.causes) this.causes(columns, details, end - start);
+      if (details.facts.length) this.facts(columns, details.facts);
+      if (details.flow.length > 1) this.places(columns, "Flow", details.flow, start, (place) => place.kind.replace(/_/g, "-"));
+      if (details.peers.length) this.places(columns, "On other ranks", details.peers, start, (place) => `rank ${place.rank}`);
+      timeline.say(`${details.title}, ${words.duration(end - start)}, ${track.label}`);
+    }
+
+    table(parent, title) {
+      const box = this.add("div", "fd-part", undefined, parent);
+      this.add("h4", "", title, box);
+      return this.add("table", "fd-table", undefined, box);
+    }
+
+    row(table, cells) {
+      const line = this.add("tr", "", undefined, table);
+      cells.forEach((cell, at) => this.add("td", at ? "fd-number" : "", cell, line));
+      return line;
+    }
+
+    causes(parent, details, whole) {
+      const table = this.table(parent, details.first ? "Why it stood still (first of its step)" : "Why it stood still");
+      for (const [cause, ns] of details.causes) {
+        if (!ns) continue;
+        const line = this.row(table, [CAUSES[cause] || cause, words.duration(ns)]);
+        const cell = this.add("td", "", undefined, line);
+        const bar = this.add("i", "fd-bar-fill", undefined, cell);
+        bar.style.width = `${Math.max(1, (ns / whole) * 90)}px`;
+      }
+    }
+
+    facts(parent, facts) {
+      const table = this.table(parent, "What it was");
+      for (const [name, kind, value] of facts) {
+        const text = kind === "ns" ? words.duration(value) : kind === "bytes" ? words.bytes(value) : String(value);
+        this.row(table, [name, text]).lastChild.className = "fd-value";
+      }
+    }
+
+    places(parent, title, places, start, name) {
+      const table = this.table(parent, title);
+      for (const place of places.slice(0, 9)) {
+        const after = place.start - start;
+        const sign = after < 0 ? "-" : "+";
+        const line = this.row(table, [name(place), words.duration(place.end - place.start), `${sign}${words.duration(Math.abs(after))}`]);
+        line.title = "duration, and when it began against this span";
+      }
+      if (places.length > 9) this.row(table, [`and ${places.length - 9} more`]);
+    }
+
+    // -- an area
+
+    async showArea() {
+      const { timeline } = this;
+      const { area } = timeline;
+      const asked = timeline.sources.map((source) => {
+        const offset = source.offset || 0;
+        const ranks = timeline.order.filter((t) => t.source === source).map((t) => t.rank);
+        return source.area(Math.round(area.t0 - offset), Math.round(area.t1 - offset), ranks)
+          .then((found) => ({ source, ranks, found }));
+      });
+      try {
+        const answers = await Promise.all(asked);
+        if (timeline.area !== area) return;
+        this.areaTables(area, answers);
+      } catch (error) {
+        timeline.say(error.message);
+      }
+      if (timeline.options.onArea) timeline.options.onArea([area.t0, area.t1]);
+    }
+
+    areaTables(area, answers) {
+      const width = Math.round(area.t1) - Math.round(area.t0);
+      this.box.textContent = "";
+      this.box.hidden = false;
+      const head = this.add("div", "fd-head");
+      this.add("strong", "", `Area of ${words.duration(width)}`, head);
+      this.add("span", "fd-faint", `from ${words.duration(area.t0)} to ${words.duration(area.t1)}`, head);
+      const columns = this.add("div", "fd-columns");
+      for (const { source, ranks, found } of answers) {
+        const meta = source.meta;
+        const title = this.timeline.sources.length > 1 ? `${meta.label}: ` : "";
+        this.areaSeries(columns, title, meta, ranks, found.series, width);
+        this.areaRanks(columns, title, meta, ranks, found.series, width);
+        if (found.largest.length) {
+          const table = this.table(columns, `${title}exposed most`);
+          found.largest.forEach(([unit, ns]) => this.row(table, [meta.units[unit], words.duration(ns)]));
+        }
+      }
+    }
+
+    areaSeries(parent, title, meta, ranks, series, width) {
+      const table = this.table(parent, `${title}${ranks.length === 1 ? "one rank" : `${ranks.length} ranks together`}`);
+      const sums = new Map();
+      for (const [, index, busy, started] of series) {
+        const sum = sums.get(index) || [0, 0];
+        sums.set(index, [sum[0] + busy, sum[1] + started]);
+      }
+      this.row(table, ["", "time", "share", "began"]).className = "fd-faint";
+      for (const [index, [busy, started]] of sums) {
+        const spec = meta.series[index];
+        if (spec.colour === "ruler" || (!busy && !started)) continue;
+        const line = this.row(table, [spec.name, words.duration(busy), words.percent(busy / width / ranks.length), String(started)]);
+        line.dataset.series = spec.name;
+        line.dataset.busy = busy;
+        line.dataset.started = started;
+        if (spec.row === Row.EXPOSED) line.className = "fd-exposed";
+      }
+    }
+
+    areaRanks(parent, title, meta, ranks, series, width) {
+      if (ranks.length < 2) return;
+      const table = this.table(parent, `${title}exposed by rank`);
+      const sums = new Map(ranks.map((rank) => [rank, 0]));
+      for (const [rank, index, busy] of series) {
+        if (meta.series[index].row === Row.EXPOSED) sums.set(rank, sums.get(rank) + busy);
+      }
+      for (const [rank, busy] of [...sums].sort((a, b) => b[1] - a[1]).slice(0, 8)) {
+        this.row(table, [`rank ${rank}`, words.duration(busy), words.percent(busy / width)]);
+      }
+    }
+  }
+
+  root.FsdpDrawer = FsdpDrawer;
+})(window);

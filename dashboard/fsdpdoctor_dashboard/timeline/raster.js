@@ -1,0 +1,139 @@
+// The row raster: all marks of a row become one line of pixels, which one drawImage
+// stretches to the row's height. So a frame costs pixels and not marks. A pixel's
+// strength is the share of its time that was busy: the overview does not lie.
+(function (root) {
+  "use strict";
+  const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
+  const { BINS, BINS_MODE, NO_UNIT, FROM_LEFT, TO_RIGHT } = tiles;
+
+  // A mark at least this wide, in device pixels, gets sharp edges and a gap behind it.
+  const SHARP = 3;
+  // An exposed stretch is never fainter than this, however small its share of a pixel.
+  const EXPOSED_FLOOR = 0.62;
+
+  class RowRaster {
+    constructor(width) {
+      this.width = width;
+      this.sums = new Float32Array(width * 4); // r, g, b, share
+    }
+
+    clear() {
+      this.sums.fill(0);
+    }
+
+    add(pixel, share, colour) {
+      const at = pixel * 4;
+      this.sums[at] += colour[0] * share;
+      this.sums[at + 1] += colour[1] * share;
+      this.sums[at + 2] += colour[2] * share;
+      this.sums[at + 3] += share;
+    }
+
+    // One block of a tile over the pixels [first, last). `t0` and `perPixel` say which
+    // time a pixel stands for; `wide` is called for each mark with room for more.
+    block(tile, block, colour, first, last, t0, perPixel, wide) {
+      if (block.mode === BINS_MODE) {
+        this.bins(tile, block, colour, first, last, t0, perPixel);
+      } else {
+        this.marks(tile, block, colour, first, last, t0, perPixel, wide);
+      }
+    }
+
+    bins(tile, block, colour, first, last, t0, perPixel) {
+      const bin = tile.width / BINS;
+      const shares = block.shares;
+      const step = perPixel / bin;
+      let at = (t0 + first * perPixel - tile.start) / bin;
+      for (let pixel = first; pixel < last; pixel++, at += step) {
+        const low = Math.max(0, Math.floor(at));
+        const high = Math.min(BINS, Math.max(low + 1, Math.floor(at + step)));
+        let sum = 0;
+        for (let i = low; i < high; i++) sum += shares[i];
+        if (sum > 0) this.add(pixel, sum / (255 * (high - low)), colour);
+      }
+    }
+
+    marks(tile, block, colour, first, last, t0, perPixel, wide) {
+      const scale = tile.width / 65536;
+      for (let i = 0; i < block.count; i++) {
+        const start = (tile.start + block.from[i] * scale - t0) / perPixel;
+        const end = (tile.start + block.to[i] * scale - t0) / perPixel;
+        if (end <= first || start >= last) continue;
+        if (end - start < SHARP) {
+          this.thin(Math.max(start, first), Math.min(end, last), colour);
+          continue;
+        }
+        const from = Math.max(first, Math.round(start));
+        const to = Math.min(last, Math.round(end));
+        const gap = block.edges[i] & TO_RIGHT || to >= last ? 0 : 1;
+        for (let pixel = from; pixel < to - gap; pixel++) this.add(pixel, 1, colour);
+        if (wide) {
+          const unit = block.unit[i];
+          wide({
+            series: block.series, span: block.span[i], from: start, to: end,
+            unit: unit === NO_UNIT ? -1 : unit, fromLeft: !!(block.edges[i] & FROM_LEFT),
+          });
+        }
+      }
+    }
+
+    thin(start, end, colour) {
+      for (let pixel = Math.floor(start); pixel < end; pixel++) {
+        const share = Math.min(end, pixel + 1) - Math.max(start, pixel);
+        if (share > 0) this.add(pixel, share, colour);
+      }
+    }
+
+    // Into a line of an ImageData.
+    write(image, line, exposed) {
+      const data = image.data;
+      let out = line * this.width * 4;
+      for (let at = 0; at < this.sums.length; at += 4, out += 4) {
+        const share = this.sums[at + 3];
+        if (share <= 0) {
+          data[out + 3] = 0;
+          continue;
+        }
+        data[out] = this.sums[at] / share;
+        data[out + 1] = this.sums[at + 1] / share;
+        data[out + 2] = this.sums[at + 2] / share;
+        const shown = Math.min(1, share);
+        data[out + 3] = 255 * (exposed ? Math.max(EXPOSED_FLOOR, shown) : shown);
+      }
+    }
+  }
+
+  // Diagonal lines, as a pattern that a context can fill with.
+  function hatching(context, colour, background, size) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = size;
+    const pen = tile.getContext("2d");
+    if (background) {
+      pen.fillStyle = background;
+      pen.fillRect(0, 0, size, size);
+    }
+    pen.strokeStyle = colour;
+    pen.lineWidth = Math.max(1, size / 6);
+    pen.beginPath();
+    for (const shift of [-size, 0, size]) {
+      pen.moveTo(shift, size);
+      pen.lineTo(shift + size, 0);
+    }
+    pen.stroke();
+    return context.createPattern(tile, "repeat");
+  }
+
+  // Dots: time in which a collective only waited for a rank.
+  function dots(context, colour, size) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = size;
+    const pen = tile.getContext("2d");
+    pen.fillStyle = colour;
+    pen.fillRect(size / 4, size / 4, size / 3, size / 3);
+    return context.createPattern(tile, "repeat");
+  }
+
+  const api = { RowRaster, hatching, dots };
+  if (typeof module !== "undefined") module.exports = api;
+  else root.fsdpRaster = root.fsdpRaster || api;
+})(typeof window === "undefined" ? globalThis : window);

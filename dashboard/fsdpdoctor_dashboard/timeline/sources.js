@@ -1,0 +1,259 @@
+// Where a timeline's data comes from: a server, or the page itself. Both answer the
+// same questions, told in queries.py; times are nanoseconds from the run's origin on.
+(function (root) {
+  "use strict";
+  const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
+  const { Row, search, decodeTile, LocalStore } = tiles;
+
+  class ServerSource {
+    constructor(base, run) {
+      this.base = base; // ends in "/"
+      this.run = run;
+      this.id = run;
+      this.meta = null;
+    }
+
+    url(name, parameters) {
+      const query = new URLSearchParams(Object.assign({ run: this.run }, parameters));
+      return `${this.base}api/${name}?${query}`;
+    }
+
+    async json(name, parameters, signal) {
+      const answer = await fetch(this.url(name, parameters), { signal });
+      const content = await answer.json();
+      if (!answer.ok) throw new Error(content.error || `the server said ${answer.status}`);
+      return content;
+    }
+
+    async load() {
+      this.meta = await this.json("meta", {});
+      return this.meta;
+    }
+
+    async tile(level, index, ranks, condensed, signal) {
+      const url = this.url("tile", {
+        v: this.meta.fingerprint, level, index, ranks: ranks.join(","),
+        rows: condensed ? "condensed" : "all",
+      });
+      const answer = await fetch(url, { signal });
+      if (!answer.ok) throw new Error(`the server said ${answer.status}`);
+      return decodeTile(await answer.arrayBuffer());
+    }
+
+    area(t0, t1, ranks) {
+      return this.json("area", { t0, t1, ranks: ranks.join(",") });
+    }
+    under(rank, row, t0, t1, signal) {
+      return this.json("under", { rank, row, t0, t1 }, signal);
+    }
+    neighbour(rank, row, time, forward) {
+      return this.json("neighbour", { rank, row, time, forward: +forward });
+    }
+    nextExposed(ranks, time, forward, least) {
+      return this.json("exposed", { ranks: ranks.join(","), time, forward: +forward, least });
+    }
+    find(ranks, units, time, forward) {
+      return this.json("find", {
+        ranks: ranks.join(","), units: units.join(","), time, forward: +forward,
+      });
+    }
+    details(rank, series, span) {
+      return this.json("span", { rank, series, span });
+    }
+    memory(rank, level, index) {
+      return this.json("memory", { v: this.meta.fingerprint, rank, level, index });
+    }
+    live(rank, time) {
+      return this.json("live", { rank, time });
+    }
+  }
+
+  class LocalSource {
+    constructor(meta, columns, memory) {
+      this.id = meta.id;
+      this.meta = meta;
+      this.store = new LocalStore(meta.series, columns);
+      this.curves = memory; // rank -> {curve, time[], value[]}
+    }
+
+    async load() {
+      return this.meta;
+    }
+
+    async tile(level, index, ranks, condensed) {
+      return decodeTile(this.store.tile(level, index, ranks, condensed).buffer);
+    }
+
+    mark(part, at) {
+      return {
+        rank: part.rank, series: part.series, start: part.start[at],
+        end: part.start[at] + part.length[at], span: part.span[at], unit: part.unit[at],
+      };
+    }
+
+    ofRow(rank, row) {
+      return this.store.of(rank).filter((p) => this.meta.series[p.series].row === row);
+    }
+
+    async area(t0, t1, ranks) {
+      const totals = new Map();
+      for (const rank of ranks) {
+        for (const part of this.ofRow(rank, Row.EXPOSED)) {
+          const [low, high] = this.store.between(part, t0, t1);
+          for (let at = low; at < high; at++) {
+            const end = Math.min(part.start[at] + part.length[at], t1);
+            const ns = end - Math.max(part.start[at], t0);
+            if (part.unit[at] >= 0) {
+              totals.set(part.unit[at], (totals.get(part.unit[at]) || 0) + ns);
+            }
+          }
+        }
+      }
+      const largest = [...totals].sort((a, b) => b[1] - a[1]).slice(0, 5);
+      return { series: this.store.area(t0, t1, ranks), largest };
+    }
+
+    async under(rank, row, t0, t1) {
+      const marks = [];
+      let busy = 0, count = 0;
+      for (const part of this.ofRow(rank, row)) {
+        const [low, high] = this.store.between(part, t0, t1);
+        busy += this.store.busyUntil(part, t1) - this.store.busyUntil(part, t0);
+        count += Math.max(0, high - low);
+        if (high - low <= 2) {
+          for (let at = low; at < high; at++) marks.push(this.mark(part, at));
+        }
+      }
+      return { marks: count <= 2 ? marks : [], count, busy };
+    }
+
+    nearest(parts, time, forward, least) {
+      let best = null;
+      for (const part of parts) {
+        let at = forward ? search(part.start, time, false) : search(part.start, time, true) - 1;
+        const step = forward ? 1 : -1;
+        while (at >= 0 && at < part.start.length && part.length[at] < least) at += step;
+        if (at < 0 || at >= part.start.length) continue;
+        const mark = this.mark(part, at);
+        if (!best || mark.start < best.start === forward) best = mark;
+      }
+      return { mark: best };
+    }
+
+    async neighbour(rank, row, time, forward) {
+      return this.nearest(this.ofRow(rank, row), time, forward, 0);
+    }
+
+    async nextExposed(ranks, time, forward, least) {
+      const parts = ranks.flatMap((rank) => this.ofRow(rank, Row.EXPOSED));
+      return this.nearest(parts, time, forward, least);
+    }
+
+    async find(ranks, units, time, forward) {
+      const wanted = new Set(units);
+      let best = null, total = 0;
+      for (const part of this.store.parts) {
+        const row = this.meta.series[part.series].row;
+        if (!ranks.includes(part.rank) || row >= Row.UNSHARDED_ROOT) continue;
+        for (let at = 0; at < part.start.length; at++) {
+          if (!wanted.has(part.unit[at])) continue;
+          total++;
+          const start = part.start[at];
+          if (forward ? start <= time : start >= time) continue;
+          if (!best || start < best.start === forward) best = this.mark(part, at);
+        }
+      }
+      return { mark: best, total };
+    }
+
+    // The page carries marks and no other columns: what it knows is what is drawn.
+    async details(rank, series, span) {
+      const part = this.store.parts.find((p) => p.rank === rank && p.series === series);
+      const at = part ? part.span.indexOf(span) : -1;
+      if (at < 0) return { title: "", facts: [], flow: [], peers: [] };
+      const mark = this.mark(part, at);
+      const unit = this.meta.units[mark.unit];
+      const name = this.meta.series[series].name;
+      return {
+        title: unit === undefined ? name : `${name} ${unit}`,
+        start: mark.start, end: mark.end,
+        facts: unit === undefined ? [] : [["unit", "text", unit]],
+        flow: [], peers: [],
+      };
+    }
+
+    async memory(rank, level, index) {
+      const curve = this.curves[rank];
+      if (!curve || !curve.time.length) return { curve: null };
+      const width = Math.pow(2, level), bin = width / tiles.BINS;
+      const low = [], high = [];
+      let at = search(curve.time, index * width, false) - 1;
+      const last = curve.time[curve.time.length - 1];
+      for (let i = 0; i < tiles.BINS; i++) {
+        const from = index * width + i * bin;
+        let least = at >= 0 && from <= last ? curve.value[at] : Infinity;
+        let most = at >= 0 && from <= last ? curve.value[at] : -1;
+        while (at + 1 < curve.time.length && curve.time[at + 1] < from + bin) {
+          at++;
+          least = Math.min(least, curve.value[at]);
+          most = Math.max(most, curve.value[at]);
+        }
+        low.push(most < 0 ? -1 : least);
+        high.push(most);
+      }
+      let peak = 0;
+      curve.value.forEach((value, i) => { if (value > curve.value[peak]) peak = i; });
+      return {
+        curve: curve.curve, low, high, top: curve.value[peak],
+        peak: { time: curve.time[peak], bytes: curve.value[peak] },
+      };
+    }
+
+    async live(rank, time) {
+      const found = [];
+      for (const row of [Row.UNSHARDED_ROOT, Row.UNSHARDED_EVEN, Row.UNSHARDED_ODD]) {
+        for (const part of this.ofRow(rank, row)) {
+          const [low, high] = this.store.between(part, time, time + 1);
+          for (let at = low; at < high; at++) {
+            found.push({ unit: this.meta.units[part.unit[at]], bytes: null });
+          }
+        }
+      }
+      return found;
+    }
+  }
+
+  // Columns as they travel in a page: differences of one column after the other,
+  // byte plane after byte plane, deflated, in base 64. See export.py.
+  async function unpackColumns(text, layout) {
+    const raw = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+    let at = 0;
+    const column = (count, width) => {
+      const values = new Float64Array(count);
+      for (let plane = 0, unit = 1; plane < width; plane++, unit *= 256) {
+        for (let i = 0; i < count; i++) values[i] += bytes[at++] * unit;
+      }
+      return values;
+    };
+    const summed = (values) => {
+      for (let i = 1; i < values.length; i++) values[i] += values[i - 1];
+      return values;
+    };
+    return layout.map((part) => {
+      const start = summed(column(part.count, part.widths[0]));
+      const length = column(part.count, part.widths[1]);
+      const unit = column(part.count, part.widths[2]).map((v) => v - 1);
+      const span = part.steps ? Float64Array.from(part.steps) : start.map((_, i) => i);
+      const starts = part.starts
+        ? summed(column(part.starts, part.widths[3]))
+        : start;
+      return { rank: part.rank, series: part.series, start, length, unit, span, starts };
+    });
+  }
+
+  const api = { ServerSource, LocalSource, unpackColumns };
+  if (typeof module !== "undefined") module.exports = api;
+  else root.fsdpSources = root.fsdpSources || api;
+})(typeof window === "undefined" ? globalThis : window);
