@@ -15,7 +15,7 @@ import click
 from fsdpdoctor import __version__
 from fsdpdoctor.errors import FsdpDoctorError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"run": "fsdpdoctor.cli.run"}
 """Command name to the module that holds `command`, in the order of `--help`.
 
 A module is imported when its command is used, so that `run` starts fast and no

@@ -1,1 +1,103 @@
-"""recorder."""
+"""Records a live FSDP2 run. Importing this imports no torch; recording does.
+
+[Note: The recorder must not hurt the run] No hook synchronises with the device,
+sends anything between ranks or changes a number of the training. An error of
+ours is caught at the border, said once, and ends the recording.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsdpdoctor.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from fsdpdoctor.recorder.session import Plan, Session
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The recording of this process, if there is one."""
+    return _current
+
+
+def require_torch() -> None:
+    """Raise MissingDependencyError where there is no torch to record."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependencyError(
+            "recording needs torch, which is not installed here: install the build "
+            "for your hardware (https://pytorch.org/get-started), or: "
+            "pip install torch"
+        )
+
+
+def start(plan: Plan) -> Session:
+    """Begin to record this process. One recording at a time."""
+    from fsdpdoctor.recorder.session import Session
+
+    global _current
+    assert _current is None
+    session = Session(plan)
+    session.attach()
+    _current = session
+    return session
+
+
+def stop(ended: str = "done") -> None:
+    """End the recording of this process, if there is one."""
+    global _current
+    session, _current = _current, None
+    if session is not None:
+        session.detach(ended)
+
+
+@contextmanager
+def record(
+    out: str | Path | None = None,
+    *,
+    steps: str | None = None,
+    every: int | None = None,
+) -> Iterator[Path]:
+    """Record what runs inside; the value is the run's folder.
+
+    Every rank calls it. `steps` and `every` are those of `fsdpdoctor run`. Inside
+    a job that is recorded already it changes nothing.
+    """
+    if _current is not None:
+        yield _current.folder
+        return
+    require_torch()
+    from fsdpdoctor.recorder import folders, redact
+    from fsdpdoctor.recorder.sampling import sampling_of
+    from fsdpdoctor.recorder.session import Plan
+
+    sampling = sampling_of(steps, every)
+    place = folders.agree(Path(out) if out else None, sys.argv[0] or "python")
+    session = start(
+        Plan(
+            folder=place.folder,
+            run_id=place.run_id,
+            sampling=sampling,
+            command=redact.command(sys.argv),
+        )
+    )
+    ended = "done"
+    try:
+        yield session.folder
+    except BaseException as error:
+        ended = folders.how_it_ended(error)
+        raise
+    finally:
+        stop(ended)
+
+
+def step() -> None:
+    """End the optimizer step here. From the first call on, only these calls do."""
+    if _current is not None:
+        _current.step()

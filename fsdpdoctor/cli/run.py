@@ -1,0 +1,177 @@
+"""`fsdpdoctor run`: train as usual, and record it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from fsdpdoctor import recorder
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder import folders, redact
+from fsdpdoctor.recorder import launch as launching
+from fsdpdoctor.recorder.sampling import sampling_of
+from fsdpdoctor.recorder.signals import TermWatch
+from fsdpdoctor.schema import rank_stem
+
+OTHERS_WAIT_S = 5.0
+"""How long rank 0 waits for the node's other ranks to end before it reports."""
+
+_PASSED_ON = ("nnodes", "node-rank", "master-addr", "master-port", "max-restarts")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--nproc-per-node", "--nproc_per_node", help="Ranks on this node.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option("--steps", help="Record steps A to B, B not included: A:B.")
+@click.option("--every", type=int, help="Record one step in K.")
+@click.option("--no-report", is_flag=True, help="Print no summary at the end.")
+@click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
+@click.option("--nnodes", help="torchrun's.")
+@click.option("--node-rank", "--node_rank", help="torchrun's.")
+@click.option("--master-addr", "--master_addr", help="torchrun's.")
+@click.option("--master-port", "--master_port", help="torchrun's.")
+@click.option("--max-restarts", "--max_restarts", help="torchrun's.")
+@click.option("--rdzv-backend", "--rdzv_backend", help="torchrun's.")
+@click.option("--rdzv-endpoint", "--rdzv_endpoint", help="torchrun's.")
+@click.option("--rdzv-id", "--rdzv_id", help="torchrun's.")
+@click.option("--rdzv-conf", "--rdzv_conf", help="torchrun's.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    nproc_per_node: str | None,
+    out: Path | None,
+    steps: str | None,
+    every: int | None,
+    no_report: bool,
+    is_module: bool,
+    script: str,
+    args: tuple[str, ...],
+    **torchrun_options: str | None,
+) -> None:
+    r"""Run SCRIPT (or -m MODULE) with ARGS, and record it.
+
+    Nothing in the script changes. Outside torchrun, --nproc-per-node starts
+    torchrun; under torchrun, this is one of the ranks.
+
+    \b
+    fsdpdoctor run --nproc-per-node 8 train.py --lr 1e-4
+    torchrun --nproc-per-node 8 -m fsdpdoctor run train.py --lr 1e-4
+    fsdpdoctor run --steps 100:120 --out runs/a -m package.train
+    """
+    target = launching.Target(name=script, is_module=is_module, args=args)
+    sampling_of(steps, every)  # says what is wrong before anything starts
+    recorder.require_torch()
+    if "RANK" not in os.environ and nproc_per_node is not None:
+        options = _torchrun_options(nproc_per_node, torchrun_options)
+        if not is_module and not Path(script).is_file():
+            raise UsageError(f"cannot run {script}: there is no such file")
+        place = folders.new_place(out, script)
+        os.environ.update(folders.pass_on(place))
+        own = [*_option("--steps", steps), *_option("--every", every)]
+        launching.torchrun(options, target, own + ["--no-report"] * no_report)
+    _be_a_rank(target, out, steps, every, no_report)
+
+
+def _option(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
+
+
+def _torchrun_options(nproc: str, given: dict[str, str | None]) -> list[str]:
+    options = [f"--nproc-per-node={nproc}"]
+    set_options = {n: v for n, v in given.items() if v is not None}
+    if not set_options:
+        options.append("--standalone")
+    return options + [f"--{n.replace('_', '-')}={v}" for n, v in set_options.items()]
+
+
+def _be_a_rank(
+    target: launching.Target,
+    out: Path | None,
+    steps: str | None,
+    every: int | None,
+    no_report: bool,
+) -> None:
+    from fsdpdoctor.recorder.session import Plan
+
+    place = folders.agree(out, target.name)
+    run = launching.load(target)
+    session = recorder.start(
+        Plan(
+            folder=place.folder,
+            run_id=place.run_id,
+            sampling=sampling_of(steps, every),
+            command=redact.command([target.name, *target.args]),
+        )
+    )
+    watch = TermWatch(session.say_ended)
+    watch.start()
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        folders.point_latest(place.folder)
+    error: BaseException | None = None
+    try:
+        run()
+    except BaseException as caught:
+        error = caught
+        if not isinstance(caught, SystemExit):
+            launching.report_exception(caught)
+    watch.stop()
+    recorder.stop(folders.how_it_ended(error))
+    if os.environ.get("RANK", "0") == "0" and not no_report:
+        _report(place.folder)
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, KeyboardInterrupt):
+        launching.die_of_interrupt()
+    if error is not None:
+        raise SystemExit(1)
+
+
+def _report(folder: Path) -> None:
+    """Print the summary to stderr: the script's own output stays its own."""
+    _wait_for_others(folder)
+    sys.stdout.flush()
+    shown = _short(folder)
+    found = subprocess.run(
+        [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode in (0, 1):
+        click.echo(found.stdout, err=True, nl=False)
+    click.echo(
+        f"fsdpdoctor: recorded in {shown}; again with: fsdpdoctor analyze {shown}",
+        err=True,
+    )
+
+
+def _short(folder: Path) -> str:
+    try:
+        return str(folder.relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
+def _wait_for_others(folder: Path) -> None:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    paths = [(folder / rank_stem(r)).with_suffix(".json") for r in range(here)]
+    until = time.monotonic() + OTHERS_WAIT_S
+    while time.monotonic() < until:
+        if all(_has_ended(path) for path in paths):
+            return
+        time.sleep(0.05)
+
+
+def _has_ended(path: Path) -> bool:
+    try:
+        return '"ended": "running"' not in path.read_text(encoding="utf-8")
+    except OSError:
+        return False

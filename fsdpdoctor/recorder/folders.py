@@ -1,0 +1,173 @@
+"""Where a run goes: one folder that all ranks of a node agree on in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpdoctor.errors import UsageError
+
+RUNS = Path("fsdpdoctor-runs")
+"""Where runs go that say nothing else, below the working directory."""
+LATEST = "latest"
+VARIABLE = "FSDPDOCTOR_RUN"
+"""What our own launcher passes to the ranks: folder and run id, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A run's folder, and the id that all its folders share."""
+
+    folder: Path
+    run_id: str
+
+
+def new_place(out: Path | None, script: str) -> Place:
+    """A place for a run that starts now. Raises UsageError where `out` is taken."""
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    if out is None:
+        stem = re.sub(r"[^\w.-]+", "-", Path(script).stem).strip("-") or "run"
+        folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        number = 1
+        while folder.exists():
+            number += 1
+            folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
+    else:
+        folder = out
+        _refuse_taken(folder, None)
+    return Place(folder=folder.absolute(), run_id=run_id)
+
+
+def pass_on(place: Place) -> dict[str, str]:
+    """The environment by which the ranks of a launcher find the place."""
+    return {VARIABLE: _telling(place)}
+
+
+def _telling(place: Place) -> str:
+    return json.dumps({"folder": str(place.folder), "run_id": place.run_id})
+
+
+def _told(text: str) -> Place:
+    said = json.loads(text)
+    return Place(folder=Path(said["folder"]), run_id=said["run_id"])
+
+
+def agree(out: Path | None, script: str) -> Place:
+    """The place that every rank of this job on this node arrives at.
+
+    Ranks do not talk. Our own launcher has told them; else the first one to
+    link a small file into the parent folder decides, and the file is named for
+    the job (the launcher's process), so that the others find it.
+    """
+    told = os.environ.get(VARIABLE)
+    if told is not None:
+        place = _told(told)
+        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        return place if attempt == 0 else _attempt(place, attempt)
+    if "RANK" not in os.environ:
+        return new_place(out, script)
+    parent = RUNS if out is None else out.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    note = parent / f".job-{_job_key(out)}.json"
+    if not note.exists():
+        _propose(note, out, script)
+    place = _told(note.read_text())
+    _refuse_taken(place.folder, place.run_id)
+    return place
+
+
+def point_latest(folder: Path) -> None:
+    """Make `fsdpdoctor-runs/latest` lead to a run, if it is in that folder."""
+    if folder.parent != RUNS.absolute():
+        return
+    new = folder.parent / f".{LATEST}.{os.getpid()}"
+    try:
+        new.symlink_to(folder.name)
+        new.replace(folder.parent / LATEST)
+    except OSError:
+        new.unlink(missing_ok=True)  # no links here; the run itself is fine
+
+
+def how_it_ended(error: BaseException | None) -> str:
+    """What `RankHeader.ended` says of an exception."""
+    if error is None:
+        return "done"
+    if isinstance(error, KeyboardInterrupt):
+        return f"signal: {signal.Signals.SIGINT.name}"
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or code == 0:
+            return "done"
+        return f"exit: {code if isinstance(code, int) else 1}"
+    text = " ".join(str(error).split())
+    return f"exception: {type(error).__name__}: {text[:300]}"
+
+
+def _refuse_taken(folder: Path, run_id: str | None) -> None:
+    header = folder / "run.json"
+    if not header.exists():
+        return
+    try:
+        there = json.loads(header.read_text()).get("run_id")
+    except (OSError, ValueError):
+        there = None
+    if there != run_id or run_id is None:
+        raise UsageError(
+            f"{folder} holds another run already: name a new folder with --out, "
+            "or remove that one"
+        )
+
+
+def _attempt(place: Place, attempt: int) -> Place:
+    """After a restart by torchrun the first attempt's files stay as they are."""
+    folder = place.folder.with_name(f"{place.folder.name}-restart{attempt}")
+    return Place(folder=folder, run_id=f"{place.run_id}-restart{attempt}")
+
+
+def _propose(note: Path, out: Path | None, script: str) -> None:
+    place = new_place(out, script)
+    if _spans_nodes():
+        # The other nodes' ranks see neither this process nor, perhaps, this disk.
+        place = Place(folder=place.folder, run_id=_shared_id())
+    mine = note.with_name(f"{note.name}.{os.getpid()}")
+    mine.write_text(_telling(place))
+    try:
+        os.link(mine, note)
+    except FileExistsError:
+        pass  # another rank was first, and is right
+    finally:
+        mine.unlink()
+
+
+def _spans_nodes() -> bool:
+    environment = os.environ
+    return environment.get("LOCAL_WORLD_SIZE") != environment.get("WORLD_SIZE")
+
+
+def _shared_id() -> str:
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    text = "|".join(os.environ.get(name, "") for name in names)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _job_key(out: Path | None) -> str:
+    """Names a job on this node: its launcher, when that started, which attempt."""
+    parent = os.getppid()
+    try:
+        # Field 22, counted after the command's closing bracket: start time.
+        stat = Path(f"/proc/{parent}/stat").read_text()
+        started = stat.rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+    text = "|".join(
+        [str(parent), started, str(out), *(os.environ.get(n, "") for n in names)]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,246 @@
+"""Every touch of torch's private FSDP2 names.
+
+[Note: FSDP2's private names] Names are probed, never versions. A name that is
+missing drops its signal with one warning. Seen in torch 2.6 to 2.13 unless said
+otherwise:
+
+    _fsdp_param_group: FSDPParamGroup, foreach_all_gather,
+        foreach_all_gather_copy_out, foreach_reduce
+    FSDPParamGroup: unshard, wait_for_unshard, reshard, pre_forward,
+        post_forward, pre_backward, post_backward, finalize_backward,
+        _wait_for_post_backward, _prefetch_unshard; fsdp_params, modules,
+        mesh_info, post_forward_mesh_info, mp_policy, offload_policy, comm_ctx,
+        device, _training_state, _sharded_state, _all_gather_result,
+        _post_reduce_event, _module_fqn, _is_hsdp, _orig_dtype, _reduce_dtype,
+        reduce_grads, all_reduce_grads, reshard_after_backward,
+        unshard_async_op, unshard_in_backward
+    FSDPParamGroup (newer): reduce_scatter_max_input_buffers,
+        _param_group_index, _num_param_groups
+    FSDPState: _lazy_init, _root_pre_forward, _register_pre_backward_hook,
+        _register_root_post_backward_final_callback,
+        _root_post_backward_final_callback, _cast_forward_inputs; _state_ctx,
+        _comm_ctx, _modules, _is_root, _training_state,
+        _states_to_forward_prefetch, _states_to_backward_prefetch
+    FSDPState: _fsdp_param_group (2.6), _fsdp_param_groups (2.13)
+    FSDPStateContext: all_states, iter_forward_root,
+        post_backward_final_callback_queued
+    FSDPCommContext: reduce_scatter_state (2.6), reduce_scatter_states (2.13),
+        _last_post_reduce_events (2.13)
+    AllGatherResult: all_gather_output, all_gather_event, all_gather_work
+    FSDPParam: sharded_param, _unsharded_param, all_gather_outputs,
+        orig_dtype, param_dtype, _param_fqn, _orig_size,
+        sharded_size, padded_sharded_param_size, fsdp_placement,
+        _sharded_param_data, offload_to_cpu, pin_memory
+    AllGather, ReduceScatter (2.13): the collective as an argument of
+        foreach_all_gather and foreach_reduce; without them the collectives are
+        bracketed where `_fsdp_collectives` looks them up, in its `dist`
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_PACKAGE = "torch.distributed.fsdp._fully_shard"
+_GATHERS = ("all_gather_single", "all_gather_into_tensor")
+_SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{_PACKAGE}.{name}")
+    except ImportError:
+        return None
+
+
+class Names:
+    """Where the installed torch keeps what the recorder wraps."""
+
+    def __init__(self) -> None:
+        self.param_group_module: Any = _module("_fsdp_param_group")
+        self.collectives_module: Any = _module("_fsdp_collectives")
+        self.fully_shard_module: Any = _module("_fully_shard")
+        state_module = _module("_fsdp_state")
+        self.group_class: Any = getattr(self.param_group_module, "FSDPParamGroup", None)
+        self.state_class: Any = getattr(state_module, "FSDPState", None)
+        self.module_class: Any = getattr(self.fully_shard_module, "FSDPModule", None)
+        self.all_gather_class = getattr(self.collectives_module, "AllGather", None)
+        self.reduce_scatter_class = getattr(
+            self.collectives_module, "ReduceScatter", None
+        )
+
+    @property
+    def found(self) -> bool:
+        """Whether this torch has FSDP2 at all."""
+        return None not in (self.group_class, self.state_class, self.module_class)
+
+    def available(self) -> tuple[str, ...]:
+        """The methods that advice may name."""
+        if self.module_class is None:
+            return ()
+        names = [n for n in dir(self.module_class) if not n.startswith("_")]
+        # Private, and the only way to overlap gathers on a CPU.
+        if hasattr(self.module_class, "_set_unshard_async_op"):
+            names.append("_set_unshard_async_op")
+        return tuple(names)
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward pass on this thread."""
+    return int(torch._C._current_graph_task_id()) != -1
+
+
+def groups_of(state: Any) -> tuple[Any, ...]:
+    """A state's parameter groups, none for a root whose children hold it all."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return tuple(several)
+    one = getattr(state, "_fsdp_param_group", None)
+    return () if one is None else (one,)
+
+
+def training_state(group: Any) -> str:
+    """FORWARD, PRE_BACKWARD, POST_BACKWARD or IDLE."""
+    return str(group._training_state.name)
+
+
+def is_unsharded(group: Any) -> bool:
+    """Whether the unit's full parameters are there now."""
+    return bool(group._sharded_state.name == "UNSHARDED")
+
+
+def unsharded_bytes(group: Any) -> int:
+    """What the gathered parameters of an unsharded group hold, padding included."""
+    return sum(
+        t.numel() * t.itemsize for p in group.fsdp_params for t in p.all_gather_outputs
+    )
+
+
+def all_states(state: Any) -> tuple[Any, ...]:
+    """The states of a state's tree, root first, in the order of the modules."""
+    return tuple(state._state_ctx.all_states)
+
+
+def reduce_scatter_states(group: Any) -> tuple[Any, ...]:
+    """The reduce-scatters whose input buffers are still held, oldest first."""
+    context = group.comm_ctx
+    several = getattr(context, "reduce_scatter_states", None)
+    if several is not None:
+        return tuple(several)
+    one = getattr(context, "reduce_scatter_state", None)
+    return () if one is None else (one,)
+
+
+def buffer_waits(group: Any) -> tuple[Any, ...]:
+    """The reduce-scatters that this group's post-backward will wait for.
+
+    The condition is FSDPParamGroup.post_backward's own.
+    """
+    states = reduce_scatter_states(group)
+    last = getattr(group, "_num_param_groups", 1) - 1
+    if getattr(group, "_param_group_index", 0) != last or not group.reduce_grads:
+        return ()
+    cap = getattr(group.comm_ctx, "reduce_scatter_max_input_buffers", 1)
+    return states[: max(0, len(states) - cap + 1)]
+
+
+def final_events(group: Any) -> tuple[Any, ...]:
+    """The events that this group's finalize_backward waits for, in order."""
+    shared = getattr(group.comm_ctx, "_last_post_reduce_events", None)
+    if shared is not None:
+        return tuple(event for event in shared.values() if event is not None)
+    own = getattr(group, "_post_reduce_event", None)
+    return () if own is None else (own,)
+
+
+def current_stream(group: Any) -> Any:
+    """The stream that forward and backward run on."""
+    return group.device_handle.current_stream()
+
+
+class Collective:
+    """A stand-in for an AllGather or ReduceScatter object, for one call.
+
+    It forwards everything; FSDP2 checks the type of the object it keeps, never
+    that of the one it passes on.
+    """
+
+    def __init__(
+        self,
+        inner: Any,
+        call: Callable[..., Any],
+        on_allocate: Callable[[], None] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._call = call
+        self._on_allocate = on_allocate
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self._inner, *args, **kwargs)
+
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
+        """Tell where FSDP2 has got to, and allocate."""
+        if self._on_allocate is not None:
+            self._on_allocate()
+        return self._inner.allocate(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Dist(types.ModuleType):
+    """`torch.distributed` as `_fsdp_collectives` sees it, some calls bracketed.
+
+    Everything else is looked up in the real module at each use, so whoever
+    replaces a function there is still heard.
+    """
+
+    def __init__(self, real: Any, calls: dict[str, Callable[..., Any]]) -> None:
+        super().__init__(real.__name__)
+        self._fsdpdoctor_real = real
+        for name, call in calls.items():
+            setattr(self, name, _through(real, name, call))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_fsdpdoctor_real"], name)
+
+
+def _through(real: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def through(*args: Any, **kwargs: Any) -> Any:
+        return call(getattr(real, name), *args, **kwargs)
+
+    return through
+
+
+def dist_calls(
+    names: Names,
+    gather: Callable[..., Any],
+    scatter: Callable[..., Any],
+    all_reduce: Callable[..., Any],
+) -> dict[str, Callable[..., Any]]:
+    """Which functions of `dist` to bracket: those no argument stands for."""
+    calls = {"all_reduce": all_reduce}
+    real = names.collectives_module.dist
+    if names.all_gather_class is None:
+        calls |= {name: gather for name in _GATHERS if hasattr(real, name)}
+    if names.reduce_scatter_class is None:
+        calls |= {name: scatter for name in _SCATTERS if hasattr(real, name)}
+    return calls
+
+
+def swap_argument(
+    args: tuple[Any, ...], kind: type | None, make: Callable[[Any], Any]
+) -> tuple[Any, ...]:
+    """The arguments with the one of a class replaced, if there is one."""
+    if kind is None:
+        return args
+    return tuple(make(a) if isinstance(a, kind) else a for a in args)
+
+
+def streams_of(args: tuple[Any, ...]) -> Iterator[Any]:
+    """The streams among a call's arguments, in order."""
+    return (a for a in args if hasattr(a, "wait_stream"))

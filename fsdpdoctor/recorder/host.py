@@ -1,0 +1,262 @@
+"""What the host does beside FSDP2: optimizers, clipping, data loading, garbage
+collection, checkpoints, and calls that make it wait for the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder.patching import Patches, bracket
+from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.recorder.units import Units
+from fsdpdoctor.schema import (
+    COUNTER_PYTHON_OBJECTS,
+    UNKNOWN,
+    Kind,
+    Lane,
+    Phase,
+)
+
+MIN_GC_NS = 100_000
+"""A shorter garbage collection is not recorded: the young generation is swept
+many times in a step, each for tens of microseconds, which is the interpreter's
+ordinary work."""
+
+_SYNCING_METHODS = (
+    "item",
+    "cpu",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+)
+_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
+_OURS = f"{Path(__file__).absolute().parent.parent}{os.sep}"
+
+
+class OptimizerEnds(Protocol):
+    """Who is told that an optimizer step has ended."""
+
+    def optimizer_ended(self, start: int, start_ns: int) -> None:
+        """It began at a mark and a host time, and has just ended."""
+        ...
+
+
+class OptimizerWatch(Protocol):
+    """Who describes optimizers."""
+
+    def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """One is about to step."""
+        ...
+
+
+class HostHooks:
+    """Everything that is seen without FSDP2."""
+
+    def __init__(
+        self, recording: Recording, steps: OptimizerEnds, model: OptimizerWatch
+    ) -> None:
+        self._rec = recording
+        self._steps = steps
+        self._model = model
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._optimizer_began: tuple[int, int] | None = None
+        self._gc_began = 0
+
+    def attach(self) -> None:
+        """See optimizers in every step."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ended),
+        ]
+
+    def detach(self) -> None:
+        """See nothing any more."""
+        self.turn(False)
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def turn(self, on: bool) -> None:
+        """See the rest, in recorded steps only."""
+        self._patches.undo()
+        if self._gc in gc.callbacks:
+            gc.callbacks.remove(self._gc)
+        if not on:
+            return
+        gc.callbacks.append(self._gc)
+        self._see_input()
+        self._see_clipping()
+        self._see_checkpoints()
+        if self._rec.clock.of_device:
+            self._see_synchronisation()
+
+    def count(self, recording: Recording) -> None:
+        """Add the counters of a step that ends."""
+        recording.counters.add(
+            recording.names.id(COUNTER_PYTHON_OBJECTS),
+            perf_counter_ns(),
+            sys.getallocatedblocks(),
+        )
+
+    def manual_unshard(self, names: fsdp2.Names, units: Units) -> dict[str, Any]:
+        """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
+
+        def begins(*args: Any, **kwargs: Any) -> None:
+            units.manual = True
+
+        def ended(token: Any, error: BaseException | None) -> None:
+            units.manual = False
+
+        method = names.module_class.unshard
+        return {"unshard": bracket(method, self._rec.guard, begins, ended)}
+
+    # Optimizers
+
+    def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
+        try:
+            self._model.saw_optimizer(optimizer)
+            self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
+            start = self._rec.mark() if self._rec.on else 0
+            self._optimizer_began = start, perf_counter_ns()
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
+        try:
+            began, self._optimizer_began = self._optimizer_began, None
+            if began is not None:
+                self._steps.optimizer_ended(*began)
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    # Garbage collection
+
+    def _gc(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._gc_began = perf_counter_ns()
+        elif perf_counter_ns() - self._gc_began >= MIN_GC_NS:
+            generation = info["generation"]
+            self._rec.host_span(Kind.GC, self._gc_began, value=generation)
+
+    # Spans around functions of torch
+
+    def _see(
+        self, owner: Any, name: str, add: Callable[[int, BaseException | None], None]
+    ) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def begins(*args: Any, **kwargs: Any) -> int:
+            return perf_counter_ns()
+
+        self._patches.put(owner, name, bracket(original, self._rec.guard, begins, add))
+
+    def _see_input(self) -> None:
+        from torch.utils.data import dataloader
+
+        def add(start_ns: int, error: BaseException | None) -> None:
+            self._rec.host_span(Kind.INPUT, start_ns)
+
+        self._see(dataloader._BaseDataLoaderIter, "__next__", add)
+
+    def _see_clipping(self) -> None:
+        rec = self._rec
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            original = getattr(owner, "clip_grad_norm_", None)
+            if original is None:
+                continue
+
+            def begins(*args: Any, **kwargs: Any) -> int:
+                return rec.mark()
+
+            def add(start: int, error: BaseException | None) -> None:
+                rec.spans.add(
+                    Kind.CLIP,
+                    Lane.COMPUTE,
+                    Phase.OPTIMIZER,
+                    0,
+                    rec.micro_batch,
+                    UNKNOWN,
+                    start,
+                    rec.mark(),
+                )
+
+            self._patches.put(
+                owner, "clip_grad_norm_", bracket(original, rec.guard, begins, add)
+            )
+
+    def _see_checkpoints(self) -> None:
+        checkpoint = sys.modules.get("torch.distributed.checkpoint")
+        if checkpoint is None:
+            return
+        for name, kind in (
+            ("save", Kind.CHECKPOINT_SAVE),
+            ("async_save", Kind.CHECKPOINT_SAVE),
+            ("load", Kind.CHECKPOINT_LOAD),
+        ):
+
+            def add(
+                start_ns: int, error: BaseException | None, kind: Kind = kind
+            ) -> None:
+                self._rec.host_span(kind, start_ns)
+
+            self._see(checkpoint, name, add)
+
+    def _see_synchronisation(self) -> None:
+        for name in _SYNCING_METHODS:
+            method = getattr(torch.Tensor, name)
+            self._patches.put(torch.Tensor, name, self._syncing_method(method))
+
+        def add(start_ns: int, error: BaseException | None) -> None:
+            self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
+
+        self._see(torch.cuda, "synchronize", add)
+        self._see(torch.cuda.Event, "synchronize", add)
+        self._see(torch.cuda.Stream, "synchronize", add)
+
+    def _syncing_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        rec = self._rec
+
+        def syncing(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not tensor.is_cuda:
+                return method(tensor, *args, **kwargs)
+            start_ns = perf_counter_ns()
+            result = method(tensor, *args, **kwargs)
+            rec.host_span(Kind.SYNC, start_ns, name=user_line())
+            return result
+
+        return syncing
+
+
+def user_line() -> str:
+    """`file:line` of the innermost caller outside torch and this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_TORCH, _OURS)) and not path.startswith("<"):
+            return f"{_short(path)}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "?"
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(f"{Path.cwd()}{os.sep}")

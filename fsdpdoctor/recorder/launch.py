@@ -1,0 +1,128 @@
+"""Runs the user's script as if nobody recorded it.
+
+[Note: As without us] The script is `__main__`, with its own `sys.argv` and
+`sys.path[0]`; its exceptions reach `sys.excepthook` without our frames; its
+exit status, its output and the signals that end it are what they would be.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsdpdoctor.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What to run: a script's path or a module's name, and its arguments."""
+
+    name: str
+    is_module: bool
+    args: tuple[str, ...]
+
+
+def torchrun(options: Sequence[str], target: Target, own: Sequence[str]) -> None:
+    """Become torchrun, which starts each rank under `fsdpdoctor run`.
+
+    The process is replaced: signals and the exit status are torchrun's own.
+    """
+    what = ("-m", target.name) if target.is_module else (target.name,)
+    arguments = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *options,
+        "-m",
+        "fsdpdoctor",
+        "run",
+        *own,
+        *what,
+        *target.args,
+    ]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, arguments)
+
+
+def load(target: Target) -> Callable[[], None]:
+    """The target as `__main__`, ready to run. Raises UsageError if it is none."""
+    main = types.ModuleType("__main__")
+    if target.is_module:
+        code, path = _find_module(target.name, main)
+        first = str(Path.cwd())
+    else:
+        path = target.name
+        code = _read_script(path)
+        first = str(Path(path).resolve().parent)
+    main.__file__ = path
+    main.__dict__["__builtins__"] = builtins
+
+    def run() -> None:
+        sys.modules["__main__"] = main
+        sys.argv[:] = [path, *target.args]
+        if not sys.flags.safe_path:
+            sys.path[0] = first
+        exec(code, main.__dict__)
+
+    return run
+
+
+def _read_script(path: str) -> types.CodeType:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot run {path}: {error.strerror}") from None
+    return compile(content, path, "exec", dont_inherit=True)
+
+
+def _find_module(name: str, main: types.ModuleType) -> tuple[types.CodeType, str]:
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path.cwd())
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ImportError as error:
+        raise UsageError(f"cannot run -m {name}: {error}") from None
+    loader: Any = None if spec is None else spec.loader
+    code = None if loader is None else loader.get_code(spec.name if spec else name)
+    if spec is None or code is None:
+        raise UsageError(f"cannot run -m {name}: no module of that name is found")
+    main.__spec__ = spec
+    main.__package__ = spec.parent
+    main.__loader__ = loader
+    return code, str(spec.origin)
+
+
+def report_exception(error: BaseException) -> None:
+    """Print a traceback as Python does, from the script's own frame on."""
+    trace = error.__traceback__
+    here = Path(__file__).absolute()
+    for _ in range(32):
+        if trace is None or trace.tb_next is None:
+            break
+        ours = Path(trace.tb_frame.f_code.co_filename).absolute() == here
+        trace = trace.tb_next
+        if ours and (trace.tb_frame.f_code.co_name == "<module>"):
+            break
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def die_of_interrupt() -> None:
+    """End as Python ends on an interrupt that nobody caught: of the signal."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,111 @@
+"""What stays in place between recorded steps: counting, and the heartbeat.
+
+Collectives are numbered in every step, so that a number means the same
+collective on every rank, whichever steps a rank records.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder.groups import Groups
+from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.recorder.units import Units
+from fsdpdoctor.schema import Kind, Phase
+
+
+class LightHooks:
+    """An unrecorded step's view: who runs, and which collective is issued."""
+
+    def __init__(
+        self, recording: Recording, units: Units, groups: Groups, names: fsdp2.Names
+    ) -> None:
+        self._rec = recording
+        self._units = units
+        self._groups = groups
+        self._names = names
+
+    def group_wrappers(self) -> dict[str, Any]:
+        """The wrapped methods of FSDPParamGroup, by name."""
+        owner = self._names.group_class
+        made = {
+            "pre_forward": (Kind.FORWARD, Phase.FORWARD),
+            "pre_backward": (Kind.BACKWARD, Phase.BACKWARD),
+        }
+        return {
+            name: self._beating(getattr(owner, name), kind, phase)
+            for name, (kind, phase) in made.items()
+            if hasattr(owner, name)
+        }
+
+    def function_wrappers(self) -> dict[str, Any]:
+        """The wrapped functions of `_fsdp_param_group`, by name."""
+        module = self._names.param_group_module
+        if not hasattr(module, "foreach_all_gather"):
+            return {}
+        return {"foreach_all_gather": self._gathering(module.foreach_all_gather)} | (
+            {"foreach_reduce": self._reducing(module.foreach_reduce)}
+            if hasattr(module, "foreach_reduce")
+            else {}
+        )
+
+    def dist(self, real: Any) -> fsdp2.Dist:
+        """`torch.distributed` for `_fsdp_collectives`: counts all-reduces."""
+        return fsdp2.Dist(real, {"all_reduce": self._all_reduce_call})
+
+    def _beating(
+        self, original: Callable[..., Any], kind: Kind, phase: Phase
+    ) -> Callable[..., Any]:
+        rec, unit_of = self._rec, self._units.of
+
+        @functools.wraps(original)
+        def beating(group: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                rec.beat(kind, phase, unit_of(group).index)
+            except Exception as error:
+                rec.guard.fail(error)
+            return original(group, *args, **kwargs)
+
+        beating._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return beating
+
+    def _count(self, kind: Kind, params: Any, process_group: Any) -> None:
+        try:
+            rec = self._rec
+            unit = self._units.of_params(params)
+            pg = self._groups.index(process_group)
+            phase = (
+                Phase.BACKWARD
+                if kind != Kind.ALL_GATHER or fsdp2.in_backward()
+                else Phase.FORWARD
+            )
+            rec.beat(kind, phase, unit.index, rec.new_seq(pg), pg)
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    def _gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def gathering(*args: Any, **kwargs: Any) -> Any:
+            self._count(Kind.ALL_GATHER, args[0], args[1])
+            return original(*args, **kwargs)
+
+        return gathering
+
+    def _reducing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def reducing(*args: Any, **kwargs: Any) -> Any:
+            # One rank, or no shard group (replicated): nothing is scattered.
+            if args[2] is not None and args[2].size() > 1:
+                self._count(Kind.REDUCE_SCATTER, args[0], args[2])
+            return original(*args, **kwargs)
+
+        return reducing
+
+    def _all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            group = kwargs["group"] if "group" in kwargs else args[2]
+            self._rec.new_seq(self._groups.index(group))
+        except Exception as error:
+            self._rec.guard.fail(error)
+        return inner(*args, **kwargs)

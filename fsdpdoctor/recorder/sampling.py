@@ -1,0 +1,97 @@
+"""Which steps are recorded."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import Protocol
+
+from fsdpdoctor.errors import UsageError
+
+DENSE_STEPS = 12
+"""Recorded without a gap at the start: a run of 20 steps keeps at least ten."""
+FIRST_STRIDE = 4
+"""After those, one step in four: a first guess until the cost is known."""
+COST_SHARE = 0.008
+"""Of the run's time. Below the 1 % that the recorder promises, with room for
+what it cannot measure of itself (colder caches, the interpreter's own time)."""
+STEPS_PER_STRIDE = 64
+"""Then the stride doubles: a long run's record grows with its logarithm."""
+MAX_STRIDE = 1 << 20
+
+
+class Sampling(Protocol):
+    """Decides on a step before it starts."""
+
+    def records(self, step: int) -> bool:
+        """Whether to record a step."""
+        ...
+
+    def learn(self, duration_ns: int, cost_ns: int) -> None:
+        """A recorded step took so long, of which the recorder took so much."""
+        ...
+
+
+class EveryStep:
+    """One step in `every`, between `first` and before `end`."""
+
+    def __init__(self, every: int = 1, first: int = 0, end: int | None = None) -> None:
+        self.every = every
+        self._first = first
+        self._end = end
+
+    def records(self, step: int) -> bool:
+        """Whether the step is in the range and on the grid."""
+        inside = step >= self._first and (self._end is None or step < self._end)
+        return inside and (step - self._first) % self.every == 0
+
+    def learn(self, duration_ns: int, cost_ns: int) -> None:
+        """The user has chosen: nothing is adapted."""
+
+
+class Adaptive:
+    """Every step at first, then as many as the recorder's cost allows.
+
+    Strides are powers of two on one grid: ranks that measured different costs
+    still record common steps, without a word between them.
+    """
+
+    def __init__(self) -> None:
+        self._stride = FIRST_STRIDE
+        self._costs: list[float] = []
+        self._recorded = 0
+
+    def records(self, step: int) -> bool:
+        """Whether the step is early, or on the grid."""
+        return step < DENSE_STEPS or step % self._stride == 0
+
+    def learn(self, duration_ns: int, cost_ns: int) -> None:
+        """Widen the stride where recording costs more than it may."""
+        self._recorded += 1
+        self._costs.append(cost_ns / max(duration_ns, 1))
+        if self._recorded >= DENSE_STEPS:
+            # The median: the first steps hold one-time costs, and any step may
+            # be hit by another process.
+            share = median(self._costs[-DENSE_STEPS:])
+            while share / self._stride > COST_SHARE and self._stride < MAX_STRIDE:
+                self._stride *= 2
+        if self._recorded > DENSE_STEPS and (
+            (self._recorded - DENSE_STEPS) % STEPS_PER_STRIDE == 0
+        ):
+            self._stride = min(self._stride * 2, MAX_STRIDE)
+
+
+def sampling_of(steps: str | None, every: int | None) -> Sampling:
+    """What `--steps A:B` and `--every K` ask for. Raises UsageError."""
+    if every is not None and every < 1:
+        raise UsageError(f"--every is {every}, expected 1 or more")
+    if steps is None:
+        return Adaptive() if every is None else EveryStep(every)
+    found = re.fullmatch(r"(\d*):(\d*)", steps)
+    if found is None:
+        raise UsageError(f"--steps is {steps!r}, expected A:B, for example 10:20")
+    first = int(found[1] or 0)
+    end = int(found[2]) if found[2] else None
+    if end is not None and end <= first:
+        raise UsageError(f"--steps {steps} holds no step: B must be above A")
+    return EveryStep(every or 1, first, end)

@@ -1,0 +1,428 @@
+"""A recording from attach to detach: puts hooks in, writes steps down, says how
+it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fsdpdoctor import __version__
+from fsdpdoctor.recorder import fsdp2, redact, tree
+from fsdpdoctor.recorder.buffer import Columns, spans_of
+from fsdpdoctor.recorder.clocks import Clock, CudaClock, HostClock
+from fsdpdoctor.recorder.collectives import CollectiveHooks
+from fsdpdoctor.recorder.groups import Groups
+from fsdpdoctor.recorder.hooks import StateHooks, UnitHooks
+from fsdpdoctor.recorder.host import HostHooks
+from fsdpdoctor.recorder.light import LightHooks
+from fsdpdoctor.recorder.memory import HostMemory
+from fsdpdoctor.recorder.model import ModelWatch
+from fsdpdoctor.recorder.patching import Guard, Patches
+from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.recorder.roots import PlainRoots
+from fsdpdoctor.recorder.sampling import EveryStep, Sampling
+from fsdpdoctor.recorder.steps import StepBounds, Steps
+from fsdpdoctor.recorder.units import Units
+from fsdpdoctor.run_writer import Heartbeat, RankWriter, write_run_header
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    Evidence,
+    MemorySamples,
+    Phase,
+    RankHeader,
+    RunHeader,
+    StepRecord,
+    StepTimes,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to record, and where to."""
+
+    folder: Path
+    run_id: str
+    sampling: Sampling
+    command: tuple[str, ...] = ()
+    source: str = "recorded"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A recorded step whose device times are not all there yet."""
+
+    bounds: StepBounds
+    spans: Columns
+    memory: Any
+    counters: Any
+    timed: list[StepBounds]
+    names: list[str]
+
+
+class Session:
+    """The one recording of this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._rank, self._world = _place()
+        self._groups = Groups()
+        self._names = fsdp2.Names()
+        self._clock = _clock()
+        self._guard = Guard(self._stop)
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        heartbeat = Heartbeat(plan.folder, self._rank)
+        self._rec = Recording(self._clock, self._guard, heartbeat)
+        self._units = Units(self._rec)
+        self._steps = Steps(self._rec, self._units, plan.sampling, self)
+        self._memory = HostMemory()
+        self._model = ModelWatch(self._units, self._groups)
+        self._host = HostHooks(self._rec, self._steps, self._model)
+        self._roots = PlainRoots(self._rec, self._steps, self._model)
+        self._patches = Patches()
+        self._full: list[tuple[Any, dict[str, Any]]] = []
+        self._light: list[tuple[Any, dict[str, Any]]] = []
+        self._pending: deque[_Pending] = deque()
+        self._timed: list[StepBounds] = []
+        self._ended = "running"
+        self._warnings: list[str] = []
+        self._attached = False
+        self._signature: object = None
+        self._write_run_header()
+        self._writer = RankWriter(plan.folder, self._header())
+
+    @property
+    def folder(self) -> Path:
+        return self._plan.folder
+
+    # Lifecycle
+
+    def attach(self) -> None:
+        """Put the hooks in place and start the first step."""
+        self._build_hooks()
+        self._attached = True
+        self._host.attach()
+        self._roots.attach(fsdp2_found=self._names.found)
+        self._install(self._light)
+        self._steps.begin()
+        os.register_at_fork(after_in_child=self._abandon)
+
+    def detach(self, ended: str = "done") -> None:
+        """Write what is left, and take the hooks out. Later calls do nothing."""
+        if not self._attached:
+            return
+        try:
+            self._steps.finish()
+            self._drain(wait=True)
+        except Exception as error:
+            self._warnings.append(f"the last step was lost: {error}")
+        self._remove_hooks()
+        self.say_ended(ended)
+        self._writer.close()
+        self._rec.heartbeat.close()
+
+    def say_ended(self, ended: str) -> None:
+        """Put into the record how this rank ended."""
+        if self._ended == "running":
+            self._ended = ended
+        self._writer.write_header(self._header())
+
+    def step(self) -> None:
+        """The user says that a step ends here."""
+        if self._attached:
+            self._steps.step()
+
+    def _stop(self, reason: str) -> None:
+        """An error of ours: out of the way, at once."""
+        if not self._attached:
+            return
+        self._remove_hooks()
+        self._warnings.append(reason)
+        self.say_ended(reason)
+
+    def _remove_hooks(self) -> None:
+        self._attached = False
+        self._rec.on = False
+        self._patches.undo()
+        self._host.detach()
+        self._roots.detach()
+
+    def _abandon(self) -> None:
+        """A forked child is no rank: it takes the hooks out and writes nothing."""
+        if self._attached:
+            self._remove_hooks()
+
+    def _build_hooks(self) -> None:
+        if not self._names.found:
+            self._warnings.append(
+                "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard): "
+                "steps and host events only"
+            )
+            return
+        names, rec, units = self._names, self._rec, self._units
+        states = StateHooks(rec, units, self._steps).wrappers(names)
+        collectives = CollectiveHooks(rec, units, self._groups, names)
+        light = LightHooks(rec, units, self._groups, names)
+        module = names.collectives_module
+        self._full = [
+            (names.state_class, states),
+            (names.group_class, UnitHooks(rec, units, self._memory).wrappers(names)),
+            (names.param_group_module, collectives.wrappers()),
+            (names.module_class, self._host.manual_unshard(names, units)),
+            (module, {"dist": collectives.dist(module.dist)}),
+        ]
+        self._light = [
+            (names.state_class, states),
+            (names.group_class, light.group_wrappers()),
+            (names.param_group_module, light.function_wrappers()),
+            (module, {"dist": light.dist(module.dist)}),
+        ]
+
+    def _install(self, hooks: list[tuple[Any, dict[str, Any]]]) -> None:
+        self._patches.undo()
+        for owner, wrappers in hooks:
+            for name, wrapper in wrappers.items():
+                self._patches.put(owner, name, wrapper)
+
+    # Sink, see `steps`
+
+    def turn(self, on: bool) -> None:
+        """Swap the light hooks for the full ones, or back."""
+        self._rec.on = on
+        self._install(self._full if on else self._light)
+        self._host.turn(on)
+
+    def pass_boundary(self, phase: Phase) -> None:
+        """A root's forward or backward begins or ends."""
+        self._memory.sample_pass(self._rec, phase)
+
+    def tree_known(self, root_state: Any) -> None:
+        """Describe the units that FSDP2 has just initialised."""
+        self._units.add_tree(root_state)
+        self._model.add_root(root_state)
+        self._roots.fsdp2_seen()
+        self._describe()
+
+    def root_forward(self, module: Any) -> None:
+        """A micro-batch begins."""
+        self._model.saw_root(module)
+
+    def step_recorded(self, bounds: StepBounds, rows: int) -> None:
+        """Keep a step until its device times are there; write those that are."""
+        rec = self._rec
+        self._host.count(rec)
+        timed, self._timed = self._timed, []
+        self._pending.append(
+            _Pending(
+                bounds=bounds,
+                spans=rec.spans.detach(rows),
+                memory=rec.memory.detach(),
+                counters=rec.counters.take(),
+                timed=timed,
+                names=rec.names.take_new(),
+            )
+        )
+        self._drain(wait=False)
+        self._describe()
+
+    def step_timed(self, bounds: StepBounds) -> None:
+        """Note an unrecorded step, to be written with the next recorded one."""
+        self._timed.append(bounds)
+
+    # Writing
+
+    def _drain(self, *, wait: bool) -> None:
+        if wait and self._pending and self._clock.of_device:
+            torch.cuda.synchronize()
+        while self._pending:
+            pending = self._pending[0]
+            if not wait and not self._clock.ready(pending.bounds.end.mark):
+                return
+            self._writer.write_step(self._record(pending), pending.names)
+            # One step back: spans that began in this one end in the next.
+            self._clock.release(pending.bounds.start.mark)
+            self._pending.popleft()
+        if wait and self._timed:
+            self._write_last_timed()
+
+    def _record(self, pending: _Pending) -> StepRecord:
+        bounds, resolve = pending.bounds, self._clock.resolve
+        return StepRecord(
+            step=bounds.step,
+            start_ns=tree.one_time(resolve, bounds.start.mark),
+            end_ns=tree.one_time(resolve, bounds.end.mark),
+            host_start_ns=bounds.start.host_ns,
+            host_end_ns=bounds.end.host_ns,
+            micro_batches=bounds.micro_batches,
+            tokens=bounds.tokens,
+            samples=bounds.samples,
+            recorder_ns=bounds.cost_ns,
+            complete=bounds.complete,
+            spans=spans_of(pending.spans, resolve),
+            memory=MemorySamples(
+                **(pending.memory | {"time_ns": resolve(pending.memory["time_ns"])})
+            ),
+            counters=pending.counters,
+            unrecorded=self._step_times(pending.timed),
+        )
+
+    def _step_times(self, timed: list[StepBounds]) -> StepTimes:
+        resolve = self._clock.resolve
+        return StepTimes.build(
+            len(timed),
+            step=[b.step for b in timed],
+            start_ns=[tree.one_time(resolve, b.start.mark) for b in timed],
+            end_ns=[tree.one_time(resolve, b.end.mark) for b in timed],
+        )
+
+    def _write_last_timed(self) -> None:
+        """Steps after the last recorded one hang on an empty, incomplete step."""
+        timed, self._timed = self._timed, []
+        last = timed[-1]
+        at = tree.one_time(self._clock.resolve, last.end.mark)
+        self._writer.write_step(
+            StepRecord(
+                step=last.step + 1,
+                start_ns=at,
+                end_ns=at,
+                host_start_ns=last.end.host_ns,
+                host_end_ns=last.end.host_ns,
+                micro_batches=UNKNOWN,
+                complete=False,
+                unrecorded=self._step_times(timed),
+            )
+        )
+
+    # Headers
+
+    def _describe(self) -> None:
+        """Rewrite the rank's header where the effective tree has changed."""
+        signature = self._model.signature()
+        if signature != self._signature:
+            self._signature = signature
+            self._writer.write_header(self._header())
+
+    def _header(self) -> RankHeader:
+        cuda = self._clock.of_device
+        environment = redact.environment(os.environ)
+        return RankHeader(
+            rank=self._rank,
+            world_size=self._world,
+            local_rank=int(os.environ.get("LOCAL_RANK", UNKNOWN)),
+            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", UNKNOWN)),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            device="cuda" if cuda else "cpu",
+            device_name=torch.cuda.get_device_name() if cuda else platform.processor(),
+            device_bytes=_device_bytes() if cuda else UNKNOWN,
+            clock=self._clock.name,
+            unix_minus_clock_ns=time.time_ns() - perf_counter_ns(),
+            evidence=self._evidence(),
+            units=self._model.units(),
+            groups=self._groups.specs,
+            model=self._model.spec(),
+            environment=environment,
+            ended=self._ended,
+            warnings=(*self._warnings, *self._model.warnings),
+        )
+
+    def _evidence(self) -> tuple[Evidence, ...]:
+        always = [
+            Evidence.CONFIG,
+            Evidence.STEPS,
+            Evidence.MICRO_BATCHES,
+            Evidence.SYNC_CALLS,
+            Evidence.GC,
+            Evidence.INPUT,
+            Evidence.OPTIMIZER,
+            Evidence.OPTIMIZER_CONFIG,
+            Evidence.CHECKPOINT,
+        ]
+        with_units = [
+            Evidence.UNITS,
+            Evidence.PREFETCH,
+            Evidence.STALLS,
+            Evidence.COLLECTIVES,
+            Evidence.ISSUE_TIMES,
+            Evidence.HOST,
+            Evidence.WINDOWS,
+        ]
+        found = always + (with_units if self._units.all else [])
+        if self._world > 1:
+            found.append(Evidence.RANKS)
+        if self._clock.of_device:
+            found.append(Evidence.ALLOCATOR)
+        return tuple(found)
+
+    def _write_run_header(self) -> None:
+        folder = self._plan.folder
+        if (folder / "run.json").exists():
+            return  # another rank was first
+        sampling = self._plan.sampling
+        header = RunHeader(
+            run_id=self._plan.run_id,
+            source=self._plan.source,
+            world_size=self._world,
+            device="cuda" if self._clock.of_device else "cpu",
+            command=self._plan.command,
+            started_unix_ns=time.time_ns(),
+            fsdpdoctor=__version__,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            nccl=_nccl_version(),
+            every=sampling.every if isinstance(sampling, EveryStep) else 1,
+            available=self._names.available(),
+            notes=self._plan.notes,
+        )
+        write_run_header(folder, header)
+
+
+def _place() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _clock() -> Clock:
+    if not torch.cuda.is_available():
+        return HostClock()
+    return CudaClock(
+        new_event=_new_event,
+        current_stream=torch.cuda.current_stream,
+        synchronize=torch.cuda.synchronize,
+    )
+
+
+def _torch_cuda() -> Any:
+    return torch.cuda  # parts of it have no types
+
+
+def _new_event() -> Any:
+    return _torch_cuda().Event(enable_timing=True)
+
+
+def _device_bytes() -> int:
+    return int(
+        torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    )
+
+
+def _nccl_version() -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    try:
+        return ".".join(str(part) for part in _torch_cuda().nccl.version())
+    except (RuntimeError, AttributeError):
+        return None  # built without it

@@ -1,0 +1,430 @@
+"""What is remembered of each FSDP unit between two of its hooks."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase
+
+_ATTRIBUTE = "_fsdpdoctor_unit"
+"""Where a parameter group holds its `Unit`: with the group it goes away."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Op:
+    """One unshard whose collective was issued."""
+
+    number: int
+    unit: int
+    phase: Phase
+    flags: int
+    micro_batch: int
+    by_unit: int
+    group: int
+    seq: int
+    issued_ns: int
+    size: int = UNKNOWN
+    start: int = NO_TIME
+    end: int = NO_TIME  # NO_TIME: not known yet
+    work: Any = None
+    ended_ns: list[int] = field(default_factory=list)  # by the backend's thread
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """A unit that is unsharded now."""
+
+    op: int
+    phase: Phase
+    flags: int
+    micro_batch: int
+    start: int
+    used: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """A unit's reduce-scatter or all-reduce that somebody may wait for."""
+
+    unit: int
+    kind: Kind
+    op: int
+    group: int
+    seq: int
+    size: int
+
+
+class Unit:
+    """One parameter group's state."""
+
+    __slots__ = (
+        "__weakref__",
+        "backward",
+        "bytes",
+        "checkpointed",
+        "copied_out",
+        "forward",
+        "forward_flags",
+        "group",
+        "index",
+        "issuing",
+        "pending",
+        "seen_flags",
+        "window",
+    )
+
+    def __init__(self, index: int, group: Any) -> None:
+        self.index = index
+        self.group = weakref.ref(group)
+        self.bytes = 0  # of the gathered parameters, once seen
+        self.issuing = False
+        self.pending: Op | None = None  # issued, not waited for
+        self.copied_out = NO_TIME
+        self.window: Window | None = None
+        self.forward: int | None = None
+        self.forward_flags = 0
+        self.backward: int | None = None
+        self.checkpointed = False
+        self.seen_flags: dict[str, set[bool]] = {}
+
+    def saw_flags(self, group: Any) -> None:
+        """Note how the accumulation flags stand at a post-backward."""
+        for name in ("reduce_grads", "all_reduce_grads", "reshard_after_backward"):
+            self.seen_flags.setdefault(name, set()).add(bool(getattr(group, name)))
+
+    def flag(self, name: str, group: Any) -> bool | None:
+        """How a flag acts; None where it changes between micro-batches."""
+        seen = self.seen_flags.get(name)
+        if not seen:
+            return bool(getattr(group, name))
+        return next(iter(seen)) if len(seen) == 1 else None
+
+    def forget(self) -> None:
+        """Drop what a pass left open: the pass was not recorded to its end."""
+        self.issuing = False
+        self.pending = self.window = self.forward = self.backward = None
+        self.copied_out = NO_TIME
+
+
+class Units:
+    """All units of the process, and which hook is running now."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._rec = recording
+        self.all: list[Unit] = []
+        self._of_param: dict[int, Unit] = {}
+        self._trees: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._reductions: dict[int, Reduction] = {}
+        self._forwards: list[Unit] = []  # whose forward is open, outermost first
+        self.order: list[int] = []  # as they first ran
+        self.hook: Unit | None = None
+        self.prefetch = Flag.NONE
+        self.manual = False
+        self.forward_state: Any = None
+        self.backward_state: Any = None
+        self.grad = True  # of the root forward that runs, or ran last
+        self.first = True  # no all-gather was issued in this step yet
+
+    def of(self, group: Any) -> Unit:
+        """A parameter group's unit; a new one where it is new."""
+        unit: Unit | None = getattr(group, _ATTRIBUTE, None)
+        if (
+            unit is None
+            or unit.index >= len(self.all)
+            or self.all[unit.index] is not unit
+        ):
+            unit = Unit(len(self.all), group)
+            self.all.append(unit)
+            setattr(group, _ATTRIBUTE, unit)
+            for param in group.fsdp_params:
+                self._of_param[id(param)] = unit
+        return unit
+
+    def of_params(self, params: Any) -> Unit:
+        """The unit of a list of FSDPParams."""
+        return self._of_param[id(params[0])]
+
+    def first_of(self, state: Any) -> int:
+        """The index of a state's first unit, UNKNOWN where it has none."""
+        groups = fsdp2.groups_of(state)
+        return self.of(groups[0]).index if groups else UNKNOWN
+
+    def knows_tree(self, state: Any) -> bool:
+        """Whether the state's tree was described."""
+        return state._state_ctx in self._trees
+
+    def add_tree(self, state: Any) -> None:
+        """Number a tree's units in the order of its modules."""
+        self._trees.add(state._state_ctx)
+        for one in fsdp2.all_states(state):
+            for group in fsdp2.groups_of(one):
+                self.of(group)
+
+    # What the hook that runs now means
+
+    def forward_phase(self) -> tuple[Phase, int]:
+        """The phase and flags of a forward that runs now."""
+        if fsdp2.in_backward():
+            return Phase.BACKWARD, int(Flag.RECOMPUTE)
+        return Phase.FORWARD, 0 if self.grad else int(Flag.NO_GRAD)
+
+    def phase_now(self, group: Any) -> Phase:
+        """The phase that needs an unshard issued now.
+
+        Recomputation is in FORWARD state, and it is backward that needs it.
+        """
+        if fsdp2.in_backward() or fsdp2.training_state(group) == "PRE_BACKWARD":
+            return Phase.BACKWARD
+        return Phase.FORWARD
+
+    def issuer(self) -> tuple[int, int]:
+        """Whose hook issues an unshard now, and the flags that follow from it."""
+        flags = int(self.prefetch)
+        if self.prefetch and self.hook is None:
+            # FSDPState walks its prefetch list after its groups' own hooks.
+            forward = self.prefetch == Flag.FORWARD_PREFETCH
+            state = self.forward_state if forward else self.backward_state
+            return (UNKNOWN if state is None else self.first_of(state)), flags
+        if self.hook is not None:
+            return self.hook.index, flags
+        return UNKNOWN, flags | (Flag.MANUAL if self.manual else Flag.RECOMPUTE)
+
+    def new_op(self, unit: Unit, group: Any, async_op: bool, pg: int, ns: int) -> Op:
+        """An unshard whose collective is issued now."""
+        by_unit, flags = self.issuer()
+        phase = self.phase_now(group)
+        if fsdp2.in_backward() and fsdp2.training_state(group) == "FORWARD":
+            flags |= Flag.RECOMPUTE
+        if not self.grad and phase == Phase.FORWARD:
+            flags |= Flag.NO_GRAD
+        if async_op:
+            flags |= Flag.ASYNC_OP
+        if self.first:
+            flags |= Flag.FIRST
+            self.first = False
+        rec = self._rec
+        return Op(
+            number=rec.new_op(),
+            unit=unit.index,
+            phase=phase,
+            flags=flags,
+            micro_batch=rec.micro_batch,
+            by_unit=by_unit,
+            group=pg,
+            seq=rec.new_seq(pg),
+            issued_ns=ns,
+        )
+
+    # Passes
+
+    def began(self, unit: Unit, phase: Phase) -> None:
+        """A unit's forward or backward starts: its window is used."""
+        if phase == Phase.FORWARD:
+            self._forwards.append(unit)
+            if unit.index not in self.order:
+                self.order.append(unit.index)
+        window = unit.window
+        if window is None or window.used:
+            return
+        window.used = True
+        if window.flags & Flag.MANUAL:
+            self._rec.spans.learn_use(window.op, phase, self._rec.micro_batch)
+            window.phase, window.micro_batch = phase, self._rec.micro_batch
+
+    def finished_forward(self, unit: Unit) -> None:
+        """A unit's forward has ended."""
+        if unit in self._forwards:
+            self._forwards.remove(unit)
+
+    def abort_forwards(self) -> int:
+        """End the forwards that an exception left open; how many there were."""
+        rec = self._rec
+        aborted = [unit for unit in self._forwards if unit.forward is not None]
+        for unit in reversed(aborted):
+            rec.spans.add(
+                Kind.FORWARD,
+                Lane.COMPUTE,
+                Phase.FORWARD,
+                unit.forward_flags | Flag.ABORTED | Flag.END_ESTIMATED,
+                rec.micro_batch,
+                unit.index,
+                unit.forward or 0,
+                rec.mark(),
+            )
+            unit.forward = None
+        self._forwards.clear()
+        return len(aborted)
+
+    def inside_forward(self) -> Unit | None:
+        """The innermost unit whose forward is running."""
+        return self._forwards[-1] if self._forwards else None
+
+    def recomputed(self, state: Any) -> None:
+        """A state's forward ran again in its backward."""
+        for group in fsdp2.groups_of(state):
+            self.of(group).checkpointed = True
+
+    # Windows and reductions
+
+    def close_window(self, unit: Unit, end: int, flags: int = 0) -> None:
+        """The unit's parameters are freed."""
+        window, unit.window = unit.window, None
+        self._rec.live_bytes -= unit.bytes
+        if window is None:
+            return
+        self._add_window(
+            unit, window, end, flags | (0 if window.used else Flag.NEVER_USED)
+        )
+
+    def cut_windows(self, at: int) -> None:
+        """End every window at a step's end, and begin it anew in the next."""
+        for unit in self.all:
+            window = unit.window
+            if window is not None:
+                self._add_window(unit, window, at, int(Flag.END_ESTIMATED))
+                window.start, window.micro_batch = at, UNKNOWN
+
+    def _add_window(self, unit: Unit, window: Window, end: int, flags: int) -> None:
+        self._rec.spans.add(
+            Kind.UNSHARDED,
+            Lane.UNSHARDED,
+            window.phase,
+            window.flags | flags,
+            window.micro_batch,
+            unit.index,
+            window.start,
+            end,
+            op=window.op,
+            size=unit.bytes or UNKNOWN,
+        )
+
+    def resume(self, at: int) -> None:
+        """Recording starts: see which units are unsharded already."""
+        self._rec.live_bytes = 0
+        self._forwards.clear()
+        self._reductions.clear()
+        self.hook, self.prefetch, self.manual = None, Flag.NONE, False
+        for unit in self.all:
+            unit.forget()
+            group = unit.group()
+            if group is None or not fsdp2.is_unsharded(group):
+                continue
+            unit.bytes = unit.bytes or fsdp2.unsharded_bytes(group)
+            self._rec.live_bytes += unit.bytes
+            unit.window = Window(
+                op=self._rec.new_op(),
+                phase=Phase.OTHER,
+                flags=0,
+                micro_batch=UNKNOWN,
+                start=at,
+            )
+
+    def remember(self, event: Any, reduction: Reduction) -> None:
+        """What it is that an event stands for."""
+        if event is not None:
+            self._reductions[id(event)] = reduction
+
+    def reduction_of(self, event: Any) -> Reduction | None:
+        """What an event stands for."""
+        return self._reductions.get(id(event))
+
+    def forget_reductions(self) -> None:
+        """Backward is over: nobody waits for its events any more."""
+        self._reductions.clear()
+
+    def waited(
+        self, reduction: Reduction | None, unit: Unit, start: int, end: int
+    ) -> None:
+        """Compute waited for a reduction."""
+        kind = reduction.kind if reduction else Kind.REDUCE_SCATTER
+        self._rec.spans.add(
+            Kind.ALL_REDUCE_WAIT
+            if kind == Kind.ALL_REDUCE
+            else Kind.REDUCE_SCATTER_WAIT,
+            Lane.COMPUTE,
+            Phase.BACKWARD,
+            0,
+            self._rec.micro_batch,
+            reduction.unit if reduction else UNKNOWN,
+            start,
+            end,
+            op=reduction.op if reduction else UNKNOWN,
+            by_unit=unit.index,
+            group=reduction.group if reduction else UNKNOWN,
+            seq=reduction.seq if reduction else UNKNOWN,
+        )
+
+    # Collectives that were issued
+
+    def gathered(self, op: Op, more: int = 0) -> None:
+        """Add the all-gather of an op whose start and end are known."""
+        self._rec.spans.add(
+            Kind.ALL_GATHER,
+            Lane.ALL_GATHER,
+            op.phase,
+            op.flags | more,
+            op.micro_batch,
+            op.unit,
+            op.start,
+            op.end,
+            op=op.number,
+            by_unit=op.by_unit,
+            issued=op.issued_ns,
+            size=op.size,
+            group=op.group,
+            seq=op.seq,
+        )
+
+    def gather_waited(self, op: Op, start: int, end: int, more: int = 0) -> None:
+        """Add the time that compute stood still for an all-gather."""
+        self._rec.spans.add(
+            Kind.ALL_GATHER_WAIT,
+            Lane.COMPUTE,
+            op.phase,
+            op.flags | more,
+            op.micro_batch,
+            op.unit,
+            start,
+            end,
+            op=op.number,
+            by_unit=op.by_unit,
+            issued=op.issued_ns,
+            size=op.size,
+            group=op.group,
+            seq=op.seq,
+        )
+
+    def never_used(self, op: Op, waited_from: int, waited_to: int) -> None:
+        """An unshard was issued and nobody used it: FSDP2 waits and drops it."""
+        self._rec.spans.learn_flag(op.number, Flag.NEVER_USED)
+        if op.end == NO_TIME:
+            self.end_of(op, waited_from, waited_to)
+
+    def end_of(self, op: Op, waited_from: int, waited_to: int) -> None:
+        """Add an asynchronous all-gather once somebody has waited for it.
+
+        The backend's thread notes the true end where it can; a modelled wire
+        knows it. Else the end is at latest the end of the wait.
+        """
+        modelled = getattr(op.work, "fsdpdoctor_end_ns", None)
+        if modelled is not None:
+            op.end = int(modelled)
+        elif op.ended_ns:
+            op.end = op.ended_ns[0]
+        estimated = 0
+        if op.end == NO_TIME:
+            op.end = waited_to
+            estimated = int(Flag.END_ESTIMATED)
+        op.work = None
+        self.gathered(op, estimated)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """The bytes that a dense tensor's elements take."""
+    return tensor.numel() * tensor.element_size()
