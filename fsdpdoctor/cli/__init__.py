@@ -15,12 +15,23 @@ import click
 from fsdpdoctor import __version__
 from fsdpdoctor.errors import FsdpDoctorError
 
-COMMANDS: dict[str, str] = {"run": "fsdpdoctor.cli.run"}
+COMMANDS: dict[str, str] = {
+    "run": "fsdpdoctor.cli.run",
+    "analyze": "fsdpdoctor.cli.analyze",
+    "report": "fsdpdoctor.cli.report",
+    "compare": "fsdpdoctor.cli.compare",
+}
 """Command name to the module that holds `command`, in the order of `--help`.
 
 A module is imported when its command is used, so that `run` starts fast and no
 command needs another's packages.
 """
+
+
+def _keep_lines(command: click.Command) -> click.Command:
+    r"""Turn the `\b` of a raw docstring into the mark that keeps a help's lines."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    return command
 
 
 class _Commands(click.Group):
@@ -33,7 +44,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
-        return command
+        return _keep_lines(command)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -57,3 +68,6 @@ def main() -> None:
     fsdpdoctor run --nproc-per-node 8 train.py        record a run
     fsdpdoctor analyze fsdpdoctor-runs/latest         diagnose a run or traces
     """
+
+
+_keep_lines(main)

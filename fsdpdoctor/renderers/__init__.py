@@ -1,1 +1,16 @@
-"""renderers."""
+"""Renderers: a Report becomes text. RENDERERS names them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fsdpdoctor.renderers import html, json, markdown, text
+from fsdpdoctor.report.value import Report
+
+RENDERERS: Mapping[str, Callable[[Report], str]] = {
+    "text": text.render,
+    "json": json.render,
+    "markdown": markdown.render,
+    "html": html.render,
+}
+"""Format name to its renderer."""

@@ -1,0 +1,71 @@
+"""Prints a report in a format, to a file or to stdout."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.renderers import RENDERERS
+from fsdpdoctor.renderers.text import show
+from fsdpdoctor.report import Report
+
+FORMAT_OF_SUFFIX = {".json": "json", ".md": "markdown", ".html": "html", ".htm": "html"}
+"""What `--out` says where `--format` does not."""
+
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(list(RENDERERS)),
+    help="How to print it. Default: text, or what the name of --out says.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Short for --format json."
+)
+out_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of the terminal.",
+)
+jobs_option = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes to read ranks with. Default: one per core where it pays.",
+)
+
+
+def print_report(
+    report: Report, format_: str | None, *, as_json: bool, out: Path | None
+) -> None:
+    """Write a report where and how the options say."""
+    chosen = "json" if as_json else format_
+    if chosen is None:
+        suffix = out.suffix.lower() if out is not None else ""
+        chosen = FORMAT_OF_SUFFIX.get(suffix, "text")
+    if out is not None:
+        write_file(out, RENDERERS[chosen](report))
+    elif chosen == "text":
+        never_fail_to_encode()
+        show(report, Console(highlight=False, markup=False, emoji=False))
+    else:
+        never_fail_to_encode()
+        click.echo(RENDERERS[chosen](report), nl=False)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a whole file, and say so on stderr."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise FsdpDoctorError(f"cannot write {path}: {error.strerror}") from None
+    click.echo(f"wrote {path}", err=True)
+
+
+def never_fail_to_encode() -> None:
+    """A terminal that lacks a character gets its escape, not a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

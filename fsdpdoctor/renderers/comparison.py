@@ -1,0 +1,76 @@
+"""A comparison on the terminal: settings, then figures, one line each."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from fsdpdoctor.comparison import Comparison, Difference, Scalar
+from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
+from fsdpdoctor.renderers.words import shorten, unit_name, visible
+
+MOST_LINES = 40
+"""Differences shown of each sort; --json has them all."""
+
+UNIT_WIDTH = 24
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Print what differs from A to B."""
+    _print(console, _headline(comparison), "bold")
+    _print(console, f"A: {visible(comparison.a)}", "dim")
+    _print(console, f"B: {visible(comparison.b)}", "dim")
+    for title, kinds in (
+        ("Settings (A, B)", ("setting",)),
+        ("Counts and bytes per unit (A, B)", ("count", "bytes")),
+        ("Times per step (A, B, change, noise)", ("time",)),
+    ):
+        rows = [d for d in comparison.differences if d.kind in kinds]
+        if not rows:
+            continue
+        console.print()
+        _print(console, title, "bold")
+        for row in rows[:MOST_LINES]:
+            _print(console, f"  {_line(row)}")
+        if len(rows) > MOST_LINES:
+            _print(console, f"  and {len(rows) - MOST_LINES} more, see --json", "dim")
+    for reason in comparison.not_compared:
+        console.print()
+        _print(console, f"not compared: {visible(reason)}", "yellow")
+
+
+def _print(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _headline(comparison: Comparison) -> str:
+    a, b = comparison.step_time_ns
+    if a is None or b is None:
+        return "step time not measured in both runs"
+    steps = [d for d in comparison.differences if d.figure == "step_time_ns"]
+    verdict = "no difference beyond noise"
+    if steps:
+        verdict = f"{percent(abs(b - a) / a)} {'slower' if b > a else 'faster'}"
+    elif not comparison.differences:
+        verdict = "nothing differs"
+    return f"step {ms(a)} to {ms(b)}: {verdict}"
+
+
+def _line(row: Difference) -> str:
+    unit = "" if row.unit is None else f"{shorten(unit_name(row.unit), UNIT_WIDTH)}  "
+    name = f"{unit}{visible(row.figure)}"
+    line = f"{name:<52} {_value(row.kind, row.a)}, {_value(row.kind, row.b)}"
+    if row.kind == "time" and row.change is not None and row.noise is not None:
+        sign = "+" if row.change > 0 else "-"
+        line += f", {sign}{ms(abs(row.change))}, {ms(row.noise)}"
+    return line
+
+
+def _value(kind: str, value: Scalar) -> str:
+    if value is None:
+        return NOT_MEASURED if kind != "setting" else "not set"
+    if isinstance(value, str | bool):
+        return visible(str(value))
+    if kind == "time":
+        return ms(value)
+    return size(value) if kind == "bytes" else f"{value:g}"

@@ -1,0 +1,254 @@
+"""The tables of a report, as words with a share for a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fsdpdoctor.quantities import ms, percent, size
+from fsdpdoctor.renderers.words import counted, unit_name, visible
+from fsdpdoctor.report.value import CollectiveRow, PhaseCounts, RankRow, UnitRow
+
+ABSENT = "-"
+"""In a cell whose value the source cannot know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column; those of lower `keep` go first where there is no room."""
+
+    title: str
+    hint: str
+    left: bool = False
+    keep: int = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What stands in a cell."""
+
+    text: str
+    share: float | None = None  # of the column's largest
+    alert: bool = False
+    weight: float = 0.0  # what rows are ranked by where not all are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns and rows; `noun` is what a row is."""
+
+    title: str
+    noun: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str | None = None  # what the titles are short for
+
+    def heaviest(self, limit: int) -> tuple[tuple[Cell, ...], ...]:
+        """At most `limit` rows, those that weigh most, in the table's order."""
+        order = sorted(range(len(self.rows)), key=lambda at: -self._weight(at))
+        return tuple(self.rows[at] for at in sorted(order[:limit]))
+
+    def _weight(self, row: int) -> float:
+        return sum(cell.weight for cell in self.rows[row])
+
+
+def _time(ns: int | None, largest: int) -> Cell:
+    """Milliseconds, without the unit: the column's title says it."""
+    if ns is None:
+        return Cell(text=ABSENT)
+    share = ns / largest if largest else 0.0
+    return Cell(text=ms(ns).removesuffix(" ms") if ns else "0", share=share, weight=0.0)
+
+
+def _bytes(value: int | None) -> Cell:
+    return Cell(text=ABSENT if value is None else size(value))
+
+
+def _largest(values: Sequence[int | None]) -> int:
+    return max((value for value in values if value is not None), default=0)
+
+
+_UNIT_NOTE = (
+    "gathers and RS (reduce-scatters) per micro-batch, gathers as forward+backward "
+    "(expected, where it differs); exp: exposed, unsh: unshard window, ms per step"
+)
+
+_UNIT_COLUMNS = (
+    Column(title="unit", hint="FSDP unit: one fully_shard call", left=True),
+    Column(
+        title="gathers",
+        hint="all-gathers per micro-batch, forward + backward; expected in brackets "
+        "where it differs",
+    ),
+    Column(title="RS", hint="reduce-scatters per micro-batch", keep=5),
+    Column(title="gather", hint="bytes of one all-gather", keep=6),
+    Column(title="exp fwd", hint="exposed in forward, ms per step"),
+    Column(title="exp bwd", hint="exposed in backward, ms per step"),
+    Column(title="fwd ms", hint="own forward compute, ms per step"),
+    Column(title="bwd ms", hint="own backward compute, ms per step"),
+    Column(title="unsh ms", hint="time inside unshard windows, ms per step", keep=3),
+    Column(title="peak", hint="most device memory allocated while it ran", keep=4),
+)
+
+
+def unit_table(rows: Sequence[UnitRow]) -> Table | None:
+    """Counts against expected, bytes, exposed time, compute, window and peak."""
+    if not rows:
+        return None
+    exposed = _largest([t for r in rows for t in _phases(r)])
+    compute = _largest([t for r in rows for t in (r.forward_ns, r.backward_ns)])
+    window = _largest([r.unsharded_ns for r in rows])
+    cells = []
+    for row in rows:
+        forward, backward = _phases(row)
+        weight = float((forward or 0) + (backward or 0))
+        cells.append(
+            (
+                Cell(text=unit_name(row.unit), weight=weight),
+                _gathers(row.all_gathers, row.expected_all_gathers),
+                _count(row.reduce_scatters),
+                _bytes(row.all_gather_bytes),
+                _time(forward, exposed),
+                _time(backward, exposed),
+                _time(row.forward_ns, compute),
+                _time(row.backward_ns, compute),
+                _time(row.unsharded_ns, window),
+                _bytes(row.peak_bytes),
+            )
+        )
+    table = Table(
+        title="Units",
+        noun="unit",
+        columns=_UNIT_COLUMNS,
+        rows=tuple(cells),
+        note=_UNIT_NOTE,
+    )
+    return _without_empty(table)
+
+
+def _phases(row: UnitRow) -> tuple[int | None, int | None]:
+    return row.exposed_ns.forward, row.exposed_ns.backward
+
+
+def _gathers(found: PhaseCounts, expected: PhaseCounts) -> Cell:
+    if found.forward is None or found.backward is None:
+        return Cell(text=ABSENT)
+    text = f"{counted(found.forward)}+{counted(found.backward)}"
+    if expected.forward is None or expected.backward is None or found == expected:
+        return Cell(text=text)
+    asked = f"{counted(expected.forward)}+{counted(expected.backward)}"
+    return Cell(text=f"{text} ({asked})", alert=asked != text)
+
+
+def _count(value: float | None) -> Cell:
+    return Cell(text=ABSENT if value is None else counted(value))
+
+
+def _without_empty(table: Table) -> Table:
+    """Columns that no row knows anything of are left out."""
+    used = [
+        at
+        for at in range(len(table.columns))
+        if any(row[at].text != ABSENT for row in table.rows)
+    ]
+    return Table(
+        title=table.title,
+        noun=table.noun,
+        columns=tuple(table.columns[at] for at in used),
+        rows=tuple(tuple(row[at] for at in used) for row in table.rows),
+        note=table.note,
+    )
+
+
+_COLLECTIVE_COLUMNS = (
+    Column(title="collective", hint="kind of collective", left=True),
+    Column(title="group", hint="process group, and its size", left=True, keep=5),
+    Column(title="bytes", hint="of its large side: a gather's output"),
+    Column(title="count", hint="in the judged steps, of all ranks", keep=6),
+    Column(title="median ms", hint="from this rank's start to the end"),
+    Column(title="wire ms", hint="median from the last rank's arrival to the end"),
+    Column(title="busbw GB/s", hint="bus bandwidth on the wire, or over the median"),
+)
+
+
+def collective_table(rows: Sequence[CollectiveRow]) -> Table | None:
+    """Every group, kind and size, with its time and bandwidth."""
+    if not rows:
+        return None
+    slowest = _largest([row.median_ns for row in rows])
+    cells = []
+    for row in rows:
+        total = float(row.count * (row.median_ns or 0))
+        known = row.wire_busbw_gbps is not None
+        bandwidth = row.wire_busbw_gbps if known else row.busbw_gbps
+        cells.append(
+            (
+                Cell(text=row.kind.replace("_", "-"), weight=total),
+                Cell(text=_group(row)),
+                _bytes(row.bytes),
+                Cell(text=f"{row.count:,}"),
+                _time(row.median_ns, slowest),
+                _time(row.median_wire_ns, slowest),
+                Cell(text=ABSENT if bandwidth is None else f"{bandwidth:.3g}"),
+            )
+        )
+    table = Table(
+        title="Collectives",
+        noun="size",
+        columns=_COLLECTIVE_COLUMNS,
+        rows=tuple(cells),
+    )
+    return _without_empty(table)
+
+
+def _group(row: CollectiveRow) -> str:
+    name = row.role or row.group
+    if name is None:
+        return ABSENT
+    return f"{visible(name)} ({row.group_size})" if row.group_size else visible(name)
+
+
+_RANK_COLUMNS = (
+    Column(title="rank", hint="global rank"),
+    Column(title="step ms", hint="median step"),
+    Column(title="exposed ms", hint="per step"),
+    Column(title="overlap", hint="share of communication under compute", keep=6),
+    Column(title="waits ms", hint="in collectives for the last rank, per step"),
+    Column(title="makes wait ms", hint="all other ranks together, per step", keep=7),
+    Column(title="last", hint="collectives of the judged steps it was last to"),
+    Column(title="clock off", hint="against the first rank, ms", keep=3),
+    Column(title="host", hint="where it ran", left=True, keep=2),
+)
+
+
+def rank_table(rows: Sequence[RankRow]) -> Table:
+    """Each rank's step, exposure, waiting and lateness."""
+    step = _largest([row.step_ns for row in rows])
+    exposed = _largest([row.exposed_ns_per_step for row in rows])
+    caused = _largest([row.wait_caused_ns_per_step for row in rows])
+    waits = _largest([row.wait_ns_per_step for row in rows])
+    several_hosts = len({row.host for row in rows}) > 1
+    cells = []
+    for row in rows:
+        share = row.overlap_share
+        offset = row.clock_offset_ns
+        cells.append(
+            (
+                Cell(
+                    text=str(row.rank),
+                    weight=float(row.wait_caused_ns_per_step or 0),
+                ),
+                _time(row.step_ns, step),
+                _time(row.exposed_ns_per_step, exposed),
+                Cell(text=ABSENT if share is None else percent(share), share=share),
+                _time(row.wait_ns_per_step, waits),
+                _time(row.wait_caused_ns_per_step, caused),
+                Cell(
+                    text=ABSENT if row.last_arrivals is None else str(row.last_arrivals)
+                ),
+                Cell(text=ABSENT if not offset else ms(offset).removesuffix(" ms")),
+                Cell(text=visible(row.host) if row.host and several_hosts else ABSENT),
+            )
+        )
+    table = Table(title="Ranks", noun="rank", columns=_RANK_COLUMNS, rows=tuple(cells))
+    return _without_empty(table)

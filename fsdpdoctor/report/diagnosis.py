@@ -1,0 +1,136 @@
+"""diagnose(run): measures, findings and facts, put into one Report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.detectors import judge_all
+from fsdpdoctor.finding import Finding, NotJudged
+from fsdpdoctor.measures import Measures, measure
+from fsdpdoctor.report.rows import collective_rows, rank_rows
+from fsdpdoctor.report.state import health, recorder_cost, run_facts
+from fsdpdoctor.report.units import unit_rows
+from fsdpdoctor.report.value import (
+    ByCause,
+    Exposed,
+    FindingRow,
+    OverlapShare,
+    Report,
+    SeverityName,
+    StepTime,
+)
+from fsdpdoctor.run import Run
+from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.timeline import COLLECTIVE_KINDS
+
+_SEVERITIES: tuple[SeverityName, ...] = ("info", "warning", "critical")
+
+
+def diagnose(
+    run: Run,
+    executor: Executor | None = None,
+    on_rank: Callable[[int], None] = lambda rank: None,
+) -> Report:
+    """Measure a run, judge it, and say all of it. Arguments as for `measure`."""
+    return report_of(measure(run, executor, on_rank))
+
+
+def report_of(m: Measures) -> Report:
+    """What is said of a measured run."""
+    findings, not_judged = judge_all(m)
+    return report_from(m, findings, not_judged)
+
+
+def report_from(
+    m: Measures, findings: Sequence[Finding], not_judged: Sequence[NotJudged]
+) -> Report:
+    """The same, from findings that are already there."""
+    return Report(
+        run=run_facts(m),
+        step_time_ns=_step_time(m),
+        exposed_ns_per_step=_exposed(m),
+        overlap_share=OverlapShare(
+            all_gather=m.overlap("all_gather").share,
+            reduce_scatter=m.overlap("reduce_scatter").share,
+            all_reduce=m.overlap("all_reduce").share,
+            all=m.overlap("all").share,
+        ),
+        budget_ns_per_step=m.budget_ns_per_step(),
+        units=unit_rows(m),
+        collectives=collective_rows(m),
+        ranks=rank_rows(m),
+        findings=tuple(_finding_row(finding) for finding in findings),
+        not_judged=tuple(not_judged),
+        health=health(m),
+        recorder=recorder_cost(m),
+    )
+
+
+def _step_time(m: Measures) -> StepTime:
+    if not len(m.step_ns):
+        return StepTime(median=None, p95=None, mean=None)
+    return StepTime(
+        median=m.median_step_ns,
+        p95=int(np.percentile(m.step_ns, 95)),
+        mean=int(m.step_ns.sum()) // len(m.step_ns),
+    )
+
+
+def _exposed(m: Measures) -> Exposed:
+    """Every sum is over the same whole cells, so that they agree to the nanosecond."""
+    cells = {
+        kind: {cause: m.exposed_ns_per_step(kind, cause) for cause in CAUSES}
+        for kind in COLLECTIVE_KINDS
+    }
+    by_kind = {kind: _sum(list(cells[kind].values())) for kind in COLLECTIVE_KINDS}
+    return Exposed(
+        total=_sum(list(by_kind.values())),
+        all_gather=by_kind[Kind.ALL_GATHER],
+        reduce_scatter=by_kind[Kind.REDUCE_SCATTER],
+        all_reduce=by_kind[Kind.ALL_REDUCE],
+        by_cause=_by_cause(
+            m,
+            {c: _sum([cells[k][c] for k in COLLECTIVE_KINDS]) for c in CAUSES},
+        ),
+        by_kind_and_cause={
+            kind.name.lower(): _by_cause(m, cells[kind]) for kind in COLLECTIVE_KINDS
+        },
+    )
+
+
+def _sum(parts: Sequence[int | None]) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _by_cause(m: Measures, ns: dict[str, int | None]) -> ByCause:
+    issued = Evidence.ISSUE_TIMES in m.evidence
+    return ByCause(
+        host_late=ns["host_late"] if issued else None,
+        queued=ns["queued"] if issued else None,
+        straggler=ns["straggler"] if Evidence.RANKS in m.evidence else None,
+        wire=ns["wire"],
+        tail=ns["tail"],
+    )
+
+
+def _finding_row(finding: Finding) -> FindingRow:
+    return FindingRow(
+        code=finding.code,
+        name=finding.name,
+        severity=_SEVERITIES[finding.severity],
+        confidence=finding.confidence.value,
+        units=finding.units,
+        phase=finding.phase,
+        ranks=finding.ranks,
+        cost_ns_per_step=finding.cost_ns_per_step,
+        cost_bytes=finding.cost_bytes,
+        summary=finding.summary,
+        evidence=dict(finding.evidence),
+        advice=finding.advice,
+        places=finding.places,
+    )

@@ -1,0 +1,231 @@
+"""The report's rows per unit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.rank_measures import RankMeasures
+from fsdpdoctor.report.value import (
+    KindTimes,
+    PhaseCounts,
+    PhaseTimes,
+    UnitRow,
+    UnitSettings,
+)
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, UnitSpec
+from fsdpdoctor.timeline import COLLECTIVE_KINDS
+
+UnitKey = tuple[int, str]
+"""A unit across ranks, whose own lists may differ (FD406): its tree and its FQN."""
+
+_PHASES = (Phase.FORWARD, Phase.BACKWARD)
+
+_UNIT_SUMS = (
+    "all_gathers",
+    "reduce_scatters",
+    "all_reduces",
+    "compute_ns",
+    "recompute_ns",
+)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """One unit's totals over all ranks and judged steps, in the making."""
+
+    times: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    expected: dict[int, int] = field(default_factory=dict)
+    exposed: dict[tuple[int, int], int] = field(
+        default_factory=lambda: defaultdict(int)
+    )
+    sizes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    window_ns: int = 0
+    peak_bytes: int = UNKNOWN
+
+
+def unit_rows(m: Measures) -> tuple[UnitRow, ...]:
+    """Every unit of the run, in the order of the ranks' lists."""
+    specs: dict[UnitKey, tuple[UnitSpec, RankMeasures]] = {}
+    sums: dict[UnitKey, _Sums] = defaultdict(_Sums)
+    for rank in m.ranks:
+        keys = [(unit.tree, unit.fqn) for unit in rank.units]
+        for key, unit in zip(keys, rank.units, strict=True):
+            specs.setdefault(key, (unit, rank))
+        _add_rank(rank, keys, sums)
+    per = _Denominators.of(m)
+    return tuple(
+        _row(unit, rank, sums[key], per) for key, (unit, rank) in specs.items()
+    )
+
+
+def _add_rank(
+    rank: RankMeasures, keys: Sequence[UnitKey], sums: dict[UnitKey, _Sums]
+) -> None:
+    times = rank.unit_times.rows(rank.in_judged(rank.unit_times.step))
+    for phase in (Phase.OTHER, *_PHASES):
+        here = times.rows(times.phase == phase)
+        for name in _UNIT_SUMS:
+            for unit, total in _sum_by(here.unit, getattr(here, name)):
+                sums[keys[unit]].times[name, phase] += total
+        known = here.rows(here.expected_all_gathers != UNKNOWN)
+        for unit, total in _sum_by(known.unit, known.expected_all_gathers):
+            expected = sums[keys[unit]].expected
+            expected[phase] = expected.get(phase, 0) + total
+    for unit, peak in zip(times.unit, times.peak_bytes, strict=True):
+        mine = sums[keys[int(unit)]]
+        mine.peak_bytes = max(mine.peak_bytes, int(peak))
+    stalls = rank.stalls.rows(
+        rank.in_judged(rank.stalls.step) & (rank.stalls.unit != UNKNOWN)
+    )
+    for kind in COLLECTIVE_KINDS:
+        for phase in (Phase.OTHER, *_PHASES):
+            rows = stalls.rows((stalls.kind == kind) & (stalls.phase == phase))
+            for unit, total in _sum_by(rows.unit, rows.duration_ns):
+                sums[keys[unit]].exposed[kind, phase] += total
+    windows = rank.windows.rows(rank.in_judged(rank.windows.step))
+    for unit, total in _sum_by(windows.unit, windows.end_ns - windows.start_ns):
+        sums[keys[unit]].window_ns += total
+    moved = rank.collectives.rows(
+        rank.in_judged(rank.collectives.step) & (rank.collectives.bytes != UNKNOWN)
+    )
+    for unit, kind, size in zip(moved.unit, moved.kind, moved.bytes, strict=True):
+        if unit != UNKNOWN:
+            sums[keys[int(unit)]].sizes[int(kind)].append(int(size))
+
+
+def _sum_by(unit: npt.NDArray[np.int32], amount: Int64s) -> Iterator[tuple[int, int]]:
+    """Total amount of each unit that has a row."""
+    known = unit != UNKNOWN
+    units, at = np.unique(unit[known], return_inverse=True)
+    totals = np.zeros(len(units), dtype=np.int64)
+    np.add.at(totals, at, amount[known])
+    yield from zip(units.tolist(), totals.tolist(), strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Denominators:
+    """What totals are divided by, and which totals mean something."""
+
+    steps: int
+    micro_batches: int | None  # None: not known
+    evidence: frozenset[Evidence]
+    stalls_known: bool
+
+    @classmethod
+    def of(cls, m: Measures) -> _Denominators:
+        return cls(
+            steps=len(m.step_ns),
+            micro_batches=micro_batches(m),
+            evidence=m.evidence,
+            stalls_known=m.stalls_known,
+        )
+
+    def time(self, total: int, known: bool = True) -> int | None:
+        return round(total / self.steps) if known and self.steps else None
+
+    def count(self, total: int | None) -> float | None:
+        if total is None or not self.micro_batches:
+            return None
+        return total / self.micro_batches
+
+
+def micro_batches(m: Measures) -> int | None:
+    """Of the judged steps of all ranks; None where one of them is not known."""
+    counts = [rank.steps.micro_batches[rank.judged] for rank in m.ranks]
+    every = np.concatenate(counts) if counts else np.empty(0, dtype=np.int64)
+    if not len(every) or (every == UNKNOWN).any():
+        return None
+    return int(every.sum())
+
+
+def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> UnitRow:
+    computed = bool(per.evidence & {Evidence.STALLS, Evidence.KERNELS})
+    forward, backward = _PHASES
+    return UnitRow(
+        unit=unit.fqn,
+        all_gathers=PhaseCounts(
+            forward=per.count(s.times["all_gathers", forward]),
+            backward=per.count(s.times["all_gathers", backward]),
+        ),
+        expected_all_gathers=PhaseCounts(
+            forward=per.count(_expected(s, forward)),
+            backward=per.count(_expected(s, backward)),
+        ),
+        reduce_scatters=per.count(_over_phases(s, "reduce_scatters")),
+        all_reduces=per.count(_over_phases(s, "all_reduces")),
+        all_gather_bytes=_typical(s.sizes[Kind.ALL_GATHER]),
+        reduce_scatter_bytes=_typical(s.sizes[Kind.REDUCE_SCATTER]),
+        exposed_ns=PhaseTimes(
+            **{
+                phase.name.lower(): per.time(
+                    sum(s.exposed[kind, phase] for kind in COLLECTIVE_KINDS),
+                    per.stalls_known,
+                )
+                for phase in _PHASES
+            }
+        ),
+        exposed_ns_by_kind=KindTimes(
+            **{
+                kind.name.lower(): per.time(
+                    sum(ns for (k, _), ns in s.exposed.items() if k == kind),
+                    per.stalls_known,
+                )
+                for kind in COLLECTIVE_KINDS
+            }
+        ),
+        forward_ns=per.time(s.times["compute_ns", forward], computed),
+        backward_ns=per.time(s.times["compute_ns", backward], computed),
+        recompute_ns=per.time(_over_phases(s, "recompute_ns"), computed),
+        peak_bytes=None if s.peak_bytes == UNKNOWN else s.peak_bytes,
+        unsharded_ns=per.time(s.window_ns, Evidence.WINDOWS in per.evidence),
+        module_class=unit.module_class,
+        numel=_known(unit.numel),
+        settings=_settings(unit, rank),
+    )
+
+
+def _expected(s: _Sums, phase: Phase) -> int | None:
+    """A phase without a row, of a unit whose policy is known, expects nothing."""
+    return s.expected.get(phase, 0) if s.expected else None
+
+
+def _over_phases(s: _Sums, name: str) -> int:
+    return sum(total for (n, _), total in s.times.items() if n == name)
+
+
+def _typical(sizes: Sequence[int]) -> int | None:
+    """The median size, one that did occur."""
+    return sorted(sizes)[len(sizes) // 2] if sizes else None
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def _settings(unit: UnitSpec, rank: RankMeasures) -> UnitSettings:
+    groups = rank.header.groups
+    shard = groups[unit.shard_group] if unit.shard_group != UNKNOWN else None
+    return UnitSettings(
+        reshard_after_forward=unit.reshard_after_forward,
+        param_dtype=unit.param_dtype,
+        reduce_dtype=unit.reduce_dtype,
+        stored_dtype=unit.orig_dtype,
+        offload=unit.offload,
+        mesh=unit.mesh,
+        shard_size=shard.size if shard is not None else None,
+        forward_prefetch=_names(unit.forward_prefetch, rank),
+        backward_prefetch=_names(unit.backward_prefetch, rank),
+    )
+
+
+def _names(units: tuple[int, ...] | None, rank: RankMeasures) -> tuple[str, ...] | None:
+    if units is None:
+        return None
+    return tuple(rank.unit_name(unit) or "?" for unit in units)

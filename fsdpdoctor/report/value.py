@@ -1,0 +1,310 @@
+"""Report: all that is said of a run, and its JSON.
+
+The fields are the JSON contract: names, order and meaning stand until
+`REPORT_VERSION` rises. None (null) is what the source cannot know; 0 was measured.
+
+Times are whole nanoseconds. A time "per step" is the mean over the judged steps of
+all ranks, so that parts add up. Counts are per micro-batch and unit. Bytes of a
+collective are those of its large side: a gather's output, a reduce-scatter's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from fsdpdoctor.errors import InputError, NewerFormatError
+from fsdpdoctor.finding import Advice, NotJudged, Place
+
+REPORT_VERSION = 1
+"""Of the JSON. It rises when a field changes its meaning or goes."""
+
+SeverityName = Literal["critical", "warning", "info"]
+ConfidenceName = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What was run, and how."""
+
+    source: str
+    world_size: int
+    device: str
+    torch: str | None
+    steps: tuple[int, int] | None  # first and last judged one
+    run_id: str
+    ranks: int  # of the job, how many left a record
+    hosts: int | None
+    device_name: str | None
+    python: str | None
+    nccl: str | None
+    fsdpdoctor: str | None  # that recorded or imported it
+    command: tuple[str, ...]
+    started_unix_ns: int | None
+    every: int
+    wrapper: str | None  # "fsdp2", "fsdp1", "ddp", "none"
+    model_class: str | None
+    numel: int | None  # of the whole model
+    micro_batches: float | None  # per step
+    tokens: float | None  # per step, of one rank
+    samples: float | None
+    configuration: Mapping[str, object]  # what a fair comparison needs to be equal
+    applied: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """How long a judged step took."""
+
+    median: int | None
+    p95: int | None
+    mean: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByCause:
+    """Exposed time by what it waited for; see `causes`."""
+
+    host_late: int | None  # None: it is not known when collectives were issued
+    queued: int | None
+    straggler: int | None  # None: ranks could not be matched; `wire` then holds it
+    wire: int | None
+    tail: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Time per step in which compute stood still for a collective."""
+
+    total: int | None
+    all_gather: int | None
+    reduce_scatter: int | None
+    all_reduce: int | None
+    by_cause: ByCause
+    by_kind_and_cause: Mapping[str, ByCause]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlapShare:
+    """Part of each kind's time that ran while compute did."""
+
+    all_gather: float | None
+    reduce_scatter: float | None
+    all_reduce: float | None
+    all: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCounts:
+    """Per micro-batch, by the phase that needs it."""
+
+    forward: float | None
+    backward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Nanoseconds per step."""
+
+    forward: int | None
+    backward: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTimes:
+    """Nanoseconds per step by the collective's kind."""
+
+    all_gather: int | None
+    reduce_scatter: int | None
+    all_reduce: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSettings:
+    """What `fully_shard` and the calls after it set, as it acts."""
+
+    reshard_after_forward: bool | int | None
+    param_dtype: str | None  # None: the stored one
+    reduce_dtype: str | None
+    stored_dtype: str | None
+    offload: str | None
+    mesh: str | None
+    shard_size: int | None
+    forward_prefetch: tuple[str, ...] | None  # None: not known
+    backward_prefetch: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRow:
+    """One FSDP unit. Times are own time, per step."""
+
+    unit: str
+    all_gathers: PhaseCounts
+    expected_all_gathers: PhaseCounts
+    reduce_scatters: float | None
+    all_reduces: float | None
+    all_gather_bytes: int | None  # of one
+    reduce_scatter_bytes: int | None
+    exposed_ns: PhaseTimes
+    exposed_ns_by_kind: KindTimes
+    forward_ns: int | None  # compute of its own, children and stalls left out
+    backward_ns: int | None
+    recompute_ns: int | None
+    peak_bytes: int | None  # most allocated while it ran
+    unsharded_ns: int | None  # inside its unshard windows
+    module_class: str
+    numel: int | None
+    settings: UnitSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """All collectives of one group, kind and size.
+
+    Bandwidths are decimal gigabytes per second. `median_ns` holds the wait for the
+    last rank; `median_wire_ns` does not, and is None where ranks were not matched.
+    """
+
+    group: str | None
+    kind: str
+    bytes: int | None
+    count: int  # in the judged steps, of all ranks
+    median_ns: int | None  # None: their ends were not seen
+    algbw_gbps: float | None  # bytes / median_ns
+    busbw_gbps: float | None
+    role: str | None
+    group_size: int | None
+    median_wire_ns: int | None
+    wire_busbw_gbps: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """One rank beside the others."""
+
+    rank: int
+    overlap_share: float | None
+    exposed_ns_per_step: int | None
+    wait_ns_per_step: int | None  # in collectives, for the last rank to arrive
+    last_arrivals: int | None  # collectives of the judged steps it was last to
+    clock_offset_ns: int | None
+    clock_residual_ns: int | None
+    wait_caused_ns_per_step: int | None  # to all the others together
+    step_ns: int | None  # median
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """A `Finding`, in JSON's words."""
+
+    code: str
+    name: str
+    severity: SeverityName
+    confidence: ConfidenceName
+    units: tuple[str, ...]
+    phase: str | None
+    ranks: tuple[int, ...]
+    cost_ns_per_step: int | None
+    cost_bytes: int | None
+    summary: str
+    evidence: Mapping[str, object]
+    advice: tuple[Advice, ...]
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedRank:
+    """A rank that did not end its run, and the last that is known of it."""
+
+    rank: int
+    ended: str  # "running" where nothing could be written any more
+    step: int | None
+    micro_batch: int | None
+    unit: str | None
+    phase: str | None
+    doing: str | None  # "all-gather"
+    group: str | None
+    seq: int | None  # of the collective within its group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """A rank whose record breaks off."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How far the figures can be trusted."""
+
+    events: int | None
+    repaired: int | None
+    dropped: int | None
+    warnings: tuple[str, ...]
+    missing_ranks: tuple[int, ...]
+    truncated: tuple[Truncated, ...]
+    stopped: tuple[StoppedRank, ...]
+    judged_steps: tuple[int, ...]
+    warm_up_steps: tuple[int, ...]  # recorded and left out of every figure
+    outlier_steps: tuple[int, ...]
+    incomplete_steps: tuple[int, ...]
+    clock_residual_ns: int | None  # largest of all ranks
+    unsplit_collectives: int  # spread of arrivals below the clocks' residual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderCost:
+    """What recording cost the run."""
+
+    overhead_share: float | None  # of the step time, unrecorded steps included
+    steps_recorded: int
+    ns_per_recorded_step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A run's diagnosis: the one value that every front end takes."""
+
+    schema_version: int = REPORT_VERSION
+    run: RunFacts
+    step_time_ns: StepTime
+    exposed_ns_per_step: Exposed
+    overlap_share: OverlapShare
+    budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `budget`
+    units: tuple[UnitRow, ...] = ()
+    collectives: tuple[CollectiveRow, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
+    findings: tuple[FindingRow, ...] = ()  # worst first
+    not_judged: tuple[NotJudged, ...] = ()
+    health: Health
+    recorder: RecorderCost
+
+
+def encode(report: Report) -> str:
+    """The report as JSON text."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def decode(content: str | bytes) -> Report:
+    """A report from its JSON. Raises InputError."""
+    try:
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        if version > REPORT_VERSION:
+            raise NewerFormatError(
+                f"the report has format {version}, this fsdpdoctor reads up to "
+                f"{REPORT_VERSION}: upgrade with pip install -U fsdpdoctor"
+            )
+        return msgspec.json.decode(content, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not a report of fsdpdoctor: {error}") from None
