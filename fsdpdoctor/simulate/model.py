@@ -89,6 +89,9 @@ class Unit:
     copy_in_ns: int = 0
     copy_out_ns: int = 0
     reduce_copy_in_ns: int = 0
+    # What its own collectives took beyond what the wire's fit says.
+    gather_extra_ns: int = 0
+    reduce_extra_ns: int = 0
 
     # By shard size: a search asks for the same few sizes thousands of times.
     _padded: dict[int, tuple[int, int]] = field(

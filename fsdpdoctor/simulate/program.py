@@ -131,6 +131,7 @@ class Program:
     moves: tuple[Move, ...]
     passes: tuple[Pass, ...]
     micro_batches: tuple[tuple[int, int], ...]  # first and last operation
+    rest: int  # where the durations of hooks begin
     slots: int  # all-gathers, each one's place in the lists of `lanes`
     reductions: int
     peak_bytes: int  # with what is resident and what segments allocate
@@ -143,16 +144,17 @@ def durations(step: Step) -> list[int]:
     ns: list[int] = []
     for unit in step.units:
         gathered, reduced = unit.gathered_bytes(shard), unit.reduced_bytes(shard)
-        reduce = wires.reduce_scatter.ns(reduced) if shard > 1 else 0
+        gather = wires.all_gather.ns(gathered) + unit.gather_extra_ns
+        reduce = wires.reduce_scatter.ns(reduced) + unit.reduce_extra_ns
         small = wires.post_forward.ns(gathered) if wires.post_forward else 0
         all_reduce = wires.all_reduce.ns(reduced // shard) if wires.all_reduce else 0
         ns += (
             unit.copy_in_ns,
-            wires.all_gather.ns(gathered),
+            max(gather, 0),
             small,
             unit.copy_out_ns,
             unit.reduce_copy_in_ns,
-            reduce,
+            max(reduce, 0),
             all_reduce,
             unit.copy_in_ns,  # an integer reshard clones about what a copy-in copies
         )
@@ -279,6 +281,7 @@ class _Fsdp2:
             moves=tuple(self.moves),
             passes=tuple(self.passes),
             micro_batches=tuple(spans),
+            rest=self.rest,
             slots=self.slots,
             reductions=self.reductions,
             peak_bytes=self.peak,
@@ -348,13 +351,13 @@ class _Fsdp2:
         for u in node.units:
             for target in units[u].backward_prefetch:
                 self.unshard(target, PRE_BACKWARD, u, F_BACKWARD_PREFETCH)
+        first = len(self.ops)
         if node.checkpoint is Checkpoint.NON_REENTRANT:
             for item in node.items:
                 if isinstance(item, Node):
                     self.forward(item, F_RECOMPUTE)
                 else:
                     self.compute_forward(item, node, F_RECOMPUTE)
-        first = len(self.ops)
         for item in reversed(node.items):
             if isinstance(item, Node):
                 self.backward(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fsdpdoctor.run import RankData
@@ -25,13 +25,19 @@ from fsdpdoctor.schema import (
     UnitSpec,
 )
 from fsdpdoctor.simulate.lanes import Clock, Times, Walk
-from fsdpdoctor.simulate.model import ITEMSIZE, Step, Unit
+from fsdpdoctor.simulate.model import ITEMSIZE, Checkpoint, Step, Unit
 from fsdpdoctor.simulate.outcome import walk
 from fsdpdoctor.simulate.program import (
     COMMS,
     COMPUTE,
     FINALIZE,
     GATHER,
+    H_FINAL,
+    H_POST_BACKWARD,
+    H_POST_FORWARD,
+    H_PRE_BACKWARD,
+    H_PRE_FORWARD,
+    H_ROOT,
     HOST,
     REDUCE,
     REPLICATE_COMM,
@@ -70,6 +76,16 @@ EVIDENCE = (
 )
 """What a simulated run shows: all that a recorded one does, but the allocator."""
 
+HOOKS = {
+    H_ROOT: "root_pre_forward",
+    H_PRE_FORWARD: "pre_forward",
+    H_POST_FORWARD: "post_forward",
+    H_PRE_BACKWARD: "pre_backward",
+    H_POST_BACKWARD: "post_backward",
+    H_FINAL: "root_post_backward_callback",
+}
+"""FSDP2's hooks by their cost in a program: the names that the recorder gives them."""
+
 OPS_PER_STEP = 1 << 20
 """Spreads `op` ids, so that they are unique over a run's steps."""
 
@@ -85,7 +101,8 @@ def record(step: Step, steps: int = 4, first: int = 3) -> RankData:
         rows = _Rows(step=step, plan=plan, number=first + at, clock=clock)
         rows.fill(walked)
         records.append(rows.record(walked))
-    return RankData(header=header(step), steps=tuple(records))
+    names = tuple(HOOKS.values())
+    return RankData(header=header(step), steps=tuple(records), names=names)
 
 
 def header(step: Step) -> RankHeader:
@@ -102,13 +119,22 @@ def header(step: Step) -> RankHeader:
         GroupSpec(name="post_forward", ranks=(), size=small, role="post_forward")
     )
     roots = step.root.units
+    again = {
+        u
+        for node in step.root.walk()
+        if node.checkpoint is Checkpoint.NON_REENTRANT
+        for u in node.units
+    }
     return RankHeader(
         rank=0,
         world_size=mesh.world_size,
         device="cpu" if step.blocking else "cuda",
         clock="host" if step.blocking else "cuda",
         evidence=EVIDENCE,
-        units=tuple(_spec(step, u, at in roots) for at, u in enumerate(step.units)),
+        units=tuple(
+            replace(_spec(step, u, at in roots), checkpointed=at in again)
+            for at, u in enumerate(step.units)
+        ),
         groups=tuple(groups),
         model=ModelSpec(wrapper="fsdp2", numel=sum(u.numel for u in step.units)),
         ended="done",
@@ -164,6 +190,7 @@ class _Span(NamedTuple):
     bytes: int = UNKNOWN
     group: int = UNKNOWN
     seq: int = UNKNOWN
+    name: int = UNKNOWN
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,10 +226,8 @@ class _Rows:
         for op, meta, at in zip(plan.ops, plan.meta, walked.times, strict=True):
             if (handler := handlers.get(op[0])) is not None:
                 handler(op, meta, at)
-            if op[0] in (HOST, ROOT_OP) and meta[0] != UNKNOWN:
-                self.add(Kind.HOOK, Lane.HOST, meta, at[0], at[1])
-            elif op[0] == HOST:
-                self.add(Kind.INPUT, Lane.HOST, meta, at[0], at[1])
+            if op[0] in (HOST, ROOT_OP):
+                self.on_host(op[1] - plan.rest, meta, at)
         for span in self.opened.values():
             self.spans.append(span._replace(end_ns=walked.end.compute_ns))
         self.calls(walked)
@@ -233,6 +258,13 @@ class _Rows:
         self.spans[-1] = span._replace(
             issued_ns=issued, bytes=size, group=comm, seq=self.number * 100_000 + seq
         )
+
+    def on_host(self, cost: int, meta: Meta, at: Times) -> None:
+        if cost not in HOOKS:
+            self.add(Kind.INPUT, Lane.HOST, meta, at[0], at[1])
+            return
+        span = self.add(Kind.HOOK, Lane.HOST, meta, at[0], at[1])
+        self.spans[-1] = span._replace(name=list(HOOKS).index(cost))
 
     def compute(self, op: Op, meta: Meta, at: Times) -> None:
         if meta[1] == Phase.OPTIMIZER:

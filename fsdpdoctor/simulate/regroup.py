@@ -89,6 +89,8 @@ class _Merged:
                 copy_in_ns=sum(part.copy_in_ns for part in parts),
                 copy_out_ns=sum(part.copy_out_ns for part in parts),
                 reduce_copy_in_ns=sum(part.reduce_copy_in_ns for part in parts),
+                gather_extra_ns=sum(part.gather_extra_ns for part in parts),
+                reduce_extra_ns=sum(part.reduce_extra_ns for part in parts),
                 # Lists follow the new units' order; a plan makes them anew.
                 forward_prefetch=(),
                 backward_prefetch=(),
@@ -177,6 +179,8 @@ def _part(unit: Unit, params: tuple[Param, ...], *, reshard: bool) -> Unit:
         copy_in_ns=round(unit.copy_in_ns * share),
         copy_out_ns=round(unit.copy_out_ns * share),
         reduce_copy_in_ns=round(unit.reduce_copy_in_ns * share),
+        gather_extra_ns=round(unit.gather_extra_ns * share),
+        reduce_extra_ns=round(unit.reduce_extra_ns * share),
         forward_prefetch=(),
         backward_prefetch=(),
     )

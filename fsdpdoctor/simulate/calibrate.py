@@ -1,0 +1,554 @@
+"""From a measured run to a `Step`: what its compute, calls and collectives cost.
+
+[Note: Normalised medians]
+A median keeps an odd step from bending a figure, but medians of parts do not add up
+to the median of the whole where noise is skewed. So each set of medians is scaled
+to what the set as a whole took in the median step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.intervals import Int64s, covered_ns, union
+from fsdpdoctor.rank_measures import RankMeasures, measure_rank
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    Spans,
+    UnitSpec,
+)
+from fsdpdoctor.simulate.changes import Facts
+from fsdpdoctor.simulate.fit import Fit, fit_wire, own_durations
+from fsdpdoctor.simulate.model import (
+    ITEMSIZE,
+    Checkpoint,
+    HostCosts,
+    Mesh,
+    MicroBatch,
+    Node,
+    Param,
+    Segment,
+    Step,
+    Unit,
+    Wire,
+    Wires,
+)
+from fsdpdoctor.simulate.partition import (
+    AFTER,
+    BEFORE,
+    BETWEEN,
+    COPIES,
+    HOOKS,
+    LOSS,
+    VIRTUAL_ROOT,
+    Partition,
+    Place,
+    Shape,
+    busy,
+    device_partition,
+    host_partition,
+    shape_of,
+)
+from fsdpdoctor.timeline import Collectives, Timeline, of_kinds, timeline_of
+
+NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
+"""What a source must show to be replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A step with a run's own costs, and how well they are known."""
+
+    step: Step
+    facts: Facts
+    rank: int
+    steps: int  # that figures were taken from
+    measured_ns: int  # median step
+    spread: float  # median |step - median| / median
+    fits: Mapping[str, Fit]  # by kind of collective
+
+
+def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibration:
+    """Fit a `Step` to one rank's judged steps. Raises InputError where it cannot."""
+    if missing := [e for e in NEEDS if e not in data.evidence]:
+        raise InputError(
+            f"this run does not show {', '.join(missing)}, which a replay needs: "
+            "record it with `fsdpdoctor run`"
+        )
+    measures = measures or measure_rank(data)
+    numbers = set(measures.judged_steps.tolist())
+    lines = [timeline_of(data, r) for r in data.steps if r.step in numbers]
+    if not lines:
+        raise InputError("no whole step was recorded: there is nothing to replay")
+    return _Calibrator(data, measures, lines).calibration()
+
+
+class _Calibrator:
+    """One rank's steps, and what has been worked out of them so far."""
+
+    def __init__(
+        self, data: RankData, measures: RankMeasures, lines: Sequence[Timeline]
+    ) -> None:
+        self.data, self.measures = data, measures
+        self.lines = _alike(lines)
+        self.shape: Shape = shape_of(self.lines[-1])
+        self.blocking = data.header.clock == "host"
+        order = [u for u in self.shape.walk(self.shape.root) if u != VIRTUAL_ROOT]
+        self.units = [m for u in order for m in self.shape.states[u]]
+        self.number = {old: new for new, old in enumerate(self.units)}
+        self.collectives = Collectives.concat([x.collectives for x in self.lines])
+        self.durations = own_durations(self.collectives)
+        self.device = [device_partition(x, self.shape) for x in self.lines]
+        self.host = (
+            [] if self.blocking else [host_partition(x, self.shape) for x in self.lines]
+        )
+        self.segments: list[Segment] = []
+
+    def spec(self, unit: int) -> UnitSpec:
+        return self.data.header.units[unit]
+
+    def calibration(self) -> Calibration:
+        fits = self.fits()
+        mesh = self.mesh()
+        forward, host_forward = (
+            self.place_times(self.device),
+            self.place_times(self.host),
+        )
+        root = self.node(self.shape.root, forward, host_forward)
+        outside = _outside(self.device)
+        host_outside = _outside(self.host)
+        micro_batches = self.micro_batches()
+        input_ns = self.input_ns(outside, len(micro_batches))
+        header = self.data.header
+        specs = [self.spec(u) for u in self.units]
+        step = Step(
+            units=tuple(self.unit(u, mesh, fits) for u in self.units),
+            segments=tuple(self.segments),
+            root=root,
+            mesh=mesh,
+            wires=_wires(fits, mesh),
+            host=self.host_costs(),
+            blocking=self.blocking,
+            micro_batches=micro_batches,
+            separate_reduce_scatter_group=any(
+                s.separate_reduce_scatter_group for s in specs
+            ),
+            max_input_buffers=max(
+                (s.reduce_scatter_max_input_buffers or 1 for s in specs), default=1
+            ),
+            input_ns=input_ns,
+            loss_ns=_share(outside[LOSS], len(micro_batches)),
+            host_loss_ns=_share(host_outside[LOSS], len(micro_batches)),
+            sync_after_forward=self.syncs("loss"),
+            sync_at_end=self.syncs("end"),
+            before_ns=max(outside[BEFORE] - input_ns, 0),
+            after_ns=outside[AFTER],
+            host_after_ns=host_outside[AFTER],
+        )
+        step_ns = np.array([line.duration_ns for line in self.lines])
+        median = int(np.median(step_ns))
+        model = header.model
+        return Calibration(
+            step=step,
+            facts=Facts(
+                tied=model.tied if model else (),
+                blocks=model.blocks if model else (),
+                local_world_size=header.local_world_size,
+            ),
+            rank=header.rank,
+            steps=len(self.lines),
+            measured_ns=median,
+            spread=float(np.median(np.abs(step_ns - median)) / max(median, 1)),
+            fits=fits,
+        )
+
+    # -- the model
+
+    def place_times(self, parts: Sequence[Partition]) -> dict[Place, int]:
+        """Normalised medians of each place, over steps and micro-batches."""
+        if not parts:
+            return {}
+        every: dict[Place, list[int]] = defaultdict(list)
+        totals = []
+        for part in parts:
+            totals.append(sum(sum(times) for times in part.inside.values()))
+        places = {place for part in parts for place in part.inside}
+        count = len(next(iter(parts[0].inside.values()), [0]))
+        for part in parts:
+            for place in places:
+                every[place] += part.inside.get(place, [0] * count)
+        medians = {place: float(np.median(times)) for place, times in every.items()}
+        whole = sum(medians.values()) * count
+        scale = float(np.median(totals)) / whole if whole else 1.0
+        return {place: round(ns * scale) for place, ns in medians.items()}
+
+    def node(
+        self, unit: int, device: Mapping[Place, int], host: Mapping[Place, int]
+    ) -> Node:
+        """A module, with the segments that some time was seen in."""
+        children = self.shape.children.get(unit, ())
+        items: list[int | Node] = []
+        for gap in range(len(children) + 1):
+            times = {
+                what: device.get(Place(unit, gap, what), 0)
+                for what in ("forward", "backward", "recompute")
+            }
+            launch = {
+                what: host.get(Place(unit, gap, what), 0)
+                for what in ("forward", "backward")
+            }
+            if any(times.values()) or any(launch.values()) or not children:
+                items.append(len(self.segments))
+                self.segments.append(
+                    Segment(
+                        forward_ns=times["forward"],
+                        backward_ns=times["backward"],
+                        recompute_ns=times["recompute"],
+                        host_forward_ns=launch["forward"],
+                        host_backward_ns=launch["backward"],
+                    )
+                )
+            if gap < len(children):
+                items.append(self.node(children[gap], device, host))
+        units = () if unit == VIRTUAL_ROOT else self.shape.states[unit]
+        return Node(
+            units=tuple(self.number[u] for u in units),
+            items=tuple(items),
+            checkpoint=self.checkpoint(unit),
+        )
+
+    def checkpoint(self, unit: int) -> Checkpoint:
+        if unit == VIRTUAL_ROOT:
+            return Checkpoint.NONE
+        again = self.recomputed()
+        if unit in again:
+            parents = [u for u, c in self.shape.children.items() if unit in c]
+            inherited = any(self.encloses(p) for p in parents)
+            return Checkpoint.NONE if inherited else Checkpoint.REENTRANT
+        if self.encloses(unit):
+            return Checkpoint.NON_REENTRANT
+        return Checkpoint.NONE
+
+    def encloses(self, unit: int) -> bool:
+        """Whether a module's recomputation is its own, and includes its children's.
+
+        Then they all run again before the first of them runs backward. Of a single
+        child it makes no difference whose it is.
+        """
+        if unit == VIRTUAL_ROOT:
+            return False
+        if self.spec(unit).checkpointed and unit not in self.recomputed():
+            return True
+        spans = self.lines[-1].spans
+        spans = spans.rows(spans.micro_batch == 0)
+        children = self.shape.children.get(unit, ())
+        forward, backward = (of_kinds(spans, k) for k in (Kind.FORWARD, Kind.BACKWARD))
+        again = forward.rows(forward.flags & Flag.RECOMPUTE != 0)
+        again = again.rows(np.isin(again.unit, children))
+        backward = backward.rows(np.isin(backward.unit, children))
+        if len(again) < 2 or not len(backward):
+            return False
+        return bool(again.end_ns.max() <= backward.start_ns.min())
+
+    def recomputed(self) -> set[int]:
+        """Units whose own forward hooks ran again in backward."""
+        spans = of_kinds(self.lines[-1].spans, Kind.FORWARD)
+        return set(spans.unit[spans.flags & Flag.RECOMPUTE != 0].tolist())
+
+    def unit(self, at: int, mesh: Mesh, fits: Mapping[str, Fit]) -> Unit:
+        spec = self.spec(at)
+        dtype = spec.orig_dtype or spec.gather_dtype or "float32"
+        unit = Unit(
+            fqn=spec.fqn,
+            params=self.params(spec, at, mesh),
+            orig_dtype=dtype,
+            param_dtype=spec.param_dtype,
+            reduce_dtype=spec.reduce_dtype,
+            reshard_after_forward=self.reshards(spec, at),
+            unshard_in_backward=spec.unshard_in_backward is not False,
+            unshard_async_op=bool(spec.unshard_async_op),
+            forward_prefetch=self.targets(spec.forward_prefetch),
+            backward_prefetch=self.targets(spec.backward_prefetch),
+            post_backward_at_end=self.reduces_at_end(at),
+            copy_in_ns=self.each(Kind.COPY_IN, at),
+            copy_out_ns=self.each(Kind.COPY_OUT, at),
+            reduce_copy_in_ns=self.each(Kind.REDUCE_COPY_IN, at),
+        )
+        shards = mesh.shard
+        gather, reduce = fits.get("all_gather"), fits.get("reduce_scatter")
+        more = gather.extra_ns(at, unit.gathered_bytes(shards)) if gather else 0
+        extra = reduce.extra_ns(at, unit.reduced_bytes(shards)) if reduce else 0
+        return replace(unit, gather_extra_ns=more, reduce_extra_ns=extra)
+
+    def params(self, spec: UnitSpec, at: int, mesh: Mesh) -> tuple[Param, ...]:
+        """As the unit says; where it does not, or gathers other bytes, by those."""
+        params = []
+        for p in spec.params:
+            rows = p.shape[p.shard_dim] if p.shape else 1
+            numel = int(np.prod(p.shape, dtype=np.int64))
+            row = numel // rows if rows else 0
+            params.append(Param(fqn=p.fqn, rows=rows, row=row, trainable=p.trainable))
+        gathered = self.bytes_of(Kind.ALL_GATHER, at)
+        if gathered == UNKNOWN:
+            gathered = spec.unsharded_bytes
+        dtype = spec.param_dtype or spec.orig_dtype or spec.gather_dtype or "float32"
+        said = sum(p.padded(mesh.shard) for p in params) * ITEMSIZE[dtype]
+        if params and gathered in (UNKNOWN, said):
+            return tuple(params)
+        rows = max(gathered, 0) // ITEMSIZE[dtype]
+        trains = self.bytes_of(Kind.REDUCE_SCATTER, at) != UNKNOWN
+        return (Param(fqn=spec.fqn, rows=rows, row=1, trainable=trains),)
+
+    def bytes_of(self, kind: Kind, unit: int) -> int:
+        rows = (self.collectives.kind == kind) & (self.collectives.unit == unit)
+        return int(self.collectives.bytes[rows].max()) if rows.any() else UNKNOWN
+
+    def reshards(self, spec: UnitSpec, at: int) -> bool | int:
+        """As it acts: an unknown policy shows in whether backward gathers again."""
+        if spec.reshard_after_forward is not None:
+            return spec.reshard_after_forward
+        rows = self.collectives.rows(
+            (self.collectives.kind == Kind.ALL_GATHER) & (self.collectives.unit == at)
+        )
+        return len(np.unique(rows.phase)) > 1
+
+    def targets(self, units: Sequence[int] | None) -> tuple[int, ...]:
+        return tuple(self.number[u] for u in units or () if u in self.number)
+
+    def reduces_at_end(self, unit: int) -> bool:
+        """Whether its reduction is issued by the callback at the end of backward."""
+        spans = self.lines[-1].spans
+        mine = of_kinds(spans, Kind.REDUCE)
+        mine = mine.rows(mine.unit == unit)
+        backward = of_kinds(spans, Kind.BACKWARD)
+        others = backward.rows(backward.unit != unit)
+        if not len(mine) or not len(others):
+            return self.spec(unit).is_root
+        own = backward.end_ns[backward.unit == unit]
+        ends = own if not self.blocking and len(own) else others.end_ns
+        after_all = mine.start_ns.max() >= ends.max()
+        return bool(after_all) and self.issued_by_callback(mine)
+
+    def issued_by_callback(self, reductions: Spans) -> bool:
+        hooks = of_kinds(self.lines[-1].spans, Kind.HOOK)
+        named = np.array(
+            [
+                self.data.name(int(n)) == "root_post_backward_callback"
+                for n in hooks.name
+            ],
+            dtype=bool,
+        )
+        if not named.any():
+            return True
+        callback = hooks.rows(named)
+        last = int(reductions.start_ns.max())
+        return bool(((callback.start_ns <= last) & (callback.end_ns >= last)).any())
+
+    # -- costs
+
+    def each(self, kind: Kind, unit: int) -> int:
+        """What a unit's copies take each, median."""
+        spans = [of_kinds(line.spans, kind) for line in self.lines]
+        took = np.concatenate([s.duration_ns[s.unit == unit] for s in spans])
+        return int(np.median(took)) if len(took) else 0
+
+    def fits(self) -> dict[str, Fit]:
+        result: dict[str, Fit] = {}
+        rows = self.collectives
+        shard = self.spec(self.units[0]).shard_group if self.units else UNKNOWN
+        kinds = {
+            "all_gather": (rows.kind == Kind.ALL_GATHER),
+            "reduce_scatter": (rows.kind == Kind.REDUCE_SCATTER),
+            "all_reduce": (rows.kind == Kind.ALL_REDUCE),
+        }
+        if shard != UNKNOWN:
+            small = kinds["all_gather"] & (rows.group != shard)
+            kinds["post_forward"] = small
+            kinds["all_gather"] = kinds["all_gather"] & ~small
+        for name, which in kinds.items():
+            if which.any():
+                mine, taken = rows.rows(which), self.durations[which]
+                scale = _scale(mine, taken)
+                latency = min((f.wire.latency_ns for f in result.values()), default=0)
+                result[name] = fit_wire(mine, taken, scale, latency)
+        return result
+
+    def mesh(self) -> Mesh:
+        header = self.data.header
+        spec = self.spec(self.units[0])
+        groups = header.groups
+        shard = header.world_size
+        if 0 <= spec.shard_group < len(groups):
+            shard = groups[spec.shard_group].size
+        replicate = 1
+        if 0 <= spec.replicate_group < len(groups):
+            replicate = groups[spec.replicate_group].size
+        return Mesh(shard=max(shard, 1), replicate=replicate)
+
+    def micro_batches(self) -> tuple[MicroBatch, ...]:
+        """The flags of each, from what was reduced and resharded in it."""
+        spans, result = self.lines[-1].spans, []
+        count = max(self.lines[-1].record.micro_batches, 1)
+        reduces = any(self.collectives.kind == Kind.ALL_REDUCE)
+        for mb in range(count):
+            mine = spans.rows(spans.micro_batch == mb)
+            sync = len(of_kinds(mine, Kind.REDUCE)) > 0
+            resharded = of_kinds(mine, Kind.RESHARD)
+            reshards = bool((resharded.phase == 2).any())
+            result.append(
+                MicroBatch(
+                    sync=sync,
+                    all_reduce=not reduces or len(of_kinds(mine, Kind.ALL_REDUCE)) > 0,
+                    reshard_after_backward=reshards,
+                    # Not recorded. Without it nothing would be finalised, and
+                    # whoever keeps parameters unsharded leaves it out as well.
+                    is_last_backward=reshards or mb == count - 1,
+                )
+            )
+        return tuple(result)
+
+    def host_costs(self) -> HostCosts:
+        """Each hook's own time: nested hooks, copies and stalls taken out."""
+        sums: dict[str, list[int]] = defaultdict(list)
+        for line in self.lines:
+            for name, ns in self.hook_times(line):
+                sums[name].append(ns)
+
+        def each(name: str) -> int:
+            return int(np.median(sums[name])) if sums[name] else 0
+
+        return HostCosts(
+            pre_forward_ns=each("pre_forward"),
+            unshard_ns=each("unshard"),
+            post_forward_ns=each("post_forward"),
+            pre_backward_ns=each("pre_backward"),
+            post_backward_ns=each("post_backward"),
+            reduce_ns=each("reduce"),
+            final_callback_ns=each("root_post_backward_callback"),
+        )
+
+    def hook_times(self, line: Timeline) -> list[tuple[str, int]]:
+        spans = line.spans
+        taken = [busy(spans, *COPIES)]
+        if self.blocking:
+            stalls = line.stalls
+            taken += [
+                busy(spans, Kind.COPY_IN),
+                union(stalls.start_ns, stalls.end_ns),
+            ]
+        else:
+            taken = []
+        rows = spans.rows(np.isin(spans.kind, HOOKS))
+        flat = np.concatenate(taken) if taken else np.empty((0, 2), dtype=np.int64)
+        aside = union(flat[:, 0], flat[:, 1])
+        result: list[tuple[str, int]] = []
+        for at in range(len(rows)):
+            start, end = rows.start_ns[at], rows.end_ns[at]
+            nested = rows.rows(
+                (rows.start_ns >= start)
+                & (rows.end_ns <= end)
+                & (np.arange(len(rows)) != at)
+            )
+            out = np.concatenate(
+                (aside, union(nested.start_ns, nested.end_ns)), dtype=np.int64
+            )
+            own = int(end - start) - int(
+                covered_ns(
+                    rows.start_ns[at : at + 1],
+                    rows.end_ns[at : at + 1],
+                    union(out[:, 0], out[:, 1]),
+                )[0]
+            )
+            result.append((self.call_name(rows, at), own))
+        return result
+
+    def call_name(self, rows: Spans, at: int) -> str:
+        kind = Kind(rows.kind[at])
+        if kind == Kind.HOOK:
+            return self.data.name(int(rows.name[at])) or ""
+        return kind.name.lower()
+
+    def input_ns(self, outside: Mapping[str, int], count: int) -> int:
+        """How long the host waits for data, before each micro-batch."""
+        if self.blocking:
+            return _share(outside[BETWEEN], count - 1)
+        waits = [of_kinds(x.spans, Kind.INPUT).duration_ns.sum() for x in self.lines]
+        return _share(int(np.median(waits)), count)
+
+    def syncs(self, where: str) -> bool:
+        """Whether the host waits for the device after forward, or at the end."""
+        if self.blocking:
+            return False
+        line = self.lines[-1]
+        syncs = of_kinds(line.spans, Kind.SYNC)
+        hooks = of_kinds(line.spans, Kind.HOOK)
+        if not len(syncs) or not len(hooks):
+            return False
+        forward = hooks.rows(hooks.phase == 1)
+        backward = hooks.rows(hooks.phase == 2)
+        if not len(forward) or not len(backward):
+            return False
+        if where == "end":
+            return bool((syncs.start_ns >= backward.end_ns.max()).any())
+        between = (syncs.start_ns >= forward.end_ns.max()) & (
+            syncs.end_ns <= backward.start_ns.min()
+        )
+        return bool(between.any())
+
+
+def _alike(lines: Sequence[Timeline]) -> list[Timeline]:
+    """The steps with the usual number of micro-batches and collectives."""
+    kinds = [(x.record.micro_batches, len(x.collectives)) for x in lines]
+    usual = max(set(kinds), key=kinds.count)
+    return [x for x, kind in zip(lines, kinds, strict=True) if kind == usual]
+
+
+def _outside(parts: Sequence[Partition]) -> dict[str, int]:
+    names = (BEFORE, BETWEEN, LOSS, AFTER)
+    if not parts:
+        return dict.fromkeys(names, 0)
+    return {
+        name: int(np.median([part.outside.get(name, 0) for part in parts]))
+        for name in names
+    }
+
+
+def _share(total: int, count: int) -> int:
+    return round(total / count) if count > 0 else 0
+
+
+def _scale(rows: Collectives, taken: Int64s) -> float:
+    """See [Note: Normalised medians]: by unit and phase, against the whole."""
+    keys: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for unit, phase, ns in zip(
+        rows.unit.tolist(), rows.phase.tolist(), taken.tolist(), strict=True
+    ):
+        keys[unit, phase].append(ns)
+    steps = np.unique(rows.step)
+    totals = [int(taken[rows.step == step].sum()) for step in steps]
+    whole = sum(
+        float(np.median(times)) * len(times) / len(steps) for times in keys.values()
+    )
+    return float(np.median(totals)) / whole if whole else 1.0
+
+
+def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> Wires:
+    nothing = Wire(latency_ns=0, bytes_per_second=1e18)
+    gather = fits["all_gather"].wire if "all_gather" in fits else nothing
+    scatter = fits["reduce_scatter"].wire if "reduce_scatter" in fits else nothing
+    reduce = fits["all_reduce"].wire if "all_reduce" in fits else None
+    if reduce is None and mesh.replicate > 1:
+        reduce = nothing
+    small = fits["post_forward"].wire if "post_forward" in fits else None
+    return Wires(
+        all_gather=gather, reduce_scatter=scatter, all_reduce=reduce, post_forward=small
+    )
