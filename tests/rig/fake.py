@@ -6,6 +6,7 @@ such a run can be held against it, on however busy a machine.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from fsdpdoctor import recorder
+from fsdpdoctor.recorder.sampling import EveryStep
+from fsdpdoctor.recorder.session import Plan
 from fsdpdoctor.recorder.wire import Wire
 from fsdpdoctor.recorder.wire_group import World, modelled_world
 from fsdpdoctor.recorder.wire_work import Transfer
@@ -123,6 +128,47 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, job: Job) -> float:
     return total
 
 
+_CALLS = (
+    "all_gather_single",
+    "all_gather_into_tensor",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "all_reduce",
+)
+"""What FSDP2 calls in torch.distributed, in one version or another."""
+
+
+@contextmanager
+def timing_calls(log: list[Transfer]) -> Iterator[None]:
+    """A stopwatch around torch.distributed's calls.
+
+    A call that blocks has the host stand still from its first instruction to its
+    last, a little longer than the process group inside it sees.
+    """
+    originals = {name: getattr(dist, name) for name in _CALLS if hasattr(dist, name)}
+
+    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen, start_ns = len(log), time.perf_counter_ns()
+            result = original(*args, **kwargs)
+            end_ns = time.perf_counter_ns()
+            for transfer in log[seen:]:
+                if transfer.blocking:
+                    transfer.waits[:] = [(start_ns, end_ns)]
+            return result
+
+        return call
+
+    for name, original in originals.items():
+        setattr(dist, name, timed(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
 Recording = Callable[[], AbstractContextManager[object]]
 """What surrounds the training: a recorder, or nothing."""
 
@@ -146,7 +192,7 @@ def train_fake(
     )
     starts: list[int] = []
     losses: list[float] = []
-    with one_thread(), modelled_world(world), recording():
+    with one_thread(), modelled_world(world), timing_calls(log), recording():
         model = shard(job.model().to(job.device), job)
         on_model(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -168,7 +214,19 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def only_run(folder: Path) -> Path:
-    """The run folder below `folder`, which must hold exactly one."""
-    (found,) = [path.parent for path in folder.rglob("run.json")]
-    return found
+@contextmanager
+def recording_to(folder: Path, every: int = 1) -> Iterator[None]:
+    """Record what is trained inside, each `every`th step of it, into `folder`."""
+    recorder.start(
+        Plan(
+            folder=folder,
+            run_id="rig",
+            sampling=EveryStep(every),
+            source="rehearsal",
+            notes=("losses are meaningless",),
+        )
+    )
+    try:
+        yield
+    finally:
+        recorder.stop()
