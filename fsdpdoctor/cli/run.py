@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -76,7 +78,9 @@ def command(
         os.environ.update(folders.pass_on(place))
         own = [*_option("--steps", steps), *_option("--every", every)]
         launching.torchrun(options, target, own + ["--no-report"] * no_report)
-    _be_a_rank(target, out, steps, every, no_report)
+    be_a_rank(
+        Asked(target=target, out=out, steps=steps, every=every, report=not no_report)
+    )
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -91,23 +95,50 @@ def _torchrun_options(nproc: str, given: dict[str, str | None]) -> list[str]:
     return options + [f"--{n.replace('_', '-')}={v}" for n, v in set_options.items()]
 
 
-def _be_a_rank(
-    target: launching.Target,
-    out: Path | None,
-    steps: str | None,
-    every: int | None,
-    no_report: bool,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What this process is to run, and how to record it."""
+
+    target: launching.Target
+    out: Path | None
+    steps: str | None
+    every: int | None
+    report: bool
+    source: str = "recorded"
+    notes: tuple[str, ...] = ()
+
+
+def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> None:
+    """Run and record; the process then ends as the script has ended.
+
+    `job` surrounds the script and its recording, not the report.
+    """
+    place = folders.agree(asked.out, asked.target.name)
+    with job or nullcontext():
+        error = _run(asked, place)
+    if os.environ.get("RANK", "0") == "0" and asked.report:
+        _report(place.folder)
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, KeyboardInterrupt):
+        launching.die_of_interrupt()
+    if error is not None:
+        raise SystemExit(1)
+
+
+def _run(asked: Asked, place: folders.Place) -> BaseException | None:
+    """Run and record; what ended the script, None for its end."""
     from fsdpdoctor.recorder.session import Plan
 
-    place = folders.agree(out, target.name)
-    run = launching.load(target)
+    run = launching.load(asked.target)
     session = recorder.start(
         Plan(
             folder=place.folder,
             run_id=place.run_id,
-            sampling=sampling_of(steps, every),
-            command=redact.command([target.name, *target.args]),
+            sampling=sampling_of(asked.steps, asked.every),
+            command=redact.command([asked.target.name, *asked.target.args]),
+            source=asked.source,
+            notes=asked.notes,
         )
     )
     watch = TermWatch(session.say_ended)
@@ -123,14 +154,7 @@ def _be_a_rank(
             launching.report_exception(caught)
     watch.stop()
     recorder.stop(folders.how_it_ended(error))
-    if os.environ.get("RANK", "0") == "0" and not no_report:
-        _report(place.folder)
-    if isinstance(error, SystemExit):
-        raise error
-    if isinstance(error, KeyboardInterrupt):
-        launching.die_of_interrupt()
-    if error is not None:
-        raise SystemExit(1)
+    return error
 
 
 def _report(folder: Path) -> None:
