@@ -1,1 +1,158 @@
-"""importers."""
+"""Importers: traces and exports of other tools, as runs.
+
+`import_run` takes files, folders and globs. A source loads its rank when asked, and
+pickles, so that ranks can be read in worker processes.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpdoctor import __version__
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.importers.cache import default_folder
+from fsdpdoctor.importers.framing import read_head
+from fsdpdoctor.importers.kineto import KinetoSource
+from fsdpdoctor.importers.ranks import rank_files
+from fsdpdoctor.importers.scan import read_metadata
+from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
+from fsdpdoctor.run import Run
+from fsdpdoctor.schema import UNKNOWN, RunHeader
+
+SYNTHETIC_KEY = "fsdpdoctor_synthetic"
+"""A trace's metadata key that says it was generated, and of what."""
+
+_SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3")
+"""What is looked for in a folder. A file that is named is read whatever its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """How to import."""
+
+    rank_regex: str | None = None
+    cache_folder: Path | None = None  # None: no cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer:
+    """One kind of file that becomes a run."""
+
+    kind: FileKind
+    open_run: Callable[[Sequence[Path], ImportOptions], Run]
+
+
+def cached_options(rank_regex: str | None = None) -> ImportOptions:
+    """Options with the user's cache folder."""
+    return ImportOptions(rank_regex=rank_regex, cache_folder=default_folder())
+
+
+def import_run(
+    patterns: Sequence[Path | str], options: ImportOptions | None = None
+) -> Run:
+    """Make a run of trace files: files, folders, globs. Nothing is loaded yet.
+
+    Raises InputError where a path matches nothing, a named file is of another kind,
+    kinds are mixed, or ranks are missing or doubled.
+    """
+    options = options or ImportOptions()
+    chosen, left_out = _choose(patterns)
+    kinds = {kind for _, kind in chosen}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{path} ({kind})" for path, kind in chosen[:4])
+        raise InputError(f"these files are of different kinds: {shown}; give one kind")
+    importer = next(one for one in IMPORTERS if one.kind in kinds)
+    run = importer.open_run([path for path, _ in chosen], options)
+    return Run(
+        header=run.header, sources=run.sources, warnings=(*run.warnings, *left_out)
+    )
+
+
+def _choose(
+    patterns: Sequence[Path | str],
+) -> tuple[list[tuple[Path, FileKind]], list[str]]:
+    """The files to import with their kinds, and sentences on those left out.
+
+    A file that was named must be of a kind that is read; others that lie in the same
+    folder are left out, and said to be.
+    """
+    readable = {importer.kind for importer in IMPORTERS}
+    chosen: dict[Path, FileKind] = {}
+    left_out: list[str] = []
+    for pattern in patterns:
+        for path, is_named in _expand(pattern):
+            kind = sniff(path)
+            if kind in readable:
+                chosen[path] = kind
+                continue
+            sentence = f"{path} is {kind}: {WHAT_TO_DO.get(kind, 'it cannot be read')}"
+            if is_named:
+                raise InputError(sentence)
+            left_out.append(f"left out: {sentence}")
+    if not chosen:
+        given = ", ".join(map(str, patterns))
+        reasons = "; ".join(left_out) or "no .json or .json.gz file is there"
+        raise InputError(f"no trace found in {given}: {reasons}")
+    return list(chosen.items()), left_out
+
+
+def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
+    """The files of a path or glob, and whether each was named itself."""
+    path = Path(pattern)
+    if path.is_dir():
+        inside = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and file.name.lower().endswith(_SUFFIXES)
+        ]
+        return [(file, False) for file in inside]
+    if path.exists():
+        return [(path, True)]
+    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207 - may be absolute
+    found = [Path(match) for match in sorted(matches)]
+    if not found:
+        raise InputError(f"{pattern} does not exist, and matches no file as a pattern")
+    return [pair for match in found for pair in _expand(match)]
+
+
+def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
+    files = rank_files(paths, options.rank_regex)
+    said = {file.world_size for file in files if file.world_size != UNKNOWN}
+    world_size = max([*said, files[-1].rank + 1])
+    warnings = [note for file in files for note in file.notes]
+    if len(said) > 1:
+        warnings.append(f"the traces disagree on the world size: {sorted(said)}")
+    metadata = read_metadata(read_head(files[0].path).head)
+    devices = metadata.get("deviceProperties")
+    synthetic = metadata.get(SYNTHETIC_KEY)
+    digest = hashlib.sha256("\n".join(str(f.path.resolve()) for f in files).encode())
+    return Run(
+        header=RunHeader(
+            run_id=digest.hexdigest()[:16],
+            source="kineto",
+            world_size=world_size,
+            device="cuda" if devices else "cpu",
+            fsdpdoctor=__version__,
+            notes=(f"synthetic trace: {synthetic}",) if synthetic else (),
+        ),
+        sources=tuple(
+            KinetoSource(
+                path=file.path,
+                rank=file.rank,
+                world_size=world_size,
+                cache_folder=options.cache_folder,
+            )
+            for file in files
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+IMPORTERS: tuple[Importer, ...] = (
+    Importer(kind=FileKind.KINETO, open_run=_kineto_run),
+)
+"""Every kind of file that becomes a run."""

@@ -34,9 +34,11 @@ MAX_CHUNK = 64 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 
-_GZIP_DAMAGE = cast(
+UNPACK_ERRORS = cast(
     "tuple[type[Exception], ...]", (EOFError, OSError, zlib.error, isal_zlib.error)
 )
+"""What unpacking raises for damaged gzip."""
+
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(rb"\s*,\s*\{")
 _FIRST_KEY = re.compile(rb'\s*"[^"\\]{1,64}"\s*:')
@@ -93,7 +95,7 @@ class _Reader:
             # `read` would lose what it had unpacked before it met the damage.
             try:
                 part = self._file.read1(BLOCK - length)
-            except _GZIP_DAMAGE as error:
+            except UNPACK_ERRORS as error:
                 self._framing.broken = str(error)
                 break
             if not part:

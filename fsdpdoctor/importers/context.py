@@ -1,0 +1,93 @@
+"""What the builders of spans share: one trace with its labels, passes and groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.importers.groups import Groups
+from fsdpdoctor.importers.label_tree import LabelTree, build_label_tree
+from fsdpdoctor.importers.nesting import Nesting, nest
+from fsdpdoctor.importers.operations import Operation, Operations, find_operations
+from fsdpdoctor.importers.passes import Passes, passes_of_labels
+from fsdpdoctor.importers.trace_events import (
+    COMM_OP_PREFIXES,
+    Cat,
+    CommArgs,
+    Int64s,
+    TraceFile,
+    starts_with,
+)
+from fsdpdoctor.run_writer import Names
+from fsdpdoctor.schema import UNKNOWN, Spans
+
+
+class Placed(NamedTuple):
+    """Spans, and for each the host time that says which step it belongs to."""
+
+    spans: Spans
+    host_ns: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Context:
+    """A trace and what was read off it."""
+
+    trace: TraceFile
+    tree: LabelTree
+    passes: Passes
+    operations: Operations
+    comm_ops: Nesting  # c10d operators and the annotations of their backends
+    groups: Groups
+    names: Names  # of the rank's record; begins with the trace's
+
+    @property
+    def has_labels(self) -> bool:
+        return len(self.tree.units) > 0
+
+    def operation(self, label: int) -> Operation | None:
+        """The unshard or reduction that a label belongs to."""
+        op = self.operations.of_label.get(label)
+        return None if op is None else self.operations.by_op[op]
+
+
+def build_context(trace: TraceFile) -> Context:
+    """Read the labels of a trace."""
+    tree = build_label_tree(trace)
+    passes = passes_of_labels(tree, trace)
+    info = trace.metadata.get("distributedInfo")
+    names = Names()
+    for name in trace.names:
+        names.id(name)
+    return Context(
+        trace=trace,
+        tree=tree,
+        passes=passes,
+        operations=find_operations(tree, passes),
+        comm_ops=nest(trace.events, comm_op_rows(trace)),
+        groups=Groups(info=info if isinstance(info, dict) else {}),
+        names=names,
+    )
+
+
+def comm_op_rows(trace: TraceFile) -> npt.NDArray[np.bool_]:
+    """Which rows are host events that say which collective is called."""
+    named = np.array(starts_with(trace.names, COMM_OP_PREFIXES), dtype=np.bool_)
+    events = trace.events
+    on_host = np.isin(events.cat, (Cat.CPU_OP, Cat.ANNOTATION))
+    return on_host & (named[events.name] if len(named) else False)
+
+
+def comm_args_of(trace: TraceFile, row: int) -> CommArgs | None:
+    """The collective arguments of a row, if it has any."""
+    comm = int(trace.events.comm[row])
+    return None if comm == UNKNOWN else trace.comms[comm]
+
+
+def pick(column: npt.NDArray[np.generic], at: Int64s, absent: int) -> Int64s:
+    """`column[at]`, and `absent` where `at` is UNKNOWN."""
+    padded = np.concatenate((column.astype(np.int64), [absent]))
+    return np.where(at >= 0, padded[at], absent)

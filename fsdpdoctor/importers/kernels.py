@@ -1,0 +1,157 @@
+"""Which device work is communication, and which collective it is.
+
+Arguments decide first ("Collective name"), then the CPU operation that launched
+the kernel, and its name only last: RCCL's kernels say nothing of the operation, and
+NCCL renamed its own twice (pytorch HTA #208, #247, #360). One table for all backends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.schema import Kind
+
+
+class Backend(NamedTuple):
+    """A communication library and what its kernels' names look like."""
+
+    name: str
+    pattern: re.Pattern[str]
+
+
+BACKENDS: tuple[Backend, ...] = (
+    # ncclKernel_AllReduce_RING_LL_Sum_float, ncclDevKernel_AllGather_RING_LL,
+    # ncclSymkDevKernel_*, ncclDevKernel_Generic (RCCL too).
+    Backend("nccl", re.compile(r"^(?:void )?nccl(?:Symk)?(?:Dev)?Kernel", re.I)),
+    Backend("rccl", re.compile(r"^(?:void )?rccl|rcclGenericKernel", re.I)),
+    # torch's symmetric memory: multimem_all_gather_kernel, one_shot_all_reduce_kernel.
+    Backend(
+        "symm_mem",
+        re.compile(
+            r"multimem_\w*(?:all_gather|all_reduce|reduce_scatter|broadcast|one_shot)"
+            r"|(?:one|two)_shot_all_reduce|two_shot_\w*reduce|"
+            r"\bsymm_mem|all_to_all_vdev|nvshmem"
+        ),
+    ),
+    Backend("hccl", re.compile(r"^(?:hcom_|hccl)", re.I)),
+    Backend("oneccl", re.compile(r"^(?:oneccl|ccl)_|oneapi::ccl|ccl_kernel", re.I)),
+    Backend("msccl", re.compile(r"msccl(?:pp)?(?:Kernel|::|_)", re.I)),
+    Backend(
+        "deep_ep",
+        re.compile(r"deep_ep::|(?:internode|intranode)(?:_ll)?::(?:dispatch|combine)"),
+    ),
+    # Custom all-reduces of serving stacks.
+    Backend("custom", re.compile(r"cross_device_reduce|allreduce_fusion_kernel")),
+)
+"""Names of communication kernels, by library. First match wins."""
+
+_KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    (Kind.REDUCE_SCATTER, re.compile(r"reduce_?scatter", re.I)),
+    (Kind.ALL_GATHER, re.compile(r"all_?gather", re.I)),
+    (Kind.ALL_REDUCE, re.compile(r"all_?reduce|cross_device_reduce", re.I)),
+)
+
+_OTHER_OPERATIONS = re.compile(
+    r"(all_?to_?all\w*|send_?recv|broadcast|reduce|gather|scatter|send|recv|barrier"
+    r"|dispatch|combine)",
+    re.I,
+)
+
+DTYPE_BYTES: dict[str, int] = {
+    "bool": 1,
+    "byte": 1,
+    "unsigned char": 1,
+    "char": 1,
+    "signed char": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "short": 2,
+    "half": 2,
+    "c10::half": 2,
+    "bfloat16": 2,
+    "c10::bfloat16": 2,
+    "int": 4,
+    "float": 4,
+    "long": 8,
+    "long int": 8,
+    "double": 8,
+    "complexfloat": 8,
+    "c10::complex<float>": 8,
+    "complexdouble": 16,
+}
+"""Bytes an element takes, by the two ways in which traces write a dtype, lower case."""
+
+SYNCHRONIZING_CALLS = frozenset(
+    {
+        "cudaDeviceSynchronize",
+        "cudaStreamSynchronize",
+        "cudaEventSynchronize",
+        "cudaMemcpy",
+        "cuCtxSynchronize",
+        "cuStreamSynchronize",
+        "cuEventSynchronize",
+        "hipDeviceSynchronize",
+        "hipStreamSynchronize",
+        "hipEventSynchronize",
+        "hipMemcpy",
+        "hipMemcpyWithStream",
+    }
+)
+"""Runtime calls in which the host waits for the device."""
+
+
+def backend_of(kernel: str) -> str | None:
+    """The library that a kernel's name belongs to; None: no communication."""
+    for backend in BACKENDS:
+        if backend.pattern.search(kernel):
+            return backend.name
+    return None
+
+
+def collective_kind(operation: str) -> Kind:
+    """The kind of a collective, from whatever names it."""
+    for kind, pattern in _KINDS:
+        if pattern.search(operation):
+            return kind
+    return Kind.COLLECTIVE
+
+
+def says_operation(text: str) -> bool:
+    """Whether a name says which collective it is; `ncclDevKernel_Generic` does not."""
+    return collective_kind(text) != Kind.COLLECTIVE or bool(
+        _OTHER_OPERATIONS.search(text)
+    )
+
+
+def operation_name(text: str) -> str:
+    """A short word for a collective that is none of FSDP2's: `all_to_all`."""
+    found = _OTHER_OPERATIONS.search(text)
+    return found[1].lower() if found else text.split("(")[0][:80]
+
+
+def element_bytes(dtype: str | None) -> int | None:
+    """Bytes per element of a dtype as a trace writes it."""
+    return None if dtype is None else DTYPE_BYTES.get(dtype.strip().lower())
+
+
+def is_launch(call: str) -> bool:
+    """Whether a runtime call puts work on the device."""
+    return "Launch" in call and "HostFunc" not in call
+
+
+def flags_by_name(
+    names: Sequence[str], wanted: npt.NDArray[np.int32], test: Callable[[str], object]
+) -> npt.NDArray[np.bool_]:
+    """For each id in `wanted`, whether its name passes `test`; asked once a name."""
+    verdict = np.zeros(len(names), dtype=np.bool_)
+    for name in np.unique(wanted).tolist():
+        verdict[name] = bool(test(names[name]))
+    return verdict[wanted]

@@ -1,0 +1,226 @@
+"""One rank's Kineto trace as a record: what every source of a run gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.importers.cache import cached_scan
+from fsdpdoctor.importers.context import Context, build_context
+from fsdpdoctor.importers.device_spans import device_spans
+from fsdpdoctor.importers.host_comm import host_collectives
+from fsdpdoctor.importers.host_spans import host_spans
+from fsdpdoctor.importers.launches import find_launches
+from fsdpdoctor.importers.pass_spans import passes_on_device, passes_on_host
+from fsdpdoctor.importers.soundness import DeviceHealth, device_health, warnings
+from fsdpdoctor.importers.steps import cut_into_steps, step_windows
+from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import (
+    NO_TIME,
+    ROOT,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    ModelSpec,
+    RankHeader,
+    Spans,
+    UnitSpec,
+)
+
+DDP_PREFIX = "DistributedDataParallel."
+FSDP1_PREFIX = "FullyShardedDataParallel."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinetoSource:
+    """A rank's trace file. Pickles: a worker process loads it."""
+
+    path: Path
+    rank: int
+    world_size: int
+    cache_folder: Path | None = None
+    notes: tuple[str, ...] = ()  # how the rank was found, where that is doubtful
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    def load(self) -> RankData:
+        """Read and attribute the trace. Raises InputError."""
+        trace = on_unix_clock(cached_scan(self.path, self.cache_folder))
+        refuse_merged(self.path, trace)
+        return rank_data(trace, self.rank, self.world_size, self.notes)
+
+
+def on_unix_clock(trace: TraceFile) -> TraceFile:
+    """A trace with its base time added: files of different origins then compare."""
+    base = trace.metadata.get("baseTimeNanoseconds", 0)
+    if not isinstance(base, int) or not 0 < base < 2**62:
+        return trace
+    events = {name: getattr(trace.events, name) for name in Events.columns()}
+    ops = {name: getattr(trace.ops, name) for name in Ops.columns()}
+    events["start_ns"] = trace.events.start_ns + base
+    ops["start_ns"] = trace.ops.start_ns + base
+    return replace(trace, events=Events(**events), ops=Ops(**ops))
+
+
+def refuse_merged(path: Path, trace: TraceFile) -> None:
+    """Raise InputError for a file of several processes: their ids collide."""
+    events = trace.events
+    calls = np.isin(events.cat, (Cat.CPU_OP, Cat.RUNTIME))
+    pids = np.unique(events.pid[calls & (events.pid >= 0)])
+    if len(pids) < 2:
+        return
+    shown = ", ".join(str(pid) for pid in pids[:8].tolist())
+    raise InputError(
+        f"{path} holds the calls of {len(pids)} processes (pid {shown}): a merged "
+        "trace, in which correlation ids of different ranks collide. Give each rank's "
+        "own file instead"
+    )
+
+
+def rank_data(
+    trace: TraceFile, rank: int, world_size: int, notes: tuple[str, ...] = ()
+) -> RankData:
+    """Attribute a trace that is read."""
+    context = build_context(trace)
+    work = find_launches(trace)
+    on_device = len(work.rows) > 0
+    if on_device:
+        device = device_spans(context, work)
+        parts = [device, passes_on_device(context, device)]
+    else:
+        parts = [host_collectives(context), passes_on_host(context)]
+    parts.append(host_spans(context))
+    windows = step_windows(trace)
+    cut = cut_into_steps(parts, windows, on_device=on_device)
+    spans = Spans.concat([part.spans for part in parts])
+    health = device_health(trace, work)
+    return RankData(
+        header=_header(
+            context,
+            spans,
+            health,
+            rank=rank,
+            world_size=world_size,
+            warnings=(*notes, *warnings(context, spans, health, windows)),
+        ),
+        steps=cut.steps,
+        outside=cut.outside,
+        names=context.names.all,
+    )
+
+
+def _header(
+    context: Context,
+    spans: Spans,
+    health: DeviceHealth,
+    *,
+    rank: int,
+    world_size: int,
+    warnings: tuple[str, ...],
+) -> RankHeader:
+    trace = context.trace
+    on_device = bool((spans.stream != UNKNOWN).any()) or health.kernels > 0
+    device = _device(trace)
+    host = trace.metadata.get("host_name")
+    pids = trace.events.pid[trace.events.cat == Cat.CPU_OP]
+    return RankHeader(
+        rank=rank,
+        world_size=world_size,
+        host=host if isinstance(host, str) else None,
+        pid=int(pids[0]) if len(pids) else UNKNOWN,
+        device="cuda" if on_device else "cpu",
+        device_name=device[0],
+        device_bytes=device[1],
+        clock="cuda" if on_device else "host",
+        evidence=_evidence(context, spans, on_device=on_device),
+        units=_units(context, spans),
+        groups=tuple(context.groups.specs),
+        model=_model(trace, context),
+        ended="done",
+        warnings=warnings,
+        health={**trace.health.counts(), **health.counts()},
+    )
+
+
+def _device(trace: TraceFile) -> tuple[str | None, int]:
+    """The name and memory of the device that ran the kernels."""
+    used = trace.events.device[trace.events.cat == Cat.KERNEL]
+    devices = trace.metadata.get("deviceProperties")
+    if not len(used) or not isinstance(devices, list):
+        return None, UNKNOWN
+    ids, times = np.unique(used, return_counts=True)
+    mine = int(ids[int(np.argmax(times))])
+    for device in devices:
+        if isinstance(device, dict) and device.get("id") == mine:
+            name, memory = device.get("name"), device.get("totalGlobalMem")
+            return (
+                name if isinstance(name, str) else None,
+                memory if isinstance(memory, int) else UNKNOWN,
+            )
+    return None, UNKNOWN
+
+
+def _evidence(
+    context: Context, spans: Spans, *, on_device: bool
+) -> tuple[Evidence, ...]:
+    kinds = set(np.unique(spans.kind).tolist())
+    comm = np.isin(
+        spans.kind,
+        (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE),
+    )
+    issued = comm & (spans.issued_ns != NO_TIME)
+    events = context.trace.events
+    shown = {
+        Evidence.UNITS: context.has_labels,
+        Evidence.STEPS: bool(step_windows(context.trace)),
+        Evidence.MICRO_BATCHES: Kind.MICRO_BATCH in kinds,
+        Evidence.STALLS: not on_device and Kind.ALL_GATHER_WAIT in kinds,
+        Evidence.COLLECTIVES: bool(comm.any()),
+        Evidence.KERNELS: on_device and Kind.KERNEL in kinds,
+        Evidence.ISSUE_TIMES: bool(comm.any() and issued.sum() == comm.sum()),
+        Evidence.HOST: context.has_labels,
+        Evidence.SYNC_CALLS: bool((events.cat == Cat.RUNTIME).any()),
+        Evidence.INPUT: Kind.INPUT in kinds,
+        Evidence.OPTIMIZER: Kind.OPTIMIZER in kinds,
+    }
+    return tuple(evidence for evidence, is_shown in shown.items() if is_shown)
+
+
+def _units(context: Context, spans: Spans) -> tuple[UnitSpec, ...]:
+    return tuple(
+        _unit(fqn, spans.rows(spans.unit == index))
+        for index, fqn in enumerate(context.tree.units)
+    )
+
+
+def _unit(fqn: str, mine: Spans) -> UnitSpec:
+    gathers = mine.rows(mine.kind == Kind.ALL_GATHER)
+    reduces = mine.rows(mine.kind == Kind.ALL_REDUCE)
+    passes = mine.rows(np.isin(mine.kind, (Kind.FORWARD, Kind.BACKWARD)))
+    again = bool((passes.flags & Flag.RECOMPUTE != 0).any())
+    return UnitSpec(
+        fqn=fqn,
+        module_class="",  # a trace does not say
+        is_root=fqn.split(" [pg=")[0] == ROOT,
+        unsharded_bytes=int(gathers.bytes.max()) if len(gathers) else UNKNOWN,
+        shard_group=int(gathers.group[0]) if len(gathers) else UNKNOWN,
+        replicate_group=int(reduces.group[0]) if len(reduces) else UNKNOWN,
+        checkpointed=True if again else None,
+    )
+
+
+def _model(trace: TraceFile, context: Context) -> ModelSpec | None:
+    """What wraps the model, where annotations say so."""
+    if context.has_labels:
+        return ModelSpec(wrapper="fsdp2")
+    for wrapper, prefix in (("fsdp1", FSDP1_PREFIX), ("ddp", DDP_PREFIX)):
+        if any(name.startswith(prefix) for name in trace.names):
+            return ModelSpec(wrapper=wrapper)
+    return None

@@ -1,0 +1,74 @@
+"""Forwards, backwards and optimizer steps as spans of the compute lane."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fsdpdoctor.importers.context import Context, Placed
+from fsdpdoctor.importers.passes import PassSpan, optimizer_windows
+from fsdpdoctor.importers.trace_events import Int64s
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase, Spans
+
+
+def _windows(context: Context) -> list[PassSpan]:
+    """The passes on the host, micro-batches left out."""
+    passes = [s for s in context.passes.spans if s.kind != Kind.MICRO_BATCH]
+    optimizers = [
+        PassSpan(
+            kind=Kind.OPTIMIZER,
+            unit=UNKNOWN,
+            phase=Phase.OPTIMIZER,
+            flags=Flag.NONE,
+            micro_batch=UNKNOWN,
+            start_ns=start,
+            end_ns=end,
+        )
+        for start, end in optimizer_windows(context.trace)
+    ]
+    return passes + optimizers
+
+
+def _as_spans(passes: list[PassSpan], start_ns: Int64s, end_ns: Int64s) -> Spans:
+    return Spans.build(
+        len(passes),
+        kind=[one.kind for one in passes],
+        lane=Lane.COMPUTE,
+        phase=[one.phase for one in passes],
+        flags=[one.flags for one in passes],
+        micro_batch=[one.micro_batch for one in passes],
+        unit=[one.unit for one in passes],
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
+
+
+def passes_on_host(context: Context) -> Placed:
+    """Where the host is the compute lane: the passes as they were called."""
+    passes = _windows(context)
+    start_ns = np.array([one.start_ns for one in passes], dtype=np.int64)
+    end_ns = np.array([one.end_ns for one in passes], dtype=np.int64)
+    return Placed(spans=_as_spans(passes, start_ns, end_ns), host_ns=start_ns)
+
+
+def passes_on_device(context: Context, device: Placed) -> Placed:
+    """From the first to the last kernel that a pass launched on the compute lane.
+
+    A pass that launched none has no span.
+    """
+    spans = device.spans
+    rows = np.flatnonzero((spans.lane == Lane.COMPUTE) & (spans.issued_ns != NO_TIME))
+    rows = rows[np.argsort(spans.issued_ns[rows], kind="stable")]
+    issued = spans.issued_ns[rows]
+    passes = _windows(context)
+    first = np.searchsorted(issued, [one.start_ns for one in passes])
+    last = np.searchsorted(issued, [one.end_ns for one in passes])
+    some = np.flatnonzero(last > first)
+    kept = [passes[i] for i in some.tolist()]
+    start_ns = np.array(
+        [spans.start_ns[rows[first[i] : last[i]]].min() for i in some], dtype=np.int64
+    )
+    end_ns = np.array(
+        [spans.end_ns[rows[first[i] : last[i]]].max() for i in some], dtype=np.int64
+    )
+    host_ns = np.array([one.start_ns for one in kept], dtype=np.int64)
+    return Placed(spans=_as_spans(kept, start_ns, end_ns), host_ns=host_ns)
