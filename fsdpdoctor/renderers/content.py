@@ -49,10 +49,9 @@ WRAPPERS = {"fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "none": "no FSDP"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceWords:
-    """One change: what to do, what it costs and wins, code to paste."""
+    """One change: what to do with what it costs and wins, and code to paste."""
 
     text: str
-    effect: str | None
     code: str | None
 
 
@@ -263,9 +262,9 @@ def _advice(advice: Advice) -> AdviceWords:
         cost = advice.memory_cost_bytes
         word = "costs" if cost >= 0 else "saves"
         effects.append(f"{word} {size(abs(cost))} per rank" if cost else "no memory")
+    text = visible(advice.text)
     return AdviceWords(
-        text=visible(advice.text),
-        effect=", ".join(effects) or None,
+        text=f"{text.rstrip('.')} ({', '.join(effects)})." if effects else text,
         code=visible_lines(advice.code.strip("\n")) if advice.code else None,
     )
 

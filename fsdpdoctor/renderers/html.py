@@ -43,7 +43,7 @@ h2 { font-size: 17px; margin: 34px 0 10px; }
 h3 { font-size: 15px; margin: 0 0 6px; display: flex; flex-wrap: wrap;
   gap: 4px 10px; align-items: baseline; }
 p { margin: 4px 0; }
-.facts, .where, .effect { color: var(--soft); }
+.facts, .where { color: var(--soft); }
 .alert { border-left: 4px solid var(--warning); background: var(--card);
   padding: 6px 12px; margin: 8px 0; }
 .finding { background: var(--card); border: 1px solid var(--line);
@@ -69,14 +69,15 @@ td { text-align: right; padding: 3px 8px; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th.left, td.left { text-align: left; }
 td.left { max-width: 360px; overflow: hidden; text-overflow: ellipsis; }
-td.bar { background: linear-gradient(to left, var(--bar) var(--share),
+td { border-right: 6px solid transparent; background-clip: padding-box; }
+td.bar { background-image: linear-gradient(to left, var(--bar) var(--share),
   transparent var(--share)); }
-td.exposed.bar { background: linear-gradient(to left, var(--exposed-bar)
+td.exposed.bar { background-image: linear-gradient(to left, var(--exposed-bar)
   var(--share), transparent var(--share)); }
 td.mismatch { color: var(--exposed); font-weight: 700; }
 .budget { display: flex; height: 30px; border-radius: 4px; overflow: hidden; }
 .budget div { min-width: 1px; }
-.legend { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr));
+.legend { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr));
   gap: 2px 20px; margin: 10px 0 0; padding: 0; list-style: none; }
 .legend li { display: flex; align-items: center; gap: 8px; }
 .legend .name { flex: 1; }
@@ -147,12 +148,7 @@ def _finding(finding: FindingWords) -> Iterator[str]:
     where = f"{finding.where}; " if finding.where is not None else ""
     yield f'<p class="where">{escape(where)}{escape(finding.confidence)} confidence</p>'
     for advice in finding.advice:
-        effect = (
-            f' <span class="effect">({escape(advice.effect)})</span>'
-            if advice.effect
-            else ""
-        )
-        yield f'<div class="advice"><p><b>Try:</b> {escape(advice.text)}{effect}</p>'
+        yield f'<div class="advice"><p><b>Try:</b> {escape(advice.text)}</p>'
         if advice.code is not None:
             yield f"<pre>{escape(advice.code)}</pre>"
         yield "</div>"

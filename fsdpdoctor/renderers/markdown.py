@@ -10,8 +10,9 @@ from fsdpdoctor.renderers.content import BudgetPart, FindingWords, content_of
 from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report.value import Report
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$@:])")
-"""What Markdown, or the sites that show it, would take for more than a character."""
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|&$@#~]|:(?=//)|^[+-])")
+"""What Markdown, or the sites that show it, would take for more than a character:
+emphasis, links, tags, tables, mathematics, mentions, bare addresses, list marks."""
 
 BAR_WIDTH = 40
 """Characters of the longest bar."""
@@ -70,8 +71,7 @@ def _finding(finding: FindingWords) -> Iterator[str]:
         yield f"Where: {escape(finding.where)}. Confidence: {finding.confidence}."
         yield ""
     for advice in finding.advice:
-        effect = f" ({escape(advice.effect)})" if advice.effect else ""
-        yield f"Try: {escape(advice.text)}{effect}"
+        yield f"Try: {escape(advice.text)}"
         yield ""
         if advice.code is not None:
             yield from _code(advice.code)

@@ -135,10 +135,7 @@ def _finding(console: Console, finding: FindingWords) -> None:
 
 
 def _advice(console: Console, advice: AdviceWords) -> None:
-    text = Text.assemble(("try: ", "bold green"), advice.text)
-    if advice.effect is not None:
-        text.append(f" ({advice.effect})", style="dim")
-    _indented(console, text)
+    _indented(console, Text.assemble(("try: ", "bold green"), advice.text))
     if advice.code is not None:
         for line in advice.code.split("\n"):
             # Never wrapped or cut: code is there to be pasted.

@@ -10,6 +10,7 @@ collective are those of its large side: a gather's output, a reduce-scatter's in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -289,7 +290,13 @@ class Report:
 
 def encode(report: Report) -> str:
     """The report as JSON text."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    try:
+        content = msgspec.json.encode(report)
+    except UnicodeEncodeError:
+        # A name from a foreign file holds a lone surrogate, which UTF-8 has not.
+        text = json.dumps(msgspec.to_builtins(report), ensure_ascii=False)
+        content = text.encode("utf-8", "replace")
+    return msgspec.json.format(content, indent=1).decode() + "\n"
 
 
 class _Version(msgspec.Struct):
