@@ -124,6 +124,11 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
     said = {file.world_size for file in files if file.world_size != UNKNOWN}
     world_size = max([*said, files[-1].rank + 1])
     warnings = [note for file in files for note in file.notes]
+    if not said:
+        warnings.append(
+            f"the traces do not say the world size: taken as {world_size}, from their "
+            "highest rank"
+        )
     if len(said) > 1:
         warnings.append(f"the traces disagree on the world size: {sorted(said)}")
     metadata = read_metadata(read_head(files[0].path).head)

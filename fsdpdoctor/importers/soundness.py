@@ -126,14 +126,13 @@ def _of_communication(context: Context, spans: Spans) -> Iterator[str]:
         (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE),
     )
     called = len(context.comm_ops.rows)
-    on_device = bool((trace.events.cat == Cat.KERNEL).any())
     if called and not comm.any():
+        on_device = bool((trace.events.cat == Cat.KERNEL).any())
         yield (
-            f"communication was called ({count(called, 'event')} on the host) and no "
-            "communication was captured on the device: overlap is not measured"
-            if on_device
-            else f"communication was called ({count(called, 'event')} on the host) "
-            "without the operator that says its size and end: it is not measured"
+            f"communication was called ({count(called, 'event')} on the host) and "
+            + ("no kernel of it" if on_device else "no device activity")
+            + " was captured: overlap and exposed time are not measured. Profile with "
+            "ProfilerActivity.CUDA, from before the step begins"
         )
     if any(spec.name == BY_ORDER for spec in context.groups.specs):
         yield (
