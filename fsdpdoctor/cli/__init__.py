@@ -16,7 +16,9 @@ from fsdpdoctor import __version__
 from fsdpdoctor.errors import FsdpDoctorError
 
 COMMANDS: dict[str, str] = {
+    "demo": "fsdpdoctor.cli.demo",
     "run": "fsdpdoctor.cli.run",
+    "rehearse": "fsdpdoctor.cli.rehearse",
     "analyze": "fsdpdoctor.cli.analyze",
     "report": "fsdpdoctor.cli.report",
     "compare": "fsdpdoctor.cli.compare",

@@ -161,7 +161,7 @@ def _report(folder: Path) -> None:
     """Print the summary to stderr: the script's own output stays its own."""
     _wait_for_others(folder)
     sys.stdout.flush()
-    shown = _short(folder)
+    shown = short(folder)
     found = subprocess.run(
         [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder)],
         stdin=subprocess.DEVNULL,
@@ -177,7 +177,8 @@ def _report(folder: Path) -> None:
     )
 
 
-def _short(folder: Path) -> str:
+def short(folder: Path) -> str:
+    """A folder as one would type it here."""
     try:
         return str(folder.relative_to(Path.cwd()))
     except ValueError:

@@ -50,6 +50,10 @@ class Rehearsal:
             raise UsageError(
                 f"--world-size is {self.world_size}; a rehearsal needs at least 2"
             )
+        if self.node_size < 1:
+            raise UsageError(
+                f"--nproc-per-node is {self.node_size}; expected at least 1"
+            )
         if self.world_size % self.replicas:
             raise UsageError(
                 f"--mesh has {self.replicas} replicas, which do not divide "

@@ -10,8 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = SCRIPTS / "train.py"
@@ -70,7 +71,8 @@ class Started:
 
     argv: tuple[str, ...]
     process: subprocess.Popen[bytes]
-    folder: tempfile.TemporaryDirectory[str] = field(repr=False)
+    stdout: IO[bytes]
+    stderr: IO[bytes]
 
     @property
     def pid(self) -> int:
@@ -83,24 +85,25 @@ class Started:
             os.killpg(self.process.pid, number)
 
     def finished(self) -> Finished:
-        """How it ended. It must have."""
+        """Wait for its end, and close its files: once."""
         status = self.process.wait()
-        out, err = (
-            (Path(self.folder.name) / name).read_text(errors="replace")
-            for name in ("stdout", "stderr")
-        )
+        texts = []
+        for file in (self.stdout, self.stderr):
+            with file:
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+        out, err = texts
         return Finished(argv=self.argv, status=status, stdout=out, stderr=err)
 
 
 def start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
     """Start a process, in a session of its own so that it can be ended whole."""
-    folder = tempfile.TemporaryDirectory()
-    path = Path(folder.name)
-    with (path / "stdout").open("wb") as out, (path / "stderr").open("wb") as err:
-        process = subprocess.Popen(
-            argv, env=_environment(env), stdout=out, stderr=err, start_new_session=True
-        )
-    return Started(argv=tuple(argv), process=process, folder=folder)
+    out = tempfile.TemporaryFile()  # noqa: SIM115 - `finished` closes it
+    err = tempfile.TemporaryFile()  # noqa: SIM115 - and this
+    process = subprocess.Popen(
+        argv, env=_environment(env), stdout=out, stderr=err, start_new_session=True
+    )
+    return Started(argv=tuple(argv), process=process, stdout=out, stderr=err)
 
 
 def start_ranks(

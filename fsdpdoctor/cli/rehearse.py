@@ -1,0 +1,110 @@
+"""`fsdpdoctor rehearse`: see a big job's overlap and memory before paying for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from fsdpdoctor import recorder
+from fsdpdoctor.cli.run import Asked, be_a_rank
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder.launch import Target
+from fsdpdoctor.recorder.sampling import sampling_of
+from fsdpdoctor.recorder.wire import DEFAULT_WIRE, PRESETS, parse_wire
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=f"Links: {', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s@10us.",
+)
+@click.option("--world-size", type=int, help="Ranks of the job that is rehearsed.")
+@click.option("--mesh", help="Replicas and shards, as in 8x64: HSDP.")
+@click.option(
+    "--bandwidth",
+    default=DEFAULT_WIRE,
+    show_default=True,
+    help="The network: one link, or links by group (shard, replicate), by reach "
+    "(intra, inter: inside a node, across nodes) or by collective (all-gather, ...).",
+)
+@click.option(
+    "--nproc-per-node",
+    "--nproc_per_node",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Ranks on a node of the job.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option("--steps", help="Record steps A to B, B not included: A:B.")
+@click.option("--every", type=int, help="Record one step in K.")
+@click.option("--no-report", is_flag=True, help="Print no summary at the end.")
+@click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def command(
+    world_size: int | None,
+    mesh: str | None,
+    bandwidth: str,
+    nproc_per_node: int,
+    out: Path | None,
+    steps: str | None,
+    every: int | None,
+    no_report: bool,
+    is_module: bool,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
+    r"""Run SCRIPT (or -m MODULE) as rank 0 of a bigger job, in this one process.
+
+    Kernels, allocator, host cost and the 1/N shards are real. The network is a
+    model, and every other rank is taken to be a copy of this one: losses are
+    meaningless.
+
+    \b
+    fsdpdoctor rehearse --world-size 64 train.py --lr 1e-4
+    fsdpdoctor rehearse --mesh 8x64 --bandwidth shard=nvlink4,replicate=ib400 train.py
+    """
+    size, replicas = _job(world_size, mesh)
+    wire = parse_wire(bandwidth)
+    sampling_of(steps, every)  # says what is wrong before anything starts
+    recorder.require_torch()
+    if not is_module and not Path(script).is_file():
+        raise UsageError(f"cannot run {script}: there is no such file")
+    from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
+
+    rehearsal = Rehearsal(
+        wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node
+    )
+    click.echo(f"fsdpdoctor: {rehearsal.note}", err=True)
+    be_a_rank(
+        Asked(
+            target=Target(name=script, is_module=is_module, args=args),
+            out=out,
+            steps=steps,
+            every=every,
+            report=not no_report,
+            source="rehearsal",
+            notes=(rehearsal.note,),
+        ),
+        rehearsing(rehearsal),
+    )
+
+
+def _job(world_size: int | None, mesh: str | None) -> tuple[int, int]:
+    """Ranks and replicas of the job."""
+    if mesh is None:
+        if world_size is None:
+            raise UsageError("say how big the job is: --world-size 64 or --mesh 8x64")
+        return world_size, 1
+    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", mesh)
+    if found is None:
+        raise UsageError(f"--mesh is {mesh!r}; expected replicas x shards, as in 8x64")
+    replicas, shards = int(found[1]), int(found[2])
+    if world_size not in (None, replicas * shards):
+        raise UsageError(
+            f"--mesh {mesh} has {replicas * shards} ranks, --world-size says "
+            f"{world_size}: give one of them, or make them agree"
+        )
+    return replicas * shards, replicas
