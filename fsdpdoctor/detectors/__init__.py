@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.detectors.base import Detector, judge
+from fsdpdoctor.detectors.comm_serialization import comm_serialization
+from fsdpdoctor.detectors.duplicate_all_gather import duplicate_all_gather
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
 from fsdpdoctor.detectors.exposed_reduce_scatter import exposed_reduce_scatter
 from fsdpdoctor.detectors.host_issue_bound import host_issue_bound
 from fsdpdoctor.detectors.host_sync_point import host_sync_point
+from fsdpdoctor.detectors.padding_alignment import padding_alignment
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
+from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
+from fsdpdoctor.detectors.wrap_too_coarse import wrap_too_coarse
+from fsdpdoctor.detectors.wrap_too_fine import wrap_too_fine
 from fsdpdoctor.finding import Finding, NotJudged, Severity
 from fsdpdoctor.measures import Measures
 
@@ -17,6 +24,13 @@ ALL: tuple[Detector, ...] = (
     host_issue_bound,
     host_sync_point,
     prefetch_misconfig,
+    comm_serialization,
+    duplicate_all_gather,
+    accumulation_comm,
+    wrap_too_coarse,
+    wrap_too_fine,
+    root_group_heavy,
+    padding_alignment,
 )
 """Every detector, in report order."""
 

@@ -259,7 +259,7 @@ def first_path(fqn: str) -> str:
     """A module path of a unit: the first of a grouped one, no `[pg=N]`."""
     if fqn == ROOT:
         return ""
-    return fqn.split(" [pg=")[0].split(", ")[0]
+    return fqn.split(" [")[0].split(", ")[0]
 
 
 def backward_order(m: Measures) -> list[str]:

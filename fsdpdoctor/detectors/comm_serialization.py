@@ -1,0 +1,125 @@
+"""FD106: all-gathers and reductions took turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fsdpdoctor.causes import queued_behind
+from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
+from fsdpdoctor.detectors.remedies import present, separate_reduce_group
+from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
+
+CODE, NAME = "FD106", "comm-serialization"
+
+# Below this share of the step a communicator's memory is not worth it; to be
+# calibrated on the gallery. PyTorch asks for proven wins (`detectors.md` G01).
+WARNING_SHARE = 0.03
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@detector(
+    CODE,
+    NAME,
+    needs={Evidence.STEPS, Evidence.ISSUE_TIMES, Evidence.COLLECTIVES},
+    needs_any=STALLS_KNOWN,
+)
+def comm_serialization(m: Measures) -> Iterator[Finding]:
+    """An all-gather waited for a reduce-scatter, or the reverse, on one communicator.
+
+    *Why it costs*: FSDP2 issues both on streams of their own, but through one
+    communicator, which runs one collective at a time. In backward the next unit's
+    all-gather then queues behind the previous unit's reduce-scatter.
+    `CUDA_DEVICE_MAX_CONNECTIONS=1` makes all streams take turns.
+
+    *What to try*: a communicator of its own for the reduce-scatter; unset the
+    variable, or raise it to 16 or 32, before the process starts.
+
+    *When it is wrong*: tensor parallelism sometimes needs the variable. Where the
+    link is full, two communicators share it and win little. On CPU nothing runs
+    beside the host.
+    """
+    if on_cpu(m):
+        raise CannotTell(
+            "on CPU no collective runs beside another", Evidence.ISSUE_TIMES
+        )
+    step_ns = steady(m)
+    yield from _environment(m)
+    total, units, places = 0, dict[str, int](), list[Place]()
+    for rank in m.ranks:
+        stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
+        queued = m.causes[rank.rank]["queued"][rank.in_judged(rank.stalls.step)]
+        behind = queued_behind(rank.collectives, stalls)
+        kind = rank.collectives.kind[behind]
+        other = (behind != UNKNOWN) & (queued > 0) & (kind != stalls.kind)
+        for at in np.flatnonzero(other):
+            name = rank.unit_name(int(stalls.unit[at])) or "an unknown unit"
+            units[name] = units.get(name, 0) + int(queued[at])
+            total += int(queued[at])
+            places.append(
+                Place(
+                    rank=rank.rank,
+                    step=int(stalls.step[at]),
+                    start_ns=int(stalls.start_ns[at]),
+                    end_ns=int(stalls.end_ns[at]),
+                    unit=name,
+                )
+            )
+    cost_ns = per_step(m, total)
+    if cost_ns / step_ns < WARNING_SHARE:
+        return
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=level(cost_ns / step_ns, WARNING_SHARE),
+        confidence=Confidence.LOW if few_steps(m) else Confidence.MEDIUM,
+        summary=f"collectives of one communicator took turns: {ms(cost_ns)} per step "
+        f"({percent(cost_ns / step_ns)}) of waiting for another kind to end",
+        units=tuple(sorted(units, key=lambda unit: -units[unit])),
+        phase="backward",
+        ranks=tuple(sorted({place.rank for place in places})),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "queued_ns": {
+                unit: per_step(m, units[unit])
+                for unit in sorted(units, key=lambda unit: -units[unit])
+            },
+            "kinds": [Kind.ALL_GATHER.name.lower(), Kind.REDUCE_SCATTER.name.lower()],
+        },
+        advice=present(separate_reduce_group(m)),
+        places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
+    )
+
+
+def _environment(m: Measures) -> Iterator[Finding]:
+    """One connection to the device: streams take turns by configuration."""
+    ranks = tuple(
+        rank.rank
+        for rank in m.ranks
+        if rank.header.environment.get(CONNECTIONS) == "1" and rank.units
+    )
+    if not ranks:
+        return
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"{CONNECTIONS}=1 makes all streams of a device take turns, so that "
+        "FSDP2's collectives cannot run under compute",
+        ranks=ranks,
+        evidence={CONNECTIONS: "1"},
+        advice=(
+            Advice(
+                text=f"Unset {CONNECTIONS}, or set it to 32, before the process "
+                "starts; setting it from Python later has no effect.",
+                memory_cost_bytes=0,
+            ),
+        ),
+    )

@@ -1,0 +1,206 @@
+"""FD201: too much in one unit, or outside every unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.remedies import MODEL
+from fsdpdoctor.detectors.tables import all_units, exposed, first_path, inside
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count, percent, size
+from fsdpdoctor.schema import (
+    ROOT,
+    UNKNOWN,
+    BlockSpec,
+    Evidence,
+    Kind,
+    ModelSpec,
+    UnitSpec,
+)
+
+CODE, NAME = "FD201", "wrap-too-coarse"
+
+# Blocks that are not units matter by the share of parameters they hold: half the
+# model in one unit is `detectors.md` D05's rule; below a tenth nothing is gained.
+WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.50
+
+# Two siblings of one class are enough to overlap one with the other.
+MIN_REPEATS = 2
+
+
+@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+def wrap_too_coarse(m: Measures) -> Iterator[Finding]:
+    """Repeated blocks are no units, or parameters are outside every unit.
+
+    *Why it costs*: a unit is gathered as one: with the whole model in the root, all
+    of it must arrive before the first layer runs, nothing overlaps, and the peak
+    holds it all. Trainable parameters outside every unit are worse than slow: each
+    rank keeps and updates its own copy and nobody reduces their gradients, so the
+    ranks drift apart.
+
+    *What to try*: `fully_shard` every block, inner modules first, then the root
+    last: it takes what is left.
+
+    *When it is wrong*: blocks inside a unit that is small beside the model (the
+    experts of one layer) are left alone. Parameters passed as `ignored_params` are
+    yours to handle; only others count. A single giant layer cannot be split so.
+    """
+    specs = all_units(m)
+    model = m.ranks[0].header.model if m.ranks else None
+    if model is None:
+        raise CannotTell("the model's modules were not recorded", Evidence.CONFIG)
+    if not specs:
+        return  # FD506 says what wraps the model instead
+    yield from _blocks(m, model, specs)
+    yield from _outside(m, model)
+
+
+def _blocks(
+    m: Measures, model: ModelSpec, specs: dict[str, UnitSpec]
+) -> Iterator[Finding]:
+    total = _numel(model, specs)
+    for block in model.blocks:
+        left = block.count - block.units
+        share = left * block.numel / total if total else 0.0
+        owner = _owner(block, specs)
+        if block.count < MIN_REPEATS or left < 1 or share < WARNING_SHARE:
+            continue
+        if owner is None or (
+            owner != ROOT and specs[owner].numel < CRITICAL_SHARE * total
+        ):
+            continue
+        yield _block_finding(m, block, owner, share, specs)
+
+
+def _numel(model: ModelSpec, specs: dict[str, UnitSpec]) -> int:
+    """Parameters of the model, or of its units where the model did not say."""
+    if model.numel != UNKNOWN:
+        return model.numel
+    return sum(max(spec.numel, 0) for spec in specs.values())
+
+
+def _owner(block: BlockSpec, specs: dict[str, UnitSpec]) -> str | None:
+    """The innermost unit around a container; None: it is outside every unit."""
+    around = [
+        fqn for fqn in specs if fqn == block.container or inside(block.container, fqn)
+    ]
+    return max(around, key=lambda fqn: len(first_path(fqn)), default=None)
+
+
+def _block_finding(
+    m: Measures,
+    block: BlockSpec,
+    owner: str,
+    share: float,
+    specs: dict[str, UnitSpec],
+) -> Finding:
+    stalls = exposed(m).of(Kind.ALL_GATHER).named(owner)
+    known = m.stalls_known and len(m.step_ns) > 0
+    spec = specs[owner]
+    held = spec.unsharded_bytes
+    at_once = "" if held == UNKNOWN else f", so that {size(held)} are gathered at once"
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=level(share, WARNING_SHARE, CRITICAL_SHARE),
+        confidence=Confidence.HIGH,
+        summary=f"{count(block.count - block.units, block.module_class)} of "
+        f"{block.container} with {percent(share)} of the parameters are part of the "
+        f"unit {owner}{at_once}",
+        units=(owner,),
+        ranks=tuple(rank.rank for rank in m.ranks),
+        cost_ns_per_step=stalls.ns_per_step if known else None,
+        cost_bytes=None if held == UNKNOWN else held,
+        evidence={
+            "container": block.container,
+            "class": block.module_class,
+            "blocks": block.count,
+            "blocks_that_are_units": block.units,
+            "share_of_parameters": round(share, 4),
+            "units": len(specs),
+        },
+        advice=(_wrap(m, block, held),),
+        places=stalls.places(),
+    )
+
+
+def _wrap(m: Measures, block: BlockSpec, held: int) -> Advice:
+    code = "\n".join(
+        [
+            "from torch.distributed.fsdp import fully_shard",
+            "",
+            "# Before the fully_shard(model) that is there already.",
+            f'for block in model.get_submodule("{block.container}").children():',
+            "    fully_shard(block)",
+        ]
+    )
+    saved = None
+    if held != UNKNOWN and block.count > 1:
+        # Two blocks are gathered at a time instead of all.
+        saved = -round(held * (1 - 2 / block.count)) if block.count > 2 else 0
+    return Advice(
+        text=f"Make every {block.module_class} a unit, with the same arguments as the "
+        "root.",
+        code=code,
+        memory_cost_bytes=saved,
+    )
+
+
+def _outside(m: Measures, model: ModelSpec) -> Iterator[Finding]:
+    """Parameters that no unit holds."""
+    chosen = model.unmanaged_params - model.ignored_params
+    trainable = min(model.unmanaged_trainable, chosen)
+    if chosen < 1 or not model.unmanaged_fqns:
+        return
+    share = model.unmanaged_numel / model.numel if model.numel > 0 else 0.0
+    if trainable < 1 and share < WARNING_SHARE:
+        return
+    severity = Severity.CRITICAL if trainable else Severity.INFO
+    first = ", ".join(model.unmanaged_fqns[:3])
+    drift = "; their gradients are not reduced over ranks" if trainable else ""
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=severity,
+        confidence=Confidence.HIGH,
+        summary=f"{count(chosen, 'parameter')} outside every unit ({first}"
+        f"{', ...' if chosen > 3 else ''}): every rank holds all of their "
+        f"{size(model.unmanaged_bytes)}{drift}",
+        units=model.unmanaged_fqns,
+        ranks=tuple(rank.rank for rank in m.ranks),
+        cost_bytes=model.unmanaged_bytes,
+        evidence={
+            "parameters": list(model.unmanaged_fqns),
+            "count": chosen,
+            "trainable": trainable,
+            "ignored_params": model.ignored_params,
+            "share_of_parameters": round(share, 4),
+        },
+        advice=(
+            Advice(
+                text="Shard the outermost module too: it takes every parameter that "
+                "is in no unit yet.",
+                code="\n".join(
+                    [
+                        "from torch.distributed.fsdp import fully_shard",
+                        "",
+                        MODEL.replace(
+                            "your root module, the one",
+                            "your whole model, not the part",
+                        ).replace("last", "until now"),
+                        "# After its parts, before the optimizer is built.",
+                        "fully_shard(model)",
+                    ]
+                ),
+                memory_cost_bytes=-_sharded_away(m, model),
+            ),
+        ),
+    )
+
+
+def _sharded_away(m: Measures, model: ModelSpec) -> int:
+    """Bytes of parameters that each rank would no longer hold."""
+    ranks = max(m.run.world_size, 1)
+    return round(model.unmanaged_bytes * (ranks - 1) / ranks)

@@ -1,0 +1,60 @@
+"""FD106, comm-serialization."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.comm_serialization import comm_serialization
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import draw, measured
+from tests.detectors.answers import CUDA, codes, found, not_judged, only
+
+QUEUED = """
+    backward             1111......0000000000
+    reduce_scatter       ..11111.............
+    issue                ...0................
+    backward_all_gather  .......000..........
+    backward_wait        ....000000..........
+"""
+
+
+def test_an_all_gather_behind_a_reduce_scatter() -> None:
+    """layers.0's gather waits 3 ms of its 6 for layers.1's reduction to end."""
+    finding = only(comm_serialization, measured(draw(QUEUED, CUDA)))
+
+    assert finding.units == ("layers.0",)
+    assert finding.cost_ns_per_step == 3 * MS
+    assert finding.severity == Severity.WARNING
+    assert "model.set_separate_reduce_scatter_group(True)" in codes(finding)[0]
+
+
+def test_a_torch_without_the_group_gets_no_code() -> None:
+    """The finding stays, the call is not named."""
+    m = measured(draw(QUEUED, CUDA), available=("unshard",))
+
+    assert codes(only(comm_serialization, m)) == []
+
+
+def test_one_connection_makes_streams_take_turns() -> None:
+    """The variable alone is a warning, read from the run's environment."""
+    environment = {"environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
+    m = measured(draw("forward 00000000", CUDA, header=environment))
+
+    assert only(comm_serialization, m).evidence == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_a_gather_that_runs_at_once_is_no_finding() -> None:
+    """The same wait, all of it on the wire."""
+    picture = QUEUED.replace(
+        "backward_all_gather  .......000..........",
+        "backward_all_gather  ...0000000..........",
+    )
+
+    assert found(comm_serialization, measured(draw(picture, CUDA))) == []
+
+
+def test_on_cpu_it_cannot_tell() -> None:
+    """Nothing runs beside the host."""
+    answer = not_judged(comm_serialization, measured(draw(QUEUED)))
+
+    assert answer.needs == (Evidence.ISSUE_TIMES,)

@@ -1,0 +1,95 @@
+"""FD203, root-group-heavy."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import MIB, MS
+from fsdpdoctor.schema import Evidence, ModelSpec, ParamSpec
+from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from tests.detectors.answers import codes, found, not_judged, only, without
+
+PICTURE = """
+    all_gather  001.......
+    wait        00........
+    unsharded   ..00000000
+    forward     ..11111111
+"""
+
+
+def param(fqn: str, rows: int) -> ParamSpec:
+    """A parameter of 1 Ki columns over two ranks."""
+    return ParamSpec(
+        fqn=fqn,
+        shape=(rows, 1024),
+        dtype="float32",
+        trainable=True,
+        shard_dim=0,
+        local_numel=rows * 512,
+        padded_local_numel=rows * 512,
+    )
+
+
+def run(rows: int, **model: tuple[tuple[str, ...], ...]) -> Measures:
+    """A root with embedding and head of some rows, and one block of 4 MiB."""
+    root = unit(
+        "<root>",
+        is_root=True,
+        numel=2 * rows * 1024,
+        unsharded_bytes=8 * rows * 1024,
+        params=(param("embed_tokens.weight", rows), param("lm_head.weight", rows)),
+    )
+    return measured(
+        draw(
+            PICTURE,
+            units=(root, unit("layers.0")),
+            model=ModelSpec(wrapper="fsdp2", tied=model.get("tied", ())),
+        )
+    )
+
+
+def test_a_large_vocabulary_in_the_root() -> None:
+    """Two tables of 128 MiB, gathered for 8 of 10 ms."""
+    finding = only(root_group_heavy, run(32 * 1024))
+
+    assert finding.severity == Severity.WARNING
+    assert finding.units == ("<root>",)
+    assert finding.cost_bytes == 256 * MIB
+    assert finding.cost_ns_per_step == 2 * MS
+    assert finding.evidence["live_share_of_step"] == 0.8
+    assert finding.advice[0].memory_cost_bytes == -128 * MIB
+    assert codes(finding)[0].splitlines()[-2:] == [
+        'fully_shard(model.get_submodule("embed_tokens"))',
+        'fully_shard(model.get_submodule("lm_head"))',
+    ]
+
+
+def test_a_small_one_is_information() -> None:
+    """The same shape at 8 MiB: wrapped the same, and not worth a warning."""
+    assert only(root_group_heavy, run(1024)).severity == Severity.INFO
+
+
+def test_tied_tables_stay_in_one_unit() -> None:
+    """They are sharded together, which saves nothing by itself."""
+    finding = only(
+        root_group_heavy,
+        run(32 * 1024, tied=(("embed_tokens.weight", "lm_head.weight"),)),
+    )
+
+    assert finding.advice[0].memory_cost_bytes == 0
+    assert "fully_shard([model.get_submodule" in codes(finding)[0]
+
+
+def test_a_light_root_is_no_finding() -> None:
+    """Less than twice a block."""
+    assert found(root_group_heavy, run(512)) == []
+
+
+def test_without_parameters_it_cannot_tell() -> None:
+    """A root whose parameters are not listed, or a source without the tree."""
+    bare = draw(PICTURE, units=(unit("<root>", is_root=True), unit("layers.0")))
+    trace = draw(PICTURE, evidence=without(RECORDED, Evidence.CONFIG))
+
+    for data in (bare, trace):
+        assert not_judged(root_group_heavy, measured(data)).needs == (Evidence.CONFIG,)
