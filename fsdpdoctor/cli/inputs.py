@@ -7,42 +7,57 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
+from fsdpdoctor.importers import ImportOptions, import_run
+from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.run import Run, is_run_folder, open_run
+from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 
 RUNS_FOLDER = Path("fsdpdoctor-runs")
 """Where `fsdpdoctor run` puts runs, and `latest` beside them."""
 
-WORTH_PROCESSES = 32 * MIB
+WORTH_A_PROCESS = 32 * MIB
 """A worker takes about 0.4 s to start (measured, 2 cores), in which one process
 reads and measures roughly this much of a record."""
 
 
-def open_paths(paths: Sequence[Path]) -> Run:
-    """The run that some paths name: its folder, its nodes' folders, or `latest`."""
-    folders = [_folder(path) for path in paths]
-    for path in folders:
-        if not path.exists():
-            raise InputError(
-                f"{path} does not exist; expected the folder of a recorded run"
-            )
-    strangers = [path for path in folders if not is_run_folder(path)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read what the paths name."""
+
+    jobs: int | None = None  # processes; None: as many as pay
+    cache: bool = True  # keep what a trace was parsed into, and use what was kept
+    rank_regex: str | None = None  # finds the rank in a trace's file name
+
+
+def open_paths(paths: Sequence[Path], how: Reading) -> Run:
+    """The run that some paths name: its folders, `latest`, or files of traces."""
+    found = [_folder(path) for path in paths]
+    strangers = [path for path in found if not is_run_folder(path)]
     if not strangers:
-        return open_run(*folders)
-    if len(strangers) < len(folders):
+        return open_run(*found)
+    if len(strangers) < len(found):
         raise UsageError(f"{strangers[0]} is not a recorded run, the other paths are")
-    inside = [run for path in folders for run in _runs_in(path)]
+    inside = [run for path in found for run in _runs_in(path)]
     if inside:
-        return _open_inside(folders[0], inside)
-    return open_run(*folders)
+        return _open_inside(found[0], inside)
+    cache = default_folder() if how.cache else None
+    options = ImportOptions(rank_regex=how.rank_regex, cache_folder=cache)
+    return import_run(found, options)
 
 
 def _folder(path: Path) -> Path:
@@ -72,38 +87,43 @@ def _open_inside(parent: Path, runs: Sequence[Path]) -> Run:
     )
 
 
-def measure_paths(paths: Sequence[Path], jobs: int | None) -> Measures:
+def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
     """Open and measure, in processes where that is worth it or asked for."""
-    run = open_paths(paths)
-    with _workers(run, jobs) as executor, _progress(run) as progress:
-        task = progress.add_task("reading ranks", total=len(run.sources))
+    run = open_paths(paths, how)
+    sizes = {source.rank: _size(source) for source in run.sources}
+    with (
+        _workers(run, how.jobs, sum(sizes.values())) as executor,
+        _progress(run) as bar,
+    ):
+        task = bar.add_task("reading ranks", total=sum(sizes.values()))
+
+        def advance(rank: int) -> None:
+            bar.advance(task, sizes[rank])
+
         try:
-            return measure(run, executor, lambda rank: progress.advance(task))
+            return measure(run, executor, advance)
         except BrokenProcessPool:
             raise FsdpDoctorError(
                 "a worker process died, probably out of memory: use fewer --jobs"
             ) from None
 
 
+def _size(source: RankSource) -> int:
+    """The bytes of a rank's file, 0 where it has none to look at."""
+    path = Path(source.where)
+    return path.stat().st_size if path.is_file() else 0
+
+
 @contextmanager
-def _workers(run: Run, jobs: int | None) -> Iterator[Executor | None]:
+def _workers(run: Run, jobs: int | None, size: int) -> Iterator[Executor | None]:
     """Processes over ranks; None where this one is enough."""
-    count = min(jobs or _worth(run), len(run.sources))
+    worth = min(len(os.sched_getaffinity(0)), size // WORTH_A_PROCESS)
+    count = min(jobs or worth, len(run.sources))
     if count <= 1:
         yield None
         return
     with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as executor:
         yield executor
-
-
-def _worth(run: Run) -> int:
-    """How many processes pay for their start."""
-    size = sum(
-        path.stat().st_size
-        for path in (Path(source.where) for source in run.sources)
-        if path.is_file()
-    )
-    return max(1, min(len(os.sched_getaffinity(0)), size // WORTH_PROCESSES))
 
 
 def _progress(run: Run) -> Progress:
@@ -112,7 +132,8 @@ def _progress(run: Run) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal or len(run.sources) < 2,

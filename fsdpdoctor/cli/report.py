@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import measure_paths
+from fsdpdoctor.cli.inputs import Reading, measure_paths
 from fsdpdoctor.cli.output import (
     format_option,
     jobs_option,
@@ -37,5 +37,5 @@ def command(
     fsdpdoctor report latest --format markdown
     fsdpdoctor report fsdpdoctor-runs/latest --out report.html
     """
-    report = report_of(measure_paths((run,), jobs))
+    report = report_of(measure_paths((run,), Reading(jobs=jobs)))
     print_report(report, format_, as_json=as_json, out=out)

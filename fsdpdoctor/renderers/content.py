@@ -138,7 +138,9 @@ def headline(report: Report) -> str:
         for kind in KINDS
         if (total := getattr(exposed, kind))
     ]
-    return f"{start}: {', '.join(kinds)}" if kinds else start
+    line = f"{start}: {', '.join(kinds)}" if kinds else start
+    others = report.budget_ns_per_step.get("exposed_other_communication", 0)
+    return f"{line}; outside FSDP2 {_bare(others)} more" if others else line
 
 
 def _bare(ns: int) -> str:

@@ -77,6 +77,7 @@ td.exposed.bar { background-image: linear-gradient(to left, var(--exposed-bar)
 td.mismatch { color: var(--exposed); font-weight: 700; }
 .budget { display: flex; height: 30px; border-radius: 4px; overflow: hidden; }
 .budget div { min-width: 1px; }
+.budget div + div { border-left: 1px solid var(--ground); }
 .legend { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr));
   gap: 2px 20px; margin: 10px 0 0; padding: 0; list-style: none; }
 .legend li { display: flex; align-items: center; gap: 8px; }

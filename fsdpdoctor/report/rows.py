@@ -32,7 +32,9 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
         rows = rank.collectives.rows(judged)
         arrival = m.alignment.last_arrival_ns[rank.rank][judged]
         seen = rows.flags & Flag.END_ESTIMATED == 0
-        wire_ns = rows.end_ns - np.clip(arrival, rows.start_ns, rows.end_ns)
+        wire_ns = rows.end_ns - np.maximum(arrival, rows.start_ns)
+        # Nothing moves in no time: a last arrival after the end is a wrong match.
+        told = (arrival != NO_TIME) & (wire_ns > 0)
         groups = rank.header.groups
         ids = np.stack((rows.group, rows.kind, rows.bytes), axis=1)
         for group, kind, size in np.unique(ids, axis=0).tolist():
@@ -41,7 +43,7 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
             row = (spec, kind, size)
             counts[row] += int(mine.sum())
             durations[row].append(rows.duration_ns[mine & seen])
-            wires[row].append(wire_ns[mine & seen & (arrival != NO_TIME)])
+            wires[row].append(wire_ns[mine & seen & told])
     result = [
         _collective_row(row, count, _median(durations[row]), _median(wires[row]))
         for row, count in counts.items()
@@ -70,7 +72,7 @@ def _collective_row(
         algbw_gbps=algorithm,
         busbw_gbps=None if algorithm is None or factor is None else algorithm * factor,
         role=group.role if group else None,
-        group_size=group.size if group else None,
+        group_size=group.size if group and group.size > 0 else None,
         median_wire_ns=wire_ns,
         wire_busbw_gbps=None if wire is None or factor is None else wire * factor,
     )
