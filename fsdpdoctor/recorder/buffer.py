@@ -160,12 +160,16 @@ class MemoryBuffer:
             (time, unit, phase, allocated, reserved, peak, unsharded, rss)
         )
 
-    def detach(self) -> Columns:
-        """Remove all samples; their times are still marks."""
-        table = np.array(self._cells, dtype=np.int64)
-        self._cells.clear()
-        rows = table.reshape(-1, len(_MEMORY_COLUMNS)).T
-        return dict(zip(_MEMORY_COLUMNS, rows, strict=True))
+    def __len__(self) -> int:
+        return len(self._cells) // len(_MEMORY_COLUMNS)
+
+    def detach(self, rows: int) -> Columns:
+        """Remove the first samples; their times are still marks."""
+        cells = rows * len(_MEMORY_COLUMNS)
+        table = np.array(self._cells[:cells], dtype=np.int64)
+        del self._cells[:cells]
+        columns = table.reshape(-1, len(_MEMORY_COLUMNS)).T
+        return dict(zip(_MEMORY_COLUMNS, columns, strict=True))
 
 
 class CounterBuffer:
@@ -178,10 +182,13 @@ class CounterBuffer:
         """Append one value; `name` is the id of a name."""
         self._rows.append((name, time_ns, value))
 
-    def take(self) -> Counters:
-        """Remove all values and return them."""
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3)
-        self._rows.clear()
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, rows: int) -> Counters:
+        """Remove the first values and return them."""
+        table = np.array(self._rows[:rows], dtype=np.int64).reshape(-1, 3)
+        del self._rows[:rows]
         return Counters.build(
-            len(rows), name=rows[:, 0], time_ns=rows[:, 1], value=rows[:, 2]
+            len(table), name=table[:, 0], time_ns=table[:, 1], value=table[:, 2]
         )

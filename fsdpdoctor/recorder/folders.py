@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from fsdpdoctor.errors import UsageError
 RUNS = Path("fsdpdoctor-runs")
 """Where runs go that say nothing else, below the working directory."""
 LATEST = "latest"
+_asked = itertools.count()
 VARIABLE = "FSDPDOCTOR_RUN"
 """What our own launcher passes to the ranks: folder and run id, as JSON."""
 
@@ -31,6 +33,12 @@ class Place:
 
 def new_place(out: Path | None, script: str) -> Place:
     """A place for a run that starts now. Raises UsageError where `out` is taken."""
+    place = _candidate(out, script)
+    _refuse_taken(place)
+    return place
+
+
+def _candidate(out: Path | None, script: str) -> Place:
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     if out is None:
         stem = re.sub(r"[^\w.-]+", "-", Path(script).stem).strip("-") or "run"
@@ -41,7 +49,6 @@ def new_place(out: Path | None, script: str) -> Place:
             folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
     else:
         folder = out
-        _refuse_taken(folder, None)
     return Place(folder=folder.absolute(), run_id=run_id)
 
 
@@ -63,8 +70,8 @@ def agree(out: Path | None, script: str) -> Place:
     """The place that every rank of this job on this node arrives at.
 
     Ranks do not talk. Our own launcher has told them; else the first one to
-    link a small file into the parent folder decides, and the file is named for
-    the job (the launcher's process), so that the others find it.
+    link a small note into the folder of runs (or into `out`) decides. The note is
+    named for the job, by its launcher's process, so that the others find it.
     """
     told = os.environ.get(VARIABLE)
     if told is not None:
@@ -73,13 +80,13 @@ def agree(out: Path | None, script: str) -> Place:
         return place if attempt == 0 else _attempt(place, attempt)
     if "RANK" not in os.environ:
         return new_place(out, script)
-    parent = RUNS if out is None else out.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    note = parent / f".job-{_job_key(out)}.json"
+    where = RUNS if out is None else out
+    where.mkdir(parents=True, exist_ok=True)
+    note = where / f".job-{_job_key(out)}.json"
     if not note.exists():
         _propose(note, out, script)
     place = _told(note.read_text())
-    _refuse_taken(place.folder, place.run_id)
+    _refuse_taken(place)
     return place
 
 
@@ -110,17 +117,18 @@ def how_it_ended(error: BaseException | None) -> str:
     return f"exception: {type(error).__name__}: {text[:300]}"
 
 
-def _refuse_taken(folder: Path, run_id: str | None) -> None:
-    header = folder / "run.json"
+def _refuse_taken(place: Place) -> None:
+    """Another run's files would be mixed with this one's."""
+    header = place.folder / "run.json"
     if not header.exists():
         return
     try:
         there = json.loads(header.read_text()).get("run_id")
     except (OSError, ValueError):
         there = None
-    if there != run_id or run_id is None:
+    if there != place.run_id:
         raise UsageError(
-            f"{folder} holds another run already: name a new folder with --out, "
+            f"{place.folder} holds another run already: name a new folder with --out, "
             "or remove that one"
         )
 
@@ -132,7 +140,7 @@ def _attempt(place: Place, attempt: int) -> Place:
 
 
 def _propose(note: Path, out: Path | None, script: str) -> None:
-    place = new_place(out, script)
+    place = _candidate(out, script)
     if _spans_nodes():
         # The other nodes' ranks see neither this process nor, perhaps, this disk.
         place = Place(folder=place.folder, run_id=_shared_id())
@@ -167,7 +175,7 @@ def _job_key(out: Path | None) -> str:
     except (OSError, IndexError):
         started = ""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
-    text = "|".join(
-        [str(parent), started, str(out), *(os.environ.get(n, "") for n in names)]
-    )
+    said = [os.environ.get(name, "") for name in names]
+    nth = str(next(_asked))  # a job may record several times, on each rank alike
+    text = "|".join([str(parent), started, str(out), nth, *said])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

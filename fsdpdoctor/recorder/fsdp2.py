@@ -8,7 +8,8 @@ otherwise:
         foreach_all_gather_copy_out, foreach_reduce
     FSDPParamGroup: unshard, wait_for_unshard, reshard, pre_forward,
         post_forward, pre_backward, post_backward, finalize_backward,
-        _wait_for_post_backward, _prefetch_unshard; fsdp_params, modules,
+        _wait_for_post_backward, _prefetch_unshard, _to_sharded,
+        _to_sharded_post_forward; fsdp_params, modules,
         mesh_info, post_forward_mesh_info, mp_policy, offload_policy, comm_ctx,
         device, _training_state, _sharded_state, _all_gather_result,
         _post_reduce_event, _module_fqn, _is_hsdp, _orig_dtype, _reduce_dtype,
@@ -89,9 +90,22 @@ class Names:
         return tuple(names)
 
 
+_graph_task = torch._C._current_graph_task_id
+
+
+def freeing_methods(names: Names) -> tuple[str, ...]:
+    """The methods of FSDPParamGroup that free its unsharded parameters.
+
+    `reshard` calls the inner two; so do state dicts and `reset_iter_state`.
+    """
+    inner = ("_to_sharded", "_to_sharded_post_forward")
+    found = tuple(name for name in inner if hasattr(names.group_class, name))
+    return found or ("reshard",)
+
+
 def in_backward() -> bool:
     """Whether autograd is running a backward pass on this thread."""
-    return int(torch._C._current_graph_task_id()) != -1
+    return _graph_task() != -1
 
 
 def groups_of(state: Any) -> tuple[Any, ...]:

@@ -31,6 +31,10 @@ class Passes(Protocol):
         """It has ended."""
         ...
 
+    def pass_aborted(self) -> None:
+        """An exception ended the forward before."""
+        ...
+
     def backward_begins(self) -> None:
         """A tree's pre-backward queued its final callback."""
         ...
@@ -57,7 +61,6 @@ class UnitHooks:
         pairs: dict[str, tuple[Function, Function]] = {
             "unshard": (self._unshard_begins, self._unshard_ended),
             "wait_for_unshard": (self._wait_begins, self._wait_ended),
-            "reshard": (self._reshard_begins, self._reshard_ended),
             "pre_forward": (self._pre_forward_begins, self._pre_forward_ended),
             "post_forward": (self._post_forward_begins, self._hook_ended),
             "pre_backward": (self._pre_backward_begins, self._pre_backward_ended),
@@ -66,6 +69,8 @@ class UnitHooks:
             "_wait_for_post_backward": (self._reduce_wait_begins, self._waited),
             "_prefetch_unshard": (self._prefetch_begins, self._prefetch_ended),
         }
+        for name in fsdp2.freeing_methods(names):
+            pairs[name] = (self._reshard_begins, self._reshard_ended)
         wrapped = {
             name: bracket(getattr(names.group_class, name), self._rec.guard, *pair)
             for name, pair in pairs.items()
@@ -127,7 +132,7 @@ class UnitHooks:
         )
         self._memory.sample(rec, unit.index, phase)
 
-    def _reshard_begins(self, group: Any) -> Any:
+    def _reshard_begins(self, group: Any, *args: Any) -> Any:
         if not fsdp2.is_unsharded(group):
             return None
         return self._units.of(group), group, self._rec.mark(), perf_counter_ns()
@@ -340,6 +345,10 @@ class StateHooks:
         self._units.forward_state = state
         running = state._state_ctx.iter_forward_root
         if (running is None or running is state) and not fsdp2.in_backward():
+            if self._units.in_forward(state):
+                # Its last forward never ended: an exception did.
+                self._units.abort_forwards()
+                self._passes.pass_aborted()
             self._passes.root_forward_begins(module, args, kwargs)
         return state
 

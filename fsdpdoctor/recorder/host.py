@@ -106,10 +106,10 @@ class HostHooks:
         if self._rec.clock.of_device:
             self._see_synchronisation()
 
-    def count(self, recording: Recording) -> None:
+    def count(self) -> None:
         """Add the counters of a step that ends."""
-        recording.counters.add(
-            recording.names.id(COUNTER_PYTHON_OBJECTS),
+        self._rec.counters.add(
+            self._rec.names.id(COUNTER_PYTHON_OBJECTS),
             perf_counter_ns(),
             sys.getallocatedblocks(),
         )
@@ -203,9 +203,10 @@ class HostHooks:
             )
 
     def _see_checkpoints(self) -> None:
-        checkpoint = sys.modules.get("torch.distributed.checkpoint")
-        if checkpoint is None:
+        if not torch.distributed.is_available():
             return
+        from torch.distributed import checkpoint
+
         for name, kind in (
             ("save", Kind.CHECKPOINT_SAVE),
             ("async_save", Kind.CHECKPOINT_SAVE),

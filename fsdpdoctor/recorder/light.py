@@ -1,7 +1,8 @@
 """What stays in place between recorded steps: counting, and the heartbeat.
 
 Collectives are numbered in every step, so that a number means the same
-collective on every rank, whichever steps a rank records.
+collective on every rank, whichever steps a rank records. Everything here is on the
+path of every step of a long run, so it calls as little as it can.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.groups import Groups
+from fsdpdoctor.recorder.hooks import Passes
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import Kind, Phase
@@ -40,6 +42,35 @@ class LightHooks:
             for name, (kind, phase) in made.items()
             if hasattr(owner, name)
         }
+
+    def state_wrappers(self, passes: Passes) -> dict[str, Any]:
+        """The wrapped methods of FSDPState: root forwards make steps."""
+        owner = self._names.state_class
+        if not hasattr(owner, "_root_pre_forward"):
+            return {}
+        original = owner._root_pre_forward
+        rec, units = self._rec, self._units
+
+        @functools.wraps(original)
+        def root_pre_forward(state: Any, module: Any, args: Any, kwargs: Any) -> Any:
+            running = state._state_ctx.iter_forward_root
+            if running is not None and running is not state:
+                return original(state, module, args, kwargs)  # every inner unit
+            try:
+                if not fsdp2.in_backward():
+                    passes.root_forward_begins(module, args, kwargs)
+            except Exception as error:
+                rec.guard.fail(error)
+            result = original(state, module, args, kwargs)
+            try:
+                if not units.knows_tree(state):
+                    passes.tree_known(fsdp2.all_states(state)[0])
+            except Exception as error:
+                rec.guard.fail(error)
+            return result
+
+        root_pre_forward._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return {"_root_pre_forward": root_pre_forward}
 
     def function_wrappers(self) -> dict[str, Any]:
         """The wrapped functions of `_fsdp_param_group`, by name."""
@@ -87,6 +118,7 @@ class LightHooks:
             self._rec.guard.fail(error)
 
     def _gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def gathering(*args: Any, **kwargs: Any) -> Any:
             self._count(Kind.ALL_GATHER, args[0], args[1])
             return original(*args, **kwargs)
@@ -94,6 +126,7 @@ class LightHooks:
         return gathering
 
     def _reducing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def reducing(*args: Any, **kwargs: Any) -> Any:
             # One rank, or no shard group (replicated): nothing is scattered.
             if args[2] is not None and args[2].size() > 1:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fsdpdoctor.recorder.buffer import CounterBuffer, MemoryBuffer, SpanBuffer
 from fsdpdoctor.recorder.clocks import Clock
@@ -21,6 +21,14 @@ class Memory(Protocol):
     def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
         """Add one sample, at a unit's boundary."""
         ...
+
+
+class Rows(NamedTuple):
+    """How far the buffers were filled at some moment."""
+
+    spans: int
+    memory: int
+    counters: int
 
 
 class Recording:
@@ -56,6 +64,16 @@ class Recording:
             seqs.append(0)
         seqs[group] += 1
         return seqs[group] - 1
+
+    def rows(self) -> Rows:
+        """How far the buffers are filled."""
+        return Rows(len(self.spans), len(self.memory), len(self.counters))
+
+    def drop(self, rows: Rows) -> None:
+        """Forget the first rows."""
+        self.spans.drop(rows.spans)
+        self.memory.detach(rows.memory)
+        self.counters.take(rows.counters)
 
     def host_span(
         self,

@@ -29,7 +29,7 @@ from fsdpdoctor.recorder.light import LightHooks
 from fsdpdoctor.recorder.memory import HostMemory
 from fsdpdoctor.recorder.model import ModelWatch
 from fsdpdoctor.recorder.patching import Guard, Patches
-from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.roots import PlainRoots
 from fsdpdoctor.recorder.sampling import EveryStep, Sampling
 from fsdpdoctor.recorder.steps import StepBounds, Steps
@@ -183,7 +183,7 @@ class Session:
             (module, {"dist": collectives.dist(module.dist)}),
         ]
         self._light = [
-            (names.state_class, states),
+            (names.state_class, light.state_wrappers(self._steps)),
             (names.group_class, light.group_wrappers()),
             (names.param_group_module, light.function_wrappers()),
             (module, {"dist": light.dist(module.dist)}),
@@ -203,6 +203,10 @@ class Session:
         self._install(self._full if on else self._light)
         self._host.turn(on)
 
+    def boundary(self) -> None:
+        """A recorded step ends."""
+        self._host.count()
+
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
         self._memory.sample_pass(self._rec, phase)
@@ -218,17 +222,16 @@ class Session:
         """A micro-batch begins."""
         self._model.saw_root(module)
 
-    def step_recorded(self, bounds: StepBounds, rows: int) -> None:
+    def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
         """Keep a step until its device times are there; write those that are."""
         rec = self._rec
-        self._host.count(rec)
         timed, self._timed = self._timed, []
         self._pending.append(
             _Pending(
                 bounds=bounds,
-                spans=rec.spans.detach(rows),
-                memory=rec.memory.detach(),
-                counters=rec.counters.take(),
+                spans=rec.spans.detach(rows.spans),
+                memory=rec.memory.detach(rows.memory),
+                counters=rec.counters.take(rows.counters),
                 timed=timed,
                 names=rec.names.take_new(),
             )

@@ -21,11 +21,10 @@ from typing import Any, Protocol
 import torch
 
 from fsdpdoctor.recorder.fsdp2 import in_backward
-from fsdpdoctor.recorder.recording import Recording
+from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.sampling import Sampling
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
-    COUNTER_EXCEPTIONS,
     UNKNOWN,
     Flag,
     Kind,
@@ -63,12 +62,16 @@ class Sink(Protocol):
         """Keep rows from here on, or stop."""
         ...
 
-    def step_recorded(self, bounds: StepBounds, rows: int) -> None:
-        """A step has ended whose spans are the first `rows` of the buffer."""
+    def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
+        """A step has ended whose rows are the first of the buffers."""
         ...
 
     def step_timed(self, bounds: StepBounds) -> None:
         """A step has ended that was not recorded."""
+        ...
+
+    def boundary(self) -> None:
+        """A recorded step ends, perhaps: another optimizer may follow."""
         ...
 
     def pass_boundary(self, phase: Phase) -> None:
@@ -96,7 +99,7 @@ class Steps:
         self._sink = sink
         self._start = self._now()
         self._boundary: Moment | None = None
-        self._cut = 0
+        self._cut = Rows(0, 0, 0)
         self._cost_ns = 0
         self._recorded = False
         self._manual = False
@@ -127,11 +130,6 @@ class Steps:
             return
         if self._boundary is not None and not self._manual:
             self._end_step()
-        aborted = self._units.abort_forwards() if rec.on and not self._nested() else 0
-        if aborted:
-            rec.counters.add(
-                rec.names.id(COUNTER_EXCEPTIONS), perf_counter_ns(), aborted
-            )
         if rec.micro_batch == UNKNOWN:
             rec.micro_batch = self._micro_batches
             self._micro_batches += 1
@@ -147,14 +145,19 @@ class Steps:
         if self._rec.on:
             self._sink.pass_boundary(Phase.FORWARD)
 
+    def pass_aborted(self) -> None:
+        """An exception ended the micro-batch before."""
+        self._backwards = 0
+        self.backward_ended(aborted=True)
+
     def backward_begins(self) -> None:
         """A tree's backward has queued its final callback."""
         self._backwards += 1
         self.any_backward = True
 
-    def backward_ended(self, error: BaseException | None = None) -> None:
+    def backward_ended(self, *, aborted: bool = False) -> None:
         """A final callback has run, or a backward without one is over."""
-        self._backwards = 0 if error is not None else max(0, self._backwards - 1)
+        self._backwards = max(0, self._backwards - 1)
         if self._backwards or self._rec.micro_batch == UNKNOWN:
             return
         rec = self._rec
@@ -163,7 +166,7 @@ class Steps:
             rec.host_span(
                 Kind.MICRO_BATCH,
                 self._micro_batch_start,
-                flags=Flag.ABORTED if error is not None else 0,
+                flags=Flag.ABORTED if aborted else 0,
             )
             self._units.forget_reductions()
         rec.micro_batch = UNKNOWN
@@ -177,7 +180,7 @@ class Steps:
             return  # nested, as reentrant checkpointing does
         if error is not None or self._backwards == 0:
             self._backwards = 0
-            self.backward_ended(error)
+            self.backward_ended(aborted=error is not None)
 
     def tree_known(self, root_state: Any) -> None:
         """A tree of units can be described."""
@@ -222,12 +225,11 @@ class Steps:
         if self._boundary is not None:
             self._end_step()
         if self._recorded and len(self._rec.spans):
+            self._units.abort_forwards()
             self._units.cut_windows(self._rec.mark())
+            self._cut = self._rec.rows()
+            self._cost_ns += self._rec.guard.take_cost()
             self._close(self._now(), complete=False)
-
-    def _nested(self) -> bool:
-        # Several roots of one micro-batch: an outer module's unit may be open.
-        return self._rec.micro_batch != UNKNOWN
 
     def _now(self) -> Moment:
         return Moment(host_ns=perf_counter_ns(), mark=self._rec.mark())
@@ -239,7 +241,8 @@ class Steps:
         self._cost_ns += rec.guard.take_cost()
         if rec.on:
             self._units.cut_windows(now.mark)
-        self._cut = len(rec.spans)
+            self._sink.boundary()
+        self._cut = rec.rows()
         self._units.first = True
         if not rec.on and self._sampling.records(rec.step + 1):
             self._turn_on()
@@ -264,7 +267,7 @@ class Steps:
         if self._recorded and not rec.on:
             self._turn_on()
         elif rec.on and not self._recorded:
-            rec.spans.drop(len(rec.spans))
+            rec.drop(rec.rows())
             self._sink.turn(False)
 
     def _close(self, end: Moment, *, complete: bool) -> None:
@@ -281,13 +284,13 @@ class Steps:
             complete=complete,
         )
         if self._recorded:
-            self._sink.step_recorded(bounds, self._cut if complete else len(rec.spans))
+            self._sink.step_recorded(bounds, self._cut)
             spent = perf_counter_ns() - entered
             rec.guard.cost_ns += spent
             duration = end.host_ns - self._start.host_ns
             self._sampling.learn(duration, self._cost_ns + spent)
         else:
-            rec.spans.drop(self._cut)
+            rec.drop(self._cut)
             self._sink.step_timed(bounds)
 
     def _count_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -218,14 +219,20 @@ def _joined(prefix: str, fqns: str) -> str:
 
 def _unique(specs: list[UnitSpec]) -> tuple[UnitSpec, ...]:
     """Names of several trees may meet; then the tree's number tells them apart."""
-    from dataclasses import replace
-
-    names = [(s.fqn, s.tree) for s in specs]
-    several = {fqn for fqn, _ in names if len({t for f, t in names if f == fqn}) > 1}
-    return tuple(
-        replace(s, fqn=f"{s.fqn} [tree={s.tree}]") if s.fqn in several and s.tree else s
-        for s in specs
-    )
+    trees: dict[str, set[int]] = {}
+    for spec in specs:
+        trees.setdefault(spec.fqn, set()).add(spec.tree)
+    seen: dict[str, int] = {}
+    named = []
+    for spec in specs:
+        fqn = spec.fqn
+        if len(trees[fqn]) > 1 and spec.tree:
+            fqn = f"{fqn} [tree={spec.tree}]"
+        seen[fqn] = seen.get(fqn, 0) + 1
+        if seen[fqn] > 1:  # two groups of one module, over meshes of one size
+            fqn = f"{fqn} #{seen[fqn]}"
+        named.append(replace(spec, fqn=fqn))
+    return tuple(named)
 
 
 def _stored(param: Any) -> torch.dtype:

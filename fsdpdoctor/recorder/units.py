@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.recording import Recording
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import (
+    COUNTER_EXCEPTIONS,
+    NO_TIME,
+    UNKNOWN,
+    Flag,
+    Kind,
+    Lane,
+    Phase,
+)
 
 _ATTRIBUTE = "_fsdpdoctor_unit"
 """Where a parameter group holds its `Unit`: with the group it goes away."""
@@ -242,8 +251,14 @@ class Units:
         if unit in self._forwards:
             self._forwards.remove(unit)
 
-    def abort_forwards(self) -> int:
-        """End the forwards that an exception left open; how many there were."""
+    def in_forward(self, state: Any) -> bool:
+        """Whether a forward of one of the state's units is open."""
+        return any(
+            self.of(group).forward is not None for group in fsdp2.groups_of(state)
+        )
+
+    def abort_forwards(self) -> None:
+        """End the forwards that an exception left open, and count it."""
         rec = self._rec
         aborted = [unit for unit in self._forwards if unit.forward is not None]
         for unit in reversed(aborted):
@@ -259,7 +274,9 @@ class Units:
             )
             unit.forward = None
         self._forwards.clear()
-        return len(aborted)
+        if aborted:
+            name = rec.names.id(COUNTER_EXCEPTIONS)
+            rec.counters.add(name, perf_counter_ns(), 1)
 
     def inside_forward(self) -> Unit | None:
         """The innermost unit whose forward is running."""

@@ -1,0 +1,25 @@
+"""Runs scenarios as one rank of a job: job.py FOLDER one|two|four."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.recorder import scenarios
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+scenarios.run_all(
+    sys.argv[1],
+    {
+        "one": scenarios.ONE_RANK,
+        "two": scenarios.TWO_RANKS,
+        "four": scenarios.FOUR_RANKS,
+    }[sys.argv[2]],
+)
+dist.destroy_process_group()
