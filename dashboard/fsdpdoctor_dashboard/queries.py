@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.run import Run
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase
 from fsdpdoctor_dashboard.marks import SERIES, Row
 from fsdpdoctor_dashboard.store import RankTable, Series, Store
@@ -100,7 +99,7 @@ def find(
     time: int,
     forward: bool,
 ) -> Json:
-    """The nearest mark of some units outside the window rows, and how many there are."""
+    """The nearest mark of some units outside the window rows, and their number."""
     skipped = (
         Row.UNSHARDED_ROOT,
         Row.UNSHARDED_EVEN,
@@ -150,9 +149,8 @@ def largest_exposed(
 class Details:
     """What one mark was: every column that the source filled."""
 
-    def __init__(self, store: Store, run: Run, names: dict[int, RankNames]) -> None:
+    def __init__(self, store: Store, names: dict[int, RankNames]) -> None:
         self._store = store
-        self._run = run
         self._names = names
 
     def of(self, rank: int, series: int, span: int) -> Json:
@@ -262,23 +260,21 @@ class Details:
 
     def live(self, rank: int, time: int) -> list[Json]:
         """The units whose unshard window holds a moment, the largest first."""
-        found: list[Json] = []
+        # The spans and not the marks: marks of one row are cut where windows overlap.
         table = self._store.spans[rank]
-        for part in self._store.series(rank):
-            if SERIES[part.series].colour != "unsharded":
-                continue
-            # Marks of one row are cut where windows overlap: ask the spans.
-            kinds = table.column("kind")
-            at = time + self._store.origin_ns
-            open_now = (
-                (kinds == Kind.UNSHARDED)
-                & (table.column("start_ns") <= at)
-                & (table.column("end_ns") > at)
-            )
-            for row in np.flatnonzero(open_now).tolist():
-                unit = self._names[rank].unit(table.value("unit", row))
-                found.append({"unit": unit, "bytes": table.value("bytes", row)})
-            break
+        at = time + self._store.origin_ns
+        open_now = (
+            (table.column("kind") == Kind.UNSHARDED)
+            & (table.column("start_ns") <= at)
+            & (table.column("end_ns") > at)
+        )
+        found: list[Json] = [
+            {
+                "unit": self._names[rank].unit(table.value("unit", row)),
+                "bytes": table.value("bytes", row),
+            }
+            for row in np.flatnonzero(open_now).tolist()
+        ]
         return sorted(found, key=lambda live: -(live["bytes"] or 0))
 
 
@@ -317,21 +313,6 @@ class RankNames:
         self._units = units
         self._groups = groups
         self._names = names
-
-    @property
-    def units(self) -> Sequence[str]:
-        """FQNs by unit id."""
-        return self._units
-
-    @property
-    def groups(self) -> Sequence[str]:
-        """Process group names by group id."""
-        return self._groups
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Strings by name id."""
-        return self._names
 
     def unit(self, unit: int | None) -> str | None:
         """A unit's FQN, None where the source did not say."""
@@ -403,7 +384,7 @@ def _envelope(times: Int64s, values: Int64s, edges: Int64s) -> tuple[Int64s, Int
 
 
 def minimap(store: Store) -> Json:
-    """The whole run in BINS columns: the mean exposed and compute share of its ranks."""
+    """The whole run in BINS columns: the ranks' mean exposed and compute share."""
     level = whole_level(store)
     edges = bin_edges(level, 0)
     exposed = np.zeros(BINS, dtype=np.int64)

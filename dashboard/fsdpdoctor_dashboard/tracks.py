@@ -39,10 +39,11 @@ def tracks_of(
 ) -> Iterator[Track]:
     """Each rank in turn, so that memory holds one rank's record at a time."""
     by_rank = {rank.rank: rank for rank in measures.ranks}
-    for done, data in enumerate(run.load()):
+    for done, source in enumerate(run.sources):
         if progress is not None:
             progress(done, len(run.sources))
-        yield track_of(data, by_rank[data.rank], measures)
+        if source.rank in by_rank:  # the others could not be read, and are named
+            yield track_of(source.load(), by_rank[source.rank], measures)
 
 
 def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
@@ -78,6 +79,20 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
         roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
         traced=Evidence.STALLS not in data.evidence,
     )
+
+
+def place_on_timeline(
+    measures: Measures, rank: int, step: int, time_ns: int
+) -> int | None:
+    """A rank's own time within a step, on the clock all ranks share."""
+    clock = measures.alignment.clocks.get(rank)
+    found = next((r for r in measures.ranks if r.rank == rank), None)
+    if clock is None or found is None:
+        return None
+    starts = found.steps.start_ns[found.steps.step == step]
+    if len(starts) == 0:
+        return None
+    return time_ns + int(clock.to_reference(starts[:1])[0]) - int(starts[0])
 
 
 def _moved(table: _T, shift: int, times: tuple[str, ...]) -> _T:

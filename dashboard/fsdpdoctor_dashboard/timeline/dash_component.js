@@ -47,10 +47,6 @@
       });
     }, [props.jump]);
 
-    React.useEffect(() => {
-      if (made.current && props.revision) made.current.refresh();
-    }, [props.revision]);
-
     return React.createElement("div", { id: props.id, ref: place, className: "fd-host" });
   }
 

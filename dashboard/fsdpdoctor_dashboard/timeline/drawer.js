@@ -166,8 +166,10 @@
     }
 
     facts(parent, facts) {
-      const table = this.table(parent, "What it was");
-      for (const [name, kind, value] of facts) {
+      const half = Math.ceil(facts.length / 2);
+      const tables = [this.table(parent, "What it was"), this.table(parent, "\u00a0")];
+      for (const [at, [name, kind, value]] of facts.entries()) {
+        const table = tables[at < half ? 0 : 1];
         const text = kind === "ns" ? words.duration(value) : kind === "bytes" ? words.bytes(value) : String(value);
         this.row(table, [name, text]).lastChild.className = "fd-value";
       }

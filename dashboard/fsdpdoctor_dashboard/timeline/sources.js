@@ -25,9 +25,21 @@
       return content;
     }
 
-    async load() {
-      this.meta = await this.json("meta", {});
-      return this.meta;
+    // A run that is still being read says how far it is, until it is there.
+    async load(say) {
+      for (;;) {
+        const meta = await this.json("meta", {});
+        if (!meta.loading) {
+          this.meta = meta;
+          return meta;
+        }
+        if (say) say(meta.loading);
+        await new Promise((resolve) => { setTimeout(resolve, 300); });
+      }
+    }
+
+    revision() {
+      return this.json("revision", {});
     }
 
     async tile(level, index, ranks, condensed, signal) {

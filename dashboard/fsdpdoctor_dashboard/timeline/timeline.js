@@ -25,10 +25,12 @@
     [Row.COMPUTE]: "compute", [Row.ALL_GATHER]: "all-gather",
     [Row.REDUCE_SCATTER]: "reduce-scatter", [Row.ALL_REDUCE]: "all-reduce",
     [Row.OTHER_COMM]: "other comm", [Row.COPIES]: "copies", [Row.HOST]: "host",
-    [Row.UNSHARDED_EVEN]: "unsharded",
   };
   const GAP = 3;
+  const FOLLOW_MS = 2000;
   const COLLAPSED = 18;
+  const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
+    Row.EXPOSED, Row.COMPUTE];
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
   class FsdpTimeline {
@@ -92,13 +94,15 @@
       this.controls.destroy();
       this.loader.forget();
       cancelAnimationFrame(this.frame);
+      clearTimeout(this.followTimer);
       this.gone = true;
       this.element.textContent = "";
     }
 
     async load(sources) {
       try {
-        await Promise.all(sources.map((source) => source.meta || source.load()));
+        const say = (text) => this.say(text);
+        await Promise.all(sources.map((source) => source.meta || source.load(say)));
       } catch (error) {
         this.say(error.message);
         return;
@@ -108,7 +112,27 @@
       this.painted = new Promise((resolve) => { this.onPainted = resolve; });
       this.controls.restore();
       this.redraw();
-      if (this.options.onReady) this.options.onReady(this);
+      this.say("");
+      if (sources.some((source) => source.meta.live)) this.follow();
+    }
+
+    // Ask a run that is being written, every now and then, whether there is more.
+    follow() {
+      this.followTimer = setTimeout(async () => {
+        if (this.gone) return;
+        let live = true;
+        for (const source of this.sources) {
+          if (!source.revision) continue;
+          try {
+            const found = await source.revision();
+            live = found.loading || found.live;
+            if (found.revision > source.meta.revision) await this.refresh();
+          } catch (error) {
+            this.say(error.message);
+          }
+        }
+        if (live && !this.gone) this.follow();
+      }, FOLLOW_MS);
     }
 
     // Each source may be shifted, so that two runs or a run and its simulation start
@@ -636,6 +660,7 @@
         pen.font = `8px ${FONT}`;
         pen.fillText("micro-batch", GUTTER - 8, MINIMAP + AXIS + STEPS + BATCHES / 2);
       }
+      pen.textAlign = "left";
       this.clipPlot(MINIMAP, this.top);
       pen.textAlign = "center";
       pen.font = `10px ${FONT}`;
@@ -957,33 +982,35 @@
       pen.setLineDash([]);
     }
 
-    // From the host's call to the collective, to the wait, to what used it.
+    // From the host's call to the collective, to the end of the wait, to what used it.
     overFlow(pen, track, flow) {
-      const shown = flow.filter((place) => place.row < Row.UNSHARDED_ROOT);
-      const middle = (place) => {
-        const box = this.boxOf(track, place.row);
-        return box ? this.screenY(box.y) + box.height / 2 : null;
-      };
-      pen.lineWidth = 1.5;
+      const stage = (place) => FLOW.indexOf(place.row);
+      const shown = flow.filter((place) => stage(place) >= 0)
+        .sort((a, b) => stage(a) - stage(b) || a.start - b.start);
       for (let at = 1; at < shown.length; at++) {
         const from = shown[at - 1], to = shown[at];
-        const y0 = middle(from), y1 = middle(to);
-        if (y0 === null || y1 === null || from.row === to.row) continue;
-        const x0 = this.x(Math.min(from.end, to.start) + track.offset);
-        const x1 = this.x(to.start + track.offset);
-        const bend = Math.max(14, Math.abs(x1 - x0) * 0.4);
-        pen.strokeStyle = this.ink.select;
-        pen.beginPath();
-        pen.moveTo(x0, y0);
-        pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
-        pen.stroke();
-        pen.fillStyle = this.ink.select;
-        pen.beginPath();
-        pen.moveTo(x1 + 1, y1);
-        pen.lineTo(x1 - 6, y1 - 3.5);
-        pen.lineTo(x1 - 6, y1 + 3.5);
-        pen.fill();
+        const boxes = [this.boxOf(track, from.row), this.boxOf(track, to.row)];
+        if (!boxes[0] || !boxes[1] || from.row === to.row) continue;
+        const [y0, y1] = boxes.map((box) => this.screenY(box.y) + box.height / 2);
+        const target = to.row === Row.EXPOSED ? to.end : to.start;
+        this.arrow(pen, this.x(Math.min(from.end, target) + track.offset), y0,
+          this.x(target + track.offset), y1);
       }
+    }
+
+    arrow(pen, x0, y0, x1, y1) {
+      const bend = Math.max(12, Math.abs(x1 - x0) * 0.4);
+      pen.strokeStyle = pen.fillStyle = this.ink.select;
+      pen.lineWidth = 1.5;
+      pen.beginPath();
+      pen.moveTo(x0, y0);
+      pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x1 + 1, y1);
+      pen.lineTo(x1 - 6, y1 - 3.5);
+      pen.lineTo(x1 - 6, y1 + 3.5);
+      pen.fill();
     }
 
     // -- words

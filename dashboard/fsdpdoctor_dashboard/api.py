@@ -1,0 +1,235 @@
+"""The routes that the timeline asks: JSON and binary tiles, read-only, by run id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flask import Blueprint, Response, request
+from isal import igzip
+
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor_dashboard import queries, tiles
+from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
+from fsdpdoctor_dashboard.marks import SERIES, Row
+
+WORTH_PACKING = 2_000
+"""Bytes from which a tile is compressed: a tunnel is slower than a millisecond."""
+TILE_SECONDS = 3600
+
+View = Callable[[], Response]
+
+
+class BadQueryError(ValueError):
+    """A query that this page's own script would not have sent."""
+
+
+def api_routes(library: Library) -> Blueprint:
+    """All routes below `api/`."""
+    api = Blueprint("api", __name__, url_prefix="/api")
+
+    def route(name: str, answer: Callable[[OpenRun], Any]) -> None:
+        def view() -> Response:
+            return _answered(library, answer)
+
+        view.__name__ = name
+        api.add_url_rule(f"/{name}", view_func=view)
+
+    route("meta", meta)
+    route("tile", _tile)
+    route("area", _area)
+    route("under", _under)
+    route("neighbour", _neighbour)
+    route("exposed", _exposed)
+    route("find", _find)
+    route("span", _span)
+    route("memory", _memory)
+    route("live", _live)
+    route("revision", _revision)
+    return api
+
+
+def _answered(library: Library, answer: Callable[[OpenRun], Any]) -> Response:
+    try:
+        found = library.get(request.args.get("run", ""))
+        if not isinstance(found, OpenRun):
+            if found.error is not None:
+                return _json({"error": found.error}, 409)
+            return _json({"loading": found.words}, 202)
+        content = answer(found)
+    except UnknownRunError as error:
+        return _json({"error": str(error)}, 404)
+    except BadQueryError as error:
+        return _json({"error": str(error)}, 400)
+    return content if isinstance(content, Response) else _json(content)
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    # Names may hold anything: ASCII JSON survives every charset, and is no HTML.
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    answer = Response(text, status=status, mimetype="application/json")
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+def _whole(name: str, default: int | None = None) -> int:
+    given = request.args.get(name)
+    if given is None and default is not None:
+        return default
+    try:
+        number = int(given or "")
+    except ValueError:
+        raise BadQueryError(f"{name} must be a whole number") from None
+    if not -(1 << 62) <= number < 1 << 62:
+        raise BadQueryError(f"{name} is out of range")
+    return number
+
+
+def _wholes(name: str) -> list[int]:
+    try:
+        return [int(part) for part in request.args.get(name, "").split(",") if part]
+    except ValueError:
+        raise BadQueryError(f"{name} must be whole numbers with commas") from None
+
+
+def _ranks(run: OpenRun) -> list[int]:
+    return [rank for rank in _wholes("ranks") if rank in run.store.spans]
+
+
+def _rank(run: OpenRun) -> int:
+    rank = _whole("rank")
+    if rank not in run.store.spans:
+        raise BadQueryError("the run has no such rank")
+    return rank
+
+
+def meta(run: OpenRun) -> dict[str, Any]:
+    """All that a page needs before its first tile."""
+    store = run.store
+    present = {
+        rank: sorted({int(SERIES[s.series].row) for s in store.series(rank)})
+        for rank in store.ranks
+    }
+    used = sorted({s.series for rank in store.ranks for s in store.series(rank)})
+    return {
+        "id": run.id,
+        "label": run.id,
+        "fingerprint": f"{store.fingerprint}-{run.revision}",
+        "end": store.end,
+        "level": tiles.whole_level(store),
+        "series": [spec._asdict() for spec in SERIES],
+        "used": used,
+        "units": run.units,
+        "ranks": [
+            {
+                "rank": rank,
+                "rows": present[rank],
+                "exposed_share": _exposed_share(run, rank),
+            }
+            for rank in store.ranks
+        ],
+        "memory": any(_has_memory(run, rank) for rank in store.ranks),
+        "minimap": queries.minimap(store),
+        "revision": run.revision,
+        "live": run.live,
+    }
+
+
+def _has_memory(run: OpenRun, rank: int) -> bool:
+    return run.store.memory.get(rank) is not None and len(run.store.memory[rank]) > 0
+
+
+def _exposed_share(run: OpenRun, rank: int) -> float | None:
+    """Of the time of all its recorded steps, as the timeline shows them."""
+    if not run.measures.stalls_known:
+        return None
+    areas = run.store.area(0, run.store.end, [rank])
+    exposed = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.EXPOSED)
+    steps = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.STEP)
+    return exposed / steps if steps else None
+
+
+def _tile(run: OpenRun) -> Response:
+    tag = f"{run.store.fingerprint}-{run.revision}"
+    if request.if_none_match.contains(tag):
+        return Response(status=304)
+    level, index = _whole("level"), _whole("index")
+    if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
+        raise BadQueryError("there is no such tile")
+    condensed = request.args.get("rows") == "condensed"
+    body = tiles.tile(run.store, level, index, _ranks(run), condensed=condensed)
+    answer = Response(mimetype="application/octet-stream")
+    if len(body) > WORTH_PACKING and "gzip" in request.headers.get(
+        "Accept-Encoding", ""
+    ):
+        body = igzip.compress(body, compresslevel=1)
+        answer.headers["Content-Encoding"] = "gzip"
+    answer.data = body
+    answer.set_etag(tag)
+    # The address holds the run's fingerprint: what it names never changes.
+    answer.headers["Cache-Control"] = f"private, max-age={TILE_SECONDS}"
+    answer.headers["Vary"] = "Accept-Encoding, Cookie"
+    return answer
+
+
+def _area(run: OpenRun) -> dict[str, Any]:
+    t0, t1, ranks = _whole("t0"), _whole("t1"), _ranks(run)
+    return {
+        "series": run.store.area(t0, t1, ranks),
+        "largest": queries.largest_exposed(run.store, ranks, t0, t1, len(run.units)),
+    }
+
+
+def _under(run: OpenRun) -> dict[str, Any]:
+    return queries.under(
+        run.store, _rank(run), _whole("row"), _whole("t0"), _whole("t1")
+    )
+
+
+def _forward() -> bool:
+    return _whole("forward", 1) != 0
+
+
+def _neighbour(run: OpenRun) -> dict[str, Any]:
+    return queries.neighbour(
+        run.store, _rank(run), _whole("row"), _whole("time"), _forward()
+    )
+
+
+def _exposed(run: OpenRun) -> dict[str, Any]:
+    return queries.next_exposed(
+        run.store, _ranks(run), _whole("time"), _forward(), _whole("least", 0)
+    )
+
+
+def _find(run: OpenRun) -> dict[str, Any]:
+    units: Int64s = np.array(_wholes("units"), dtype=np.int64)
+    return queries.find(run.store, _ranks(run), units, _whole("time"), _forward())
+
+
+def _span(run: OpenRun) -> dict[str, Any]:
+    rank, series, span = _rank(run), _whole("series"), _whole("span")
+    if not 0 <= series < len(SERIES):
+        raise BadQueryError("there is no such series")
+    row = SERIES[series].row
+    table = run.store.exposed[rank] if row == Row.EXPOSED else run.store.spans[rank]
+    if row != Row.STEP and not 0 <= span < len(table):
+        raise BadQueryError("the rank has no such span")
+    return run.details.of(rank, series, span)
+
+
+def _memory(run: OpenRun) -> dict[str, Any]:
+    level, index = _whole("level"), _whole("index")
+    if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
+        raise BadQueryError("there is no such tile")
+    return queries.memory_curve(run.store, _rank(run), level, index)
+
+
+def _live(run: OpenRun) -> list[dict[str, Any]]:
+    return run.details.live(_rank(run), _whole("time"))
+
+
+def _revision(run: OpenRun) -> dict[str, Any]:
+    return {"revision": run.revision, "live": run.live}

@@ -1,0 +1,257 @@
+"""The app: one Dash application over a library of runs, guarded and read-only."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode
+
+import dash
+from dash import ClientsideFunction, Input, Output, State, dcc, html
+from dash.development.base_component import Component
+from dash.fingerprint import build_fingerprint
+
+from fsdpdoctor.renderers.words import visible
+from fsdpdoctor_dashboard import TIMELINE_FILES, __version__
+from fsdpdoctor_dashboard.api import api_routes
+from fsdpdoctor_dashboard.component import Timeline
+from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
+from fsdpdoctor_dashboard.pages.parts import Context
+from fsdpdoctor_dashboard.security import protect
+
+HERE = Path(__file__).parent
+
+PAGES: dict[str, tuple[str, str]] = {
+    "": ("Overview", "overview"),
+    "timeline": ("Timeline", "timeline"),
+    "units": ("Units", "units"),
+}
+"""Path to title and module. A module is imported when its page is first asked for, so
+that plotly is never on the way to the first one."""
+
+PLOTS = ("collectives", "ranks", "memory", "whatif")
+"""Pages with plotly figures: only these are made anew when the theme changes."""
+
+POLL_MS = 700
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How the app is reached."""
+
+    token: str
+    prefix: str = "/"  # as the browser sees it; a proxy may strip it
+    hosts: tuple[str, ...] = ()  # names beside 127.0.0.1 and localhost
+
+
+COMPONENTS = (Timeline,)
+"""Dash serves a component's files once its class was imported."""
+
+
+def make_app(library: Library, serving: Serving) -> dash.Dash:
+    """The Dash application; `app.server` is the Flask server below it."""
+    app = dash.Dash(
+        "fsdpdoctor_dashboard",
+        title="fsdpdoctor",
+        update_title="",
+        assets_folder=str(HERE / "assets"),
+        requests_pathname_prefix=serving.prefix,
+        routes_pathname_prefix="/",
+        serve_locally=True,
+        suppress_callback_exceptions=True,
+        enable_mcp=False,
+        index_string=_index(library, serving),
+    )
+    app.enable_dev_tools(debug=False, dev_tools_ui=False, dev_tools_hot_reload=False)
+    app.layout = _layout()
+    _callbacks(app, library, serving)
+    app.server.register_blueprint(api_routes(library))
+    protect(
+        app.server,
+        token=serving.token,
+        hosts=serving.hosts,
+        prefix=serving.prefix,
+        script_hashes=app.csp_hashes(),
+    )
+    return app
+
+
+def _index(library: Library, serving: Serving) -> str:
+    """The page that Dash fills. The timeline's scripts come before Dash's own."""
+    scripts = "".join(
+        f'<script src="{_timeline_url(serving, name)}"></script>'
+        for name in TIMELINE_FILES
+    )
+    only = library.entries[0].id
+    early = _timeline_url(serving, "early.js")
+    return f"""<!DOCTYPE html>
+<html lang="en"><head>{{%metas%}}<title>{{%title%}}</title>{{%favicon%}}{{%css%}}
+<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
+{scripts}<script src="{early}" data-base="{serving.prefix}" data-run="{only}"></script>
+{{%app_entry%}}<footer>{{%config%}}{{%scripts%}}{{%renderer%}}</footer></body></html>"""
+
+
+def _timeline_url(serving: Serving, name: str) -> str:
+    """The address under which Dash serves a file of this package, as Dash writes it."""
+    path = HERE / "timeline" / name
+    modified = int(path.stat().st_mtime)
+    file = build_fingerprint(  # type: ignore[no-untyped-call]
+        f"timeline/{name}", __version__, modified
+    )
+    return f"{serving.prefix}_dash-component-suites/fsdpdoctor_dashboard/{file}"
+
+
+def _layout() -> Component:
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="theme", storage_type="local"),
+            dcc.Store(id="shown"),
+            dcc.Interval(id="tick", interval=POLL_MS),
+            html.Header(
+                [
+                    html.A("fsdpdoctor", href="", className="brand", id="brand"),
+                    html.Nav(id="nav"),
+                    html.Div(id="runs", className="runs"),
+                    html.Button("Theme", id="theme-button", title="light or dark"),
+                ]
+            ),
+            html.Div(id="page"),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an address asks for."""
+
+    page: str
+    runs: tuple[str, ...]
+
+    @property
+    def query(self) -> str:
+        """The runs, as an address names them."""
+        names = ("run", "with")
+        return urlencode(dict(zip(names, self.runs, strict=False)))
+
+
+def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> Asked:
+    query = parse_qs(search.lstrip("?"))
+    first = query.get("run", [library.entries[0].id])[0]
+    runs = [first, *query.get("with", [])[:1]]
+    return Asked(page=app.strip_relative_path(pathname) or "", runs=tuple(runs))
+
+
+def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("fsdpdoctor", "theme"),
+        Output("theme", "data"),
+        Input("theme-button", "n_clicks"),
+        State("theme", "data"),
+    )
+
+    @app.callback(
+        Output("nav", "children"),
+        Output("runs", "children"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+    )
+    def show_header(pathname: str, search: str) -> tuple[object, object]:
+        asked = _asked(app, library, pathname, search)
+        return _nav(serving, asked), _runs(serving, library, asked)
+
+    @app.callback(
+        Output("page", "children"),
+        Output("shown", "data"),
+        Output("tick", "disabled"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("theme", "data"),
+        Input("tick", "n_intervals"),
+        State("shown", "data"),
+    )
+    def show_page(
+        pathname: str, search: str, theme: str | None, _: int, shown: list[str] | None
+    ) -> tuple[object, object, object]:
+        asked = _asked(app, library, pathname, search)
+        return _show(library, serving, asked, theme or "light", shown)
+
+
+def _show(
+    library: Library,
+    serving: Serving,
+    asked: Asked,
+    theme: str,
+    shown: list[str] | None,
+) -> tuple[object, object, object]:
+    """The page, what it shows, and whether there is nothing more to wait for."""
+    try:
+        found = [library.get(run_id) for run_id in asked.runs]
+    except UnknownRunError as error:
+        return _message(f"{error}: {asked.runs[0]}"), None, True
+    runs = [run for run in found if isinstance(run, OpenRun)]
+    if len(runs) < len(found):
+        waiting = next(run for run in found if not isinstance(run, OpenRun))
+        if waiting.error is not None:
+            return _message(waiting.error), None, True
+        return _loading(waiting.words, waiting.done, waiting.total), None, False
+    # The timeline follows a growing run by itself, and its theme too.
+    itself = asked.page == "timeline"
+    state = [
+        asked.page,
+        *(f"{run.id}@{0 if itself else run.revision}" for run in runs),
+        theme if asked.page in PLOTS else "",
+    ]
+    done = not any(run.live for run in runs)
+    if state == shown:
+        return dash.no_update, dash.no_update, done
+    context = Context(base=serving.prefix, theme=theme, runs=tuple(runs))
+    return _page(asked.page)(context), state, done
+
+
+def _page(name: str) -> Callable[[Context], Component]:
+    if name not in PAGES:
+        return lambda context: _message("There is no such page.")
+    module = importlib.import_module(f"fsdpdoctor_dashboard.pages.{PAGES[name][1]}")
+    page: Callable[[Context], Component] = module.page
+    return page
+
+
+def _message(text: str) -> Component:
+    return html.Main(html.P(visible(text)))
+
+
+def _loading(words: str, done: int, total: int) -> Component:
+    known = html.Progress(value=str(done), max=str(total))
+    bar = known if total else html.Progress()
+    return html.Div([html.P(words), bar], className="loading", role="status")
+
+
+def _nav(serving: Serving, asked: Asked) -> Sequence[Component]:
+    return [
+        dcc.Link(
+            title,
+            href=f"{serving.prefix}{path}?{asked.query}",
+            className="here" if path == asked.page else "",
+        )
+        for path, (title, _) in PAGES.items()
+    ]
+
+
+def _runs(serving: Serving, library: Library, asked: Asked) -> Component:
+    """Every run by name: a click shows it, another sets it beside this one."""
+    library.look()
+    here = f"{serving.prefix}{asked.page}"
+    lines = []
+    for entry in library.entries:
+        links = [
+            html.A(visible(entry.id), href=f"{here}?{urlencode({'run': entry.id})}")
+        ]
+        if entry.id not in asked.runs:
+            both = urlencode({"run": asked.runs[0], "with": entry.id})
+            links.append(html.A("compare", href=f"{here}?{both}"))
+        lines.append(html.P(links))
+    title = " and ".join(visible(run) for run in asked.runs)
+    return html.Details([html.Summary(title), html.Div(lines)])

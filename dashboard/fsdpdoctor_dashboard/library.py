@@ -1,0 +1,310 @@
+"""The runs that the dashboard shows: found once, opened when asked for, by id.
+
+An id is a folder's name, never a path: what a browser sends is only ever looked up.
+Runs are read in threads of their own, and one that is still being written is read
+again as it grows.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdpdoctor.errors import FsdpDoctorError, InputError
+from fsdpdoctor.measures import Measures, measure
+from fsdpdoctor.report import Report, report_of
+from fsdpdoctor.run import Run, is_run_folder
+from fsdpdoctor_dashboard.queries import Details, RankNames
+from fsdpdoctor_dashboard.store import (
+    Store,
+    build_store,
+    cache_folder,
+    fingerprint_of,
+    open_store,
+    save_store,
+)
+from fsdpdoctor_dashboard.tracks import tracks_of
+
+Opener = Callable[[Path], Run]
+
+KEPT_OPEN = 4
+"""Runs kept in memory at once; a run of a million spans takes about 60 MB."""
+LIVE_SECONDS = 2.0
+"""How often a growing run's files are looked at."""
+LIVE_REST = 5.0
+"""After reading a growing run, this many times as long passes until the next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A run that can be opened."""
+
+    id: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenRun:
+    """A run, measured and ready to be drawn."""
+
+    entry: Entry
+    run: Run
+    measures: Measures
+    report: Report
+    store: Store
+    names: dict[int, RankNames]
+    revision: int = 1
+
+    @property
+    def id(self) -> str:
+        """The name under which a browser asks for it."""
+        return self.entry.id
+
+    @property
+    def details(self) -> Details:
+        """Answers about single marks."""
+        return Details(self.store, self.names)
+
+    @property
+    def live(self) -> bool:
+        """Whether some rank is still writing, as far as its record says."""
+        return any(rank.header.ended == "running" for rank in self.measures.ranks)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """FQNs by unit id, of the first rank."""
+        return tuple(unit.fqn for unit in self.measures.units)
+
+
+@dataclass(slots=True)
+class Loading:
+    """A run that is being read: how far, or why it cannot be."""
+
+    done: int = 0
+    total: int = 0
+    what: str = "opening"
+    error: str | None = None
+    thread: threading.Thread | None = field(default=None, repr=False)
+
+    @property
+    def words(self) -> str:
+        """How far it is."""
+        if self.total:
+            return f"{self.what}: {self.done} of {self.total} ranks"
+        return self.what
+
+
+class UnknownRunError(FsdpDoctorError):
+    """An id that stands for no run."""
+
+
+class Library:
+    """Runs by id."""
+
+    def __init__(self, paths: Iterable[Path], opener: Opener) -> None:
+        self._opener = opener
+        self._roots = tuple(paths)
+        self._entries: dict[str, Entry] = {}
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
+        self._extra: dict[str, OpenRun] = {}
+        self._loading: dict[str, Loading] = {}
+        self._looked: dict[str, float] = {}
+        self._lock = threading.RLock()
+        self.look()
+        if not self._entries:
+            given = ", ".join(map(str, self._roots))
+            raise InputError(
+                f"no run under {given}: expected the folder of a recorded run, a "
+                "folder of traces, or a folder that holds runs"
+            )
+
+    def look(self) -> None:
+        """Find the runs anew: those given, or those inside a folder that was given."""
+        with self._lock:
+            for root in self._roots:
+                for path in _runs_of(root):
+                    if path not in {e.path for e in self._entries.values()}:
+                        entry = Entry(id=self._free_id(path), path=path)
+                        self._entries[entry.id] = entry
+
+    def _free_id(self, path: Path) -> str:
+        name = (
+            re.sub(r"[^A-Za-z0-9._-]+", "-", path.resolve().name).strip(".-") or "run"
+        )
+        taken, number = name, 2
+        while taken in self._entries:
+            taken, number = f"{name}-{number}", number + 1
+        return taken
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All runs that were found."""
+        return tuple(self._entries.values())
+
+    def entry(self, run_id: str) -> Entry:
+        """Raises UnknownRunError."""
+        try:
+            return self._entries[run_id]
+        except KeyError:
+            raise UnknownRunError("there is no run with this id") from None
+
+    def get(self, run_id: str) -> OpenRun | Loading:
+        """The run, or how far its reading has come; the first call starts it."""
+        with self._lock:
+            if run_id in self._extra:
+                return self._extra[run_id]
+            entry = self.entry(run_id)
+            if run_id in self._open:
+                self._open.move_to_end(run_id)
+                self._follow(self._open[run_id])
+                return self._open[run_id]
+            return self._start(entry, revision=1)
+
+    def wait(self, run_id: str) -> OpenRun:
+        """The run, when it is read. Raises InputError where it cannot be."""
+        while True:
+            found = self.get(run_id)
+            if isinstance(found, OpenRun):
+                return found
+            if found.error is not None:
+                raise InputError(found.error)
+            if found.thread is not None:
+                found.thread.join()
+
+    def add(self, made: OpenRun) -> None:
+        """Show a run that is not on disk: a simulated one. The oldest gives way."""
+        with self._lock:
+            self._extra[made.id] = made
+            while len(self._extra) > KEPT_OPEN:
+                del self._extra[next(iter(self._extra))]
+
+    def _start(self, entry: Entry, revision: int) -> Loading:
+        found = self._loading.get(entry.id)
+        if found is not None and (found.error is None or revision == 1):
+            if found.error is not None:
+                # Said once; the next question tries again.
+                del self._loading[entry.id]
+            return found
+        loading = Loading()
+        self._loading[entry.id] = loading
+        loading.thread = threading.Thread(
+            target=self._read, args=(entry, loading, revision), daemon=True
+        )
+        loading.thread.start()
+        return loading
+
+    def _read(self, entry: Entry, loading: Loading, revision: int) -> None:
+        began = time.monotonic()
+        try:
+            opened = open_entry(entry, self._opener, loading, revision)
+        except (FsdpDoctorError, OSError) as error:
+            loading.error = str(error)
+            return
+        except Exception as error:  # A thread has nobody to raise to: the page says it.
+            loading.error = f"{entry.path} could not be read: {error!r}"
+            raise
+        with self._lock:
+            self._open[entry.id] = opened
+            self._open.move_to_end(entry.id)
+            while len(self._open) > KEPT_OPEN:
+                self._open.popitem(last=False)
+            self._loading.pop(entry.id, None)
+            took = time.monotonic() - began
+            self._looked[entry.id] = time.monotonic() + took * LIVE_REST
+
+    def _follow(self, opened: OpenRun) -> None:
+        """Read a growing run again where its files have changed."""
+        entry, now = opened.entry, time.monotonic()
+        if not opened.live or entry.id in self._loading:
+            return
+        if now < self._looked.get(entry.id, 0.0):
+            return
+        self._looked[entry.id] = now + LIVE_SECONDS
+        if fingerprint_of(_files(entry.path)) != opened.store.fingerprint:
+            self._start(entry, opened.revision + 1)
+
+
+def _runs_of(path: Path) -> list[Path]:
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist: expected the folder of a run, or of several"
+        )
+    if path.is_dir() and not is_run_folder(path):
+        inside = sorted(
+            child
+            for child in path.iterdir()
+            if is_run_folder(child) and not child.is_symlink()
+        )
+        if inside:
+            return inside
+    return [path]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return [child for child in path.iterdir() if child.is_file()]
+    return [path]
+
+
+def open_entry(
+    entry: Entry, opener: Opener, loading: Loading, revision: int = 1
+) -> OpenRun:
+    """Read, measure and lay out a run. Raises InputError."""
+    fingerprint = fingerprint_of(_files(entry.path))
+    run = opener(entry.path)
+    loading.what, loading.total = "measuring", len(run.sources)
+
+    def measured(_: int) -> None:
+        loading.done += 1
+
+    measures = measure(run, on_rank=measured)
+    report = report_of(measures)
+    return OpenRun(
+        entry=entry,
+        run=run,
+        measures=measures,
+        report=report,
+        store=_store_of(entry, run, measures, fingerprint, loading),
+        names=names_of(measures),
+        revision=revision,
+    )
+
+
+def names_of(measures: Measures) -> dict[int, RankNames]:
+    """What the ids in each rank's spans stand for."""
+    return {
+        rank.rank: RankNames(
+            units=[unit.fqn for unit in rank.units],
+            groups=[group.name for group in rank.header.groups],
+            names=rank.names,
+        )
+        for rank in measures.ranks
+    }
+
+
+def _store_of(
+    entry: Entry, run: Run, measures: Measures, fingerprint: str, loading: Loading
+) -> Store:
+    beside = entry.path if entry.path.is_dir() else entry.path.parent
+    folder = cache_folder(beside, fingerprint)
+    cached = open_store(folder)
+    if cached is not None:
+        return cached
+    loading.what = "laying out the timeline"
+
+    def laid_out(done: int, total: int) -> None:
+        loading.done, loading.total = done, total
+
+    store = build_store(tracks_of(run, measures, laid_out), fingerprint)
+    if any(rank.header.ended == "running" for rank in measures.ranks):
+        return store  # it will have changed by the next time
+    try:
+        save_store(store, folder)
+    except OSError:
+        return store  # a cache that cannot be written costs only time
+    return open_store(folder) or store

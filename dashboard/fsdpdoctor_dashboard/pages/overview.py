@@ -1,0 +1,219 @@
+"""Overview: what hurts, in ten seconds. Plain HTML: plotly has no place here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dash import html
+from dash.development.base_component import Component
+
+from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.renderers.content import (
+    KINDS,
+    PART_WORDS,
+    Content,
+    FindingWords,
+    content_of,
+)
+from fsdpdoctor.renderers.words import visible
+from fsdpdoctor.report import Report
+from fsdpdoctor_dashboard.library import OpenRun
+from fsdpdoctor_dashboard.pages.parts import (
+    Context,
+    ns_words,
+    place_link,
+    side_by_side,
+)
+
+MANY_RANKS = 16
+"""From here on a rank's bar is half as high, so that 64 fit a screen."""
+
+PART_COLOURS = {
+    "forward": "#0072b2",
+    "backward": "#56b4e9",
+    "recompute": "#3d8fbf",
+    "optimizer": "#7f8790",
+    "clip": "#9aa3ab",
+    "copy": "#cc79a7",
+    "compute": "#a9b9c9",
+    "exposed_other_communication": "#5b6770",
+    "memcpy": "#cfc98a",
+    "sync": "#5e3c99",
+    "input": "#2f7f86",
+    "gc": "#94713c",
+    "checkpoint": "#b89a6a",
+    "host_bound": "#46536b",
+    "other": "#d5dbe1",
+}
+"""Of the budget's parts, as in the timeline; exposed ones are vermillion."""
+
+
+def page(context: Context) -> Component:
+    """The budget, the findings with the place to jump to, and how far to trust it."""
+    return html.Main(
+        side_by_side(context, [html.Div(_of(context, run)) for run in context.runs])
+    )
+
+
+def _of(context: Context, run: OpenRun) -> list[Component]:
+    content = content_of(run.report)
+    return [
+        html.H1(content.headline),
+        *[html.P(fact, className="faint") for fact in content.facts],
+        *[html.P(alert, className="alert") for alert in content.alerts],
+        html.H2(f"Step budget: {content.budget_total}"),
+        *_budget(run),
+        html.H2("Exposed time by cause"),
+        _causes(run.report),
+        html.H2("Findings"),
+        *_findings(context, run, content),
+        *_trust(run.report, content),
+    ]
+
+
+def _budget(run: OpenRun) -> Iterator[Component]:
+    """One bar per rank, all to the scale of the slowest."""
+    measures = run.measures
+    budgets = {
+        rank.rank: replace(measures, ranks=(rank,)).budget_ns_per_step()
+        for rank in measures.ranks
+    }
+    longest = max((sum(budget.values()) for budget in budgets.values()), default=0)
+    if not longest:
+        yield html.P("Not measured: no whole step was recorded.", className="faint")
+        return
+    cells: list[Component] = []
+    for rank, budget in budgets.items():
+        cells += [
+            html.Span(f"rank {rank}"),
+            html.Div(
+                [_piece(part, ns, longest) for part, ns in budget.items() if ns],
+                className="stack",
+            ),
+            html.Span(ms(sum(budget.values())), className="faint"),
+        ]
+    many = " many" if len(budgets) > MANY_RANKS else ""
+    yield html.Div(cells, className=f"budget{many}")
+    yield _legend(run.report)
+
+
+def _piece(part: str, ns: int, longest: int) -> Component:
+    words = PART_WORDS.get(part, part)
+    return html.I(
+        className="hatched" if part.startswith("exposed_") else "",
+        style={"width": f"{100 * ns / longest:.4f}%", "backgroundColor": _colour(part)},
+        title=f"{words}: {ms(ns)}",
+    )
+
+
+def _colour(part: str) -> str:
+    return PART_COLOURS.get(part, "var(--exposed-mark)")
+
+
+def _legend(report: Report) -> Component:
+    total = sum(report.budget_ns_per_step.values()) or 1
+    items = []
+    for part, ns in report.budget_ns_per_step.items():
+        if not ns:
+            continue
+        exposed = part.startswith("exposed_")
+        hatched = " hatched" if exposed else ""
+        items.append(
+            html.Li(
+                [
+                    html.Span(
+                        className=f"swatch{hatched}",
+                        style={"backgroundColor": _colour(part)},
+                    ),
+                    html.Span(
+                        PART_WORDS.get(part, part.replace("_", " ")),
+                        className="exposed" if exposed else "",
+                    ),
+                    html.Span(ms(ns)),
+                    html.Span(percent(ns / total), className="faint"),
+                ]
+            )
+        )
+    return html.Ul(items, className="legend")
+
+
+def _causes(report: Report) -> Component:
+    exposed = report.exposed_ns_per_step
+    if exposed.total is None:
+        return html.P("Not measured.", className="faint")
+    heads = ["per step", *[cause.replace("_", " ") for cause in CAUSES], "total"]
+    rows = []
+    for kind in KINDS:
+        total = getattr(exposed, kind)
+        if not total:
+            continue
+        causes = exposed.by_kind_and_cause[kind]
+        cells = [ns_words(getattr(causes, cause)) for cause in CAUSES]
+        rows.append([kind.replace("_", "-"), *cells, ms(total)])
+    if not rows:
+        return html.P("Compute never stood still for a collective.")
+    return html.Div(
+        html.Table(
+            [
+                html.Thead(html.Tr([html.Th(head) for head in heads])),
+                html.Tbody([html.Tr([html.Td(c) for c in row]) for row in rows]),
+            ],
+            className="data",
+        ),
+        className="scroll",
+    )
+
+
+def _findings(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:
+    if content.no_findings is not None:
+        yield html.P(content.no_findings)
+    for row, words in zip(run.report.findings, content.findings, strict=True):
+        place = row.places[0] if row.places else None
+        link = place_link(context, run, place) if place else None
+        yield finding(words, link)
+
+
+def finding(words: FindingWords, link: str | None) -> Component:
+    """One finding as a card, with its advice and the place to jump to."""
+    head: list[Component] = [
+        html.Span(words.severity, className="level"),
+        html.Span(f"{words.code} {words.name}"),
+    ]
+    if words.cost is not None:
+        head.append(html.Span(words.cost, className="cost"))
+    if link is not None:
+        head.append(html.A("Show on the timeline", href=link, className="button"))
+    where = f"{words.where}; " if words.where else ""
+    parts: list[Component] = [
+        html.H3(head),
+        html.P(words.summary),
+        html.P(f"{where}{words.confidence} confidence", className="faint"),
+    ]
+    for advice in words.advice:
+        parts.append(html.P([html.B("Try: "), advice.text], className="advice"))
+        if advice.code is not None:
+            parts.append(html.Pre(advice.code))
+    return html.Section(parts, className=f"finding {words.severity}")
+
+
+def _trust(report: Report, content: Content) -> Iterator[Component]:
+    cost = report.recorder
+    yield html.H2("How far to trust it")
+    if cost.overhead_share is not None:
+        yield html.P(
+            f"Recording cost {percent(cost.overhead_share)} of the step time, "
+            f"over {cost.steps_recorded:,} recorded steps."
+        )
+    for line in content.health:
+        yield html.P(line)
+    if content.not_judged:
+        yield html.Details(
+            [
+                html.Summary(f"Not judged ({len(report.not_judged)})"),
+                *[html.P(line, className="faint") for line in content.not_judged],
+            ]
+        )
+    if report.run.command:
+        yield html.P(visible(" ".join(report.run.command)), className="faint")

@@ -1,0 +1,173 @@
+"""Pieces that several pages lay out: numbers in words, tables with bars, links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.finding import Place
+from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
+from fsdpdoctor.renderers.words import visible
+from fsdpdoctor_dashboard.library import OpenRun
+from fsdpdoctor_dashboard.tracks import place_on_timeline
+
+
+BAR_PIXELS = 40
+"""Of the longest bar in a table: ten columns of numbers then fit a laptop's screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where a page stands: the app's prefix, the theme, and the runs it shows."""
+
+    base: str
+    theme: str
+    runs: tuple[OpenRun, ...]
+
+    @property
+    def run(self) -> OpenRun:
+        """The first run, which the page is about."""
+        return self.runs[0]
+
+    def link(self, page: str, **query: str | int) -> str:
+        """The address of a page about the same runs."""
+        ids: dict[str, str | int] = {"run": self.run.id}
+        if len(self.runs) > 1:
+            ids["with"] = self.runs[1].id
+        return f"{self.base}{page}?{urlencode({**ids, **query})}"
+
+
+def ns_words(ns: float | None) -> str:
+    """Milliseconds, or that they were not measured."""
+    return NOT_MEASURED if ns is None else ms(ns)
+
+
+def byte_words(count: float | None) -> str:
+    """Bytes, or that they were not measured."""
+    return NOT_MEASURED if count is None else size(count)
+
+
+def share_words(share: float | None) -> str:
+    """A percentage, or that it was not measured."""
+    return NOT_MEASURED if share is None else percent(share)
+
+
+def with_data(component: Component, **data: str) -> Component:
+    """A component with `data-` attributes, which page.js reads."""
+    for name, value in data.items():
+        setattr(component, f"data-{name.replace('_', '-')}", value)
+    return component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell: its words, the number it sorts by, and a bar's share of the most."""
+
+    words: str
+    value: float | None = None
+    bar: float | None = None
+    kind: str = ""  # a class: "exposed", "mismatch", "words"
+    href: str | None = None
+
+
+def data_table(
+    name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]
+) -> Component:
+    """A table that sorts by a click on a head; its first column is the name."""
+    return html.Div(
+        html.Table(
+            [
+                html.Thead(
+                    html.Tr([with_data(html.Th(head), sort="1") for head in heads])
+                ),
+                html.Tbody([html.Tr([_cell(c) for c in row]) for row in rows]),
+            ],
+            id=name,
+            className="data",
+        ),
+        className="scroll",
+    )
+
+
+def _cell(cell: Cell) -> Component:
+    content: list[Component | str] = []
+    if cell.bar is not None and cell.bar > 0:
+        kind = "inline exposed" if cell.kind == "exposed" else "inline"
+        width = f"{max(1.0, BAR_PIXELS * cell.bar):.1f}px"
+        content.append(html.I(className=kind, style={"width": width}))
+    words = visible(cell.words)
+    content.append(html.A(words, href=cell.href) if cell.href else words)
+    made = html.Td(content, className=cell.kind, title=words)
+    return made if cell.kind == "words" else with_data(made, value=_sortable(cell))
+
+
+def _sortable(cell: Cell) -> str:
+    return "" if cell.value is None else f"{cell.value:.12g}"
+
+
+def number_cells(
+    values: Sequence[float | None], words: Sequence[str], kind: str = ""
+) -> list[Cell]:
+    """A column of numbers whose bars are measured against its largest."""
+    largest = max((value for value in values if value is not None), default=0) or 1
+    return [
+        Cell(
+            words=text,
+            value=value,
+            bar=None if value is None else value / largest,
+            kind=kind if value else "",
+        )
+        for value, text in zip(values, words, strict=True)
+    ]
+
+
+def table_tools(name: str, what: str) -> Component:
+    """A filter and a button that saves the table."""
+    return html.Div(
+        [
+            # page.js filters: Dash's field only gives the place to type in.
+            with_data(
+                html.Span(dcc.Input(type="search", placeholder=f"filter {what}")),
+                filter_for=name,
+            ),
+            with_data(html.Button("Save as CSV"), csv=name),
+        ],
+        className="toolbar",
+    )
+
+
+def place_link(context: Context, run: OpenRun, place: Place) -> str | None:
+    """The timeline, at the place that shows a finding."""
+    found = on_timeline(run, place)
+    if found is None:
+        return None
+    t0, t1 = found
+    room = max(t1 - t0, 2000)
+    return context.link("timeline", t0=t0 - room, t1=t1 + room)
+
+
+def on_timeline(run: OpenRun, place: Place) -> tuple[int, int] | None:
+    """A place as the timeline counts: ns from its origin on, on the shared clock."""
+    origin = run.store.origin_ns
+    start = place_on_timeline(run.measures, place.rank, place.step, place.start_ns)
+    end = place_on_timeline(run.measures, place.rank, place.step, place.end_ns)
+    if start is None or end is None:
+        return None
+    return start - origin, end - origin
+
+
+def side_by_side(context: Context, sections: Sequence[Component]) -> Component:
+    """One section, or two runs' beside each other under their names."""
+    if len(sections) == 1:
+        return sections[0]
+    return html.Div(
+        [
+            html.Section([html.H2(visible(run.id), className="run"), section])
+            for run, section in zip(context.runs, sections, strict=True)
+        ],
+        className="twice",
+    )

@@ -1,0 +1,93 @@
+"""Timeline: the picture, with the findings beside it."""
+
+from __future__ import annotations
+
+from dash import html
+from dash.development.base_component import Component
+
+from fsdpdoctor.renderers.content import FindingWords, content_of
+from fsdpdoctor_dashboard.component import Timeline
+from fsdpdoctor_dashboard.library import OpenRun
+from fsdpdoctor_dashboard.pages.parts import Context, on_timeline, with_data
+
+
+def page(context: Context) -> Component:
+    """One run's timeline, or two runs' with their first shared step together."""
+    first = context.run
+    perfetto = f"{context.base}export/perfetto?run={first.id}"
+    return html.Main(
+        [
+            html.Aside(_findings(context), className="side"),
+            Timeline(
+                id="timeline",
+                runs=[
+                    {"id": run.id, "offset": aligned(first, run)}
+                    for run in context.runs
+                ],
+                base=context.base,
+                theme=context.theme,
+                perfetto=perfetto,
+            ),
+        ],
+        className="full",
+    )
+
+
+def aligned(first: OpenRun, other: OpenRun) -> int:
+    """What to add to the other run's time, so that a step both have starts together."""
+    starts, theirs = _step_starts(first), _step_starts(other)
+    shared = sorted(set(starts) & set(theirs))
+    if not shared:
+        return 0
+    return starts[shared[0]] - theirs[shared[0]]
+
+
+def _step_starts(run: OpenRun) -> dict[int, int]:
+    steps = run.measures.ranks[0].steps
+    clock = run.measures.alignment.clocks[run.measures.ranks[0].rank]
+    judged = run.measures.ranks[0].judged
+    # The first judged step where there is one: warm-up steps differ for no reason
+    # that a comparison is about.
+    rows = judged if judged.any() else steps.step >= 0
+    starts = clock.to_reference(steps.start_ns[rows]) - run.store.origin_ns
+    return dict(zip(steps.step[rows].tolist(), starts.tolist(), strict=True))
+
+
+def _findings(context: Context) -> list[Component]:
+    parts: list[Component] = []
+    for run in context.runs:
+        content = content_of(run.report)
+        name = f" of {run.id}" if len(context.runs) > 1 else ""
+        parts.append(html.H2(f"Findings{name}"))
+        if content.no_findings is not None:
+            parts.append(html.P(content.no_findings, className="faint"))
+        costs = [row.cost_ns_per_step or 0 for row in run.report.findings]
+        most = max(costs, default=0) or 1
+        for row, words, cost in zip(
+            run.report.findings, content.findings, costs, strict=True
+        ):
+            stretch = on_timeline(run, row.places[0]) if row.places else None
+            jump = None
+            if stretch is not None:
+                jump = f"{row.places[0].rank},{stretch[0]},{stretch[1]}"
+            parts.append(_card(words, run.id, jump, cost / most))
+    return parts
+
+
+def _card(words: FindingWords, run: str, jump: str | None, share: float) -> Component:
+    content: list[Component | str] = [html.B(f"{words.code} {words.name}")]
+    if words.where is not None:
+        content.append(html.Span(words.where))
+    if share:
+        content.append(
+            html.Span(html.I(style={"width": f"{100 * share:.1f}%"}), className="track")
+        )
+    if words.cost is not None:
+        content.append(html.Span(words.cost, className="faint"))
+    card = html.Button(
+        content,
+        className=f"card {words.severity}",
+        title=words.summary,
+        disabled=jump is None,
+    )
+    return card if jump is None else with_data(card, jump=jump, run=run)

@@ -1,0 +1,147 @@
+"""Units: counts against the expected, bytes, times, exposed time, peak and window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dash import html
+from dash.development.base_component import Component
+
+from fsdpdoctor.quantities import ms
+from fsdpdoctor.renderers.words import unit_name
+from fsdpdoctor.report.value import PhaseCounts, UnitRow
+from fsdpdoctor_dashboard.library import OpenRun
+from fsdpdoctor_dashboard.pages.parts import (
+    Cell,
+    Context,
+    byte_words,
+    data_table,
+    ns_words,
+    number_cells,
+    table_tools,
+)
+
+
+class Column(NamedTuple):
+    """A column of numbers: its head, its value of a unit, and the value in words."""
+
+    head: str
+    value: Callable[[UnitRow], int | None]
+    words: Callable[[float | None], str]
+    kind: str = ""
+
+
+COLUMNS = (
+    Column("exposed fwd", lambda u: u.exposed_ns.forward, ns_words, "exposed"),
+    Column("exposed bwd", lambda u: u.exposed_ns.backward, ns_words, "exposed"),
+    Column("in all-gather", lambda u: u.exposed_ns_by_kind.all_gather, ns_words),
+    Column(
+        "in reduce-scatter", lambda u: u.exposed_ns_by_kind.reduce_scatter, ns_words
+    ),
+    Column("forward", lambda u: u.forward_ns, ns_words),
+    Column("backward", lambda u: u.backward_ns, ns_words),
+    Column("gathered", lambda u: u.all_gather_bytes, byte_words),
+    Column("reduced", lambda u: u.reduce_scatter_bytes, byte_words),
+    Column("peak", lambda u: u.peak_bytes, byte_words),
+    Column("unsharded for", lambda u: u.unsharded_ns, ns_words),
+)
+
+
+def page(context: Context) -> Component:
+    """The table; two runs also get the differences of each unit."""
+    parts: list[Component] = []
+    for at, run in enumerate(context.runs):
+        if len(context.runs) > 1:
+            parts.append(html.H2(run.id))
+        parts += _table(f"units-{at}", run)
+    if len(context.runs) > 1:
+        parts = [*_differences(*context.runs[:2]), *parts]
+    return html.Main(
+        [
+            html.H1("Units"),
+            html.P(
+                "Times are per step. A count is per micro-batch, with the expected "
+                "one behind it where they differ.",
+                className="faint",
+            ),
+            *parts,
+        ]
+    )
+
+
+def _table(name: str, run: OpenRun) -> list[Component]:
+    units = run.report.units
+    if not units:
+        return [html.P("The source does not say which unit its spans belong to.")]
+    heads = ["unit", "gathers fwd", "gathers bwd", "reduce-scatters"]
+    heads += [column.head for column in COLUMNS]
+    columns = [
+        [Cell(words=unit_name(unit.unit), kind="words") for unit in units],
+        [_count(unit, "forward") for unit in units],
+        [_count(unit, "backward") for unit in units],
+        [_plain(unit.reduce_scatters) for unit in units],
+        *[_column(column, units) for column in COLUMNS],
+    ]
+    rows = list(zip(*columns, strict=True))
+    return [table_tools(name, "units"), data_table(name, heads, rows)]
+
+
+def _column(column: Column, units: Sequence[UnitRow]) -> list[Cell]:
+    values = [column.value(unit) for unit in units]
+    if all(value is None for value in values):
+        return [Cell(words="-") for _ in values]
+    words = [column.words(value) for value in values]
+    return number_cells(values, words, column.kind)
+
+
+def _count(unit: UnitRow, phase: str) -> Cell:
+    counted = _of_phase(unit.all_gathers, phase)
+    expected = _of_phase(unit.expected_all_gathers, phase)
+    if counted is None:
+        return Cell(words="-")
+    if expected is None or expected == counted:
+        return Cell(words=f"{counted:g}", value=counted)
+    words = f"{counted:g} of {expected:g}"
+    return Cell(words=words, value=counted, kind="mismatch")
+
+
+def _of_phase(counts: PhaseCounts, phase: str) -> float | None:
+    return counts.forward if phase == "forward" else counts.backward
+
+
+def _plain(count: float | None) -> Cell:
+    return Cell(words="-" if count is None else f"{count:g}", value=count)
+
+
+def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
+    theirs = {unit.unit: unit for unit in other.report.units}
+    rows = []
+    for unit in one.report.units:
+        match = theirs.get(unit.unit)
+        if match is None:
+            continue
+        cells = [Cell(words=unit_name(unit.unit), kind="words")]
+        for value in (_exposed, lambda u: u.forward_ns, lambda u: u.backward_ns):
+            cells.append(_difference(value(unit), value(match)))
+        rows.append(cells)
+    heads = ["unit", "exposed", "forward", "backward"]
+    return [
+        html.H2(f"Difference: {other.id} less {one.id}"),
+        table_tools("unit-differences", "units"),
+        data_table("unit-differences", heads, rows),
+    ]
+
+
+def _exposed(unit: UnitRow) -> int | None:
+    parts = (unit.exposed_ns.forward, unit.exposed_ns.backward)
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _difference(before: int | None, after: int | None) -> Cell:
+    if before is None or after is None:
+        return Cell(words="-")
+    change = after - before
+    sign = "+" if change > 0 else ""
+    return Cell(words=f"{sign}{ms(change)}", value=change)

@@ -1,0 +1,94 @@
+"""Serve runs to a browser: on this host, behind a token, with waitress."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import waitress
+
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor_dashboard.app import Serving, make_app
+from fsdpdoctor_dashboard.library import Library, Opener
+from fsdpdoctor_dashboard.security import new_token
+
+THREADS = 8
+"""Of the server. Six is what a browser opens at once; tiles take milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the dashboard is to be found."""
+
+    host: str
+    port: int
+    token: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """For this host's browser."""
+        return f"http://{self.host}:{self.port}{self.prefix}?token={self.token}"
+
+    @property
+    def tunnel(self) -> str:
+        """The command that brings it to another machine."""
+        name = socket.gethostname()
+        return f"ssh -N -L {self.port}:{self.host}:{self.port} {name}"
+
+
+def serve(
+    paths: Sequence[Path],
+    opener: Opener,
+    *,
+    announce: Callable[[Address], None],
+    port: int = 0,
+    host: str = "127.0.0.1",
+    prefix: str = "/",
+    hosts: tuple[str, ...] = (),
+) -> None:
+    """Serve until interrupted. Port 0 takes a free one.
+
+    Raises InputError where there is no run, UsageError where the port is taken.
+    """
+    library = Library(paths, opener)
+    library.get(library.entries[0].id)  # read it while the browser starts
+    if not prefix.startswith("/") or not prefix.endswith("/"):
+        raise UsageError(f"the prefix is {prefix!r}; expected one like /user/me/proxy/")
+    serving = Serving(token=new_token(), prefix=prefix, hosts=hosts)
+    app = make_app(library, serving)
+    listener = _listen(host, port)
+    server = waitress.create_server(
+        app.server, sockets=[listener], threads=THREADS, ident=None
+    )
+    announce(
+        Address(
+            host=host,
+            port=int(listener.getsockname()[1]),
+            token=serving.token,
+            prefix=prefix,
+        )
+    )
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} is taken; --port 0 takes a free one"
+            ) from None
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    listener.listen(64)
+    return listener

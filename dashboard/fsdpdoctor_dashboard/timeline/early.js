@@ -1,0 +1,44 @@
+// Paints the timeline before Dash has started. Dash's own scripts take most of a page's
+// first half second; the picture needs none of them. The Dash component takes the
+// finished timeline over when it is there.
+(function (root) {
+  "use strict";
+  const script = document.currentScript;
+  const base = script.dataset.base;
+  const query = new URLSearchParams(root.location.search);
+  const page = root.location.pathname.slice(base.length);
+  const run = query.get("run") || script.dataset.run;
+  if (page !== "timeline" || !run || query.has("with")) return;
+
+  let theme = "light";
+  try {
+    theme = JSON.parse(root.localStorage.getItem("theme"));
+  } catch { /* no storage, or nothing in it */ }
+  if (theme !== "dark" && theme !== "light") {
+    theme = root.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  }
+  document.documentElement.dataset.theme = theme;
+  const overlay = document.createElement("div");
+  overlay.id = "early";
+  document.body.prepend(overlay);
+  const host = document.createElement("div");
+  overlay.appendChild(host);
+  host.style.height = "100%";
+  const source = new root.fsdpSources.ServerSource(base, run);
+  const timeline = new root.FsdpTimeline(host, {
+    sources: [source], theme, urlState: true,
+    perfetto: `${base}export/perfetto?run=${encodeURIComponent(run)}`,
+  });
+  root.fsdpTimeline = timeline;
+  root.fsdpEarly = {
+    // The timeline, moved into `place`; nothing where it shows other runs.
+    take(runs, place) {
+      root.fsdpEarly = null;
+      const fits = runs && runs.length === 1 && runs[0].id === run && !timeline.gone;
+      if (fits) place.appendChild(host);
+      else timeline.destroy();
+      overlay.remove();
+      return fits ? timeline : null;
+    },
+  };
+})(window);
