@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
     SCHEMA_VERSION,
+    UNKNOWN,
     Evidence,
     RankHeader,
     RunHeader,
@@ -40,6 +41,10 @@ from fsdpdoctor.schema import (
     Table,
     rank_stem,
 )
+
+OUTSIDE = UNKNOWN
+"""The number of the record in a rank's stream that is no step: it holds the spans of
+a capture outside every step."""
 
 _Header = TypeVar("_Header", RunHeader, RankHeader)
 
@@ -166,9 +171,11 @@ class RankFiles:
         header = _read_header(self._stem.with_suffix(".json"), RankHeader)
         stream = self._stem.with_suffix(".arrows")
         steps, names, truncated = _read_stream(stream)
+        outside = [record.spans for record in steps if record.step == OUTSIDE]
         return RankData(
             header=header,
-            steps=steps,
+            steps=tuple(record for record in steps if record.step != OUTSIDE),
+            outside=Spans.concat(outside),
             names=names,
             beats=_read_beats(self._stem.with_suffix(".beat")),
             truncated=truncated,
@@ -218,15 +225,36 @@ def open_run(*folders: Path) -> Run:
 
 
 def save_run(run: Run, folder: Path) -> None:
-    """Write a run of any source as a recorded one."""
-    write_run_header(folder, run.header)
+    """Write a run of any source as a recorded one: reading it gives the same report.
+
+    What was said of the run and of a broken source becomes notes and warnings.
+    """
+    write_run_header(
+        folder, replace(run.header, notes=(*run.header.notes, *run.warnings))
+    )
     for data in run.load():
-        writer = RankWriter(folder, data.header)
+        cut = () if data.truncated is None else (data.truncated,)
+        warnings = (*data.header.warnings, *cut)
+        writer = RankWriter(folder, replace(data.header, warnings=warnings))
         names: Sequence[str] = data.names
-        for record in data.steps:
+        for record in (*data.steps, *_outside_record(data)):
             writer.write_step(record, names)
             names = ()
         writer.close()
+
+
+def _outside_record(data: RankData) -> Iterator[StepRecord]:
+    if len(data.outside):
+        yield StepRecord(
+            step=OUTSIDE,
+            start_ns=0,
+            end_ns=0,
+            host_start_ns=0,
+            host_end_ns=0,
+            micro_batches=UNKNOWN,
+            complete=False,
+            spans=data.outside,
+        )
 
 
 def _open_header(folder: Path) -> RunHeader:
