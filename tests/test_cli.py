@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fsdpdoctor.cli import COMMANDS, main
+from fsdpdoctor.detectors import ALL
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, unit
+from tests.importers.real_traces import real
 
 PICTURE = """
     micro_batch         0000000000000000
@@ -277,6 +279,37 @@ def test_noise_is_no_difference(tmp_path: Path) -> None:
     result = fsdpdoctor("compare", *sides, "--json")
 
     assert json.loads(result.stdout)["differences"] == []
+
+
+def test_explains_every_finding() -> None:
+    """By code, by name, and all of them in a list."""
+    listed = fsdpdoctor("explain").stdout.splitlines()
+
+    assert listed == [f"{detector.code}  {detector.name}" for detector in ALL]
+    by_code = fsdpdoctor("explain", "fd101").stdout
+    assert by_code == fsdpdoctor("explain", "exposed-all-gather").stdout
+    assert by_code.startswith("FD101 exposed-all-gather\n\nCompute stood still")
+    assert one_line(fsdpdoctor("explain", "FD000")).startswith(
+        "Error: there is no finding FD000; there are FD101, "
+    )
+
+
+def test_imported_traces_give_the_report_of_the_traces(tmp_path: Path) -> None:
+    """The same figures, also of what lies outside the steps; warnings stay."""
+    traces = real("dlrm_8ranks")
+    fsdpdoctor("import", traces, "--out", tmp_path / "run")
+
+    direct = json.loads(fsdpdoctor("analyze", traces, "--no-cache", "--json").stdout)
+    again = json.loads(fsdpdoctor("analyze", tmp_path / "run", "--json").stdout)
+
+    said = direct["health"].pop("warnings")
+    kept = again["run"].pop("notes") + again["health"].pop("warnings")
+    assert direct["run"].pop("notes") == []
+    assert kept == said
+    assert again == direct
+    assert "holds a run already" in one_line(
+        fsdpdoctor("import", traces, "--out", tmp_path / "run")
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -22,6 +22,8 @@ COMMANDS: dict[str, str] = {
     "analyze": "fsdpdoctor.cli.analyze",
     "report": "fsdpdoctor.cli.report",
     "compare": "fsdpdoctor.cli.compare",
+    "explain": "fsdpdoctor.cli.explain",
+    "import": "fsdpdoctor.cli.import_",
 }
 """Command name to the module that holds `command`, in the order of `--help`.
 

@@ -1,0 +1,39 @@
+"""`fsdpdoctor import`: traces become a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fsdpdoctor.cli.inputs import Reading, open_paths
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.run import is_run_folder, save_run
+
+
+@click.command(name="import")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the new run.",
+)
+@click.option(
+    "--rank-regex",
+    metavar="REGEX",
+    help="Finds the rank in the traces' file names, where they do not say it.",
+)
+def command(paths: tuple[Path, ...], out: Path, rank_regex: str | None) -> None:
+    r"""Keep traces of torch.profiler as a run, which opens faster and is smaller.
+
+    PATH is a trace file, a folder of them, or a glob.
+
+    \b
+    fsdpdoctor import traces/ --out runs/monday
+    fsdpdoctor analyze runs/monday
+    """
+    if is_run_folder(out):
+        raise InputError(f"{out} holds a run already; give a new folder")
+    save_run(open_paths(paths, Reading(rank_regex=rank_regex)), out)
+    click.echo(f"wrote {out}", err=True)
