@@ -47,7 +47,6 @@ from fsdpdoctor.simulate.partition import (
     BEFORE,
     BETWEEN,
     COPIES,
-    HOOKS,
     LOSS,
     VIRTUAL_ROOT,
     Partition,
@@ -150,7 +149,7 @@ class _Calibrator:
             host_loss_ns=_share(host_outside[LOSS], len(micro_batches)),
             sync_after_forward=self.syncs("loss"),
             sync_at_end=self.syncs("end"),
-            before_ns=max(outside[BEFORE] - input_ns, 0),
+            before_ns=max(outside[BEFORE] - input_ns * self.blocking, 0),
             after_ns=outside[AFTER],
             host_after_ns=host_outside[AFTER],
         )
@@ -417,14 +416,19 @@ class _Calibrator:
         return tuple(result)
 
     def host_costs(self) -> HostCosts:
-        """Each hook's own time: nested hooks, copies and stalls taken out."""
-        sums: dict[str, list[int]] = defaultdict(list)
+        """Each hook's own time: nested hooks, copies and stalls taken out.
+
+        Of what a hook took in the median step, its share for each call.
+        """
+        steps: dict[str, list[float]] = defaultdict(list)
         for line in self.lines:
-            for name, ns in self.hook_times(line):
-                sums[name].append(ns)
+            times = self.hook_times(line)
+            for name in {name for name, _ in times}:
+                mine = [ns for called, ns in times if called == name]
+                steps[name].append(sum(mine) / len(mine))
 
         def each(name: str) -> int:
-            return int(np.median(sums[name])) if sums[name] else 0
+            return round(float(np.median(steps[name]))) if name in steps else 0
 
         return HostCosts(
             pre_forward_ns=each("pre_forward"),
@@ -447,7 +451,8 @@ class _Calibrator:
             ]
         else:
             taken = []
-        rows = spans.rows(np.isin(spans.kind, HOOKS))
+        # A reshard is part of the hook around it, here as in the simulated one.
+        rows = of_kinds(spans, Kind.HOOK, Kind.UNSHARD, Kind.REDUCE)
         flat = np.concatenate(taken) if taken else np.empty((0, 2), dtype=np.int64)
         aside = union(flat[:, 0], flat[:, 1])
         result: list[tuple[str, int]] = []

@@ -1,0 +1,193 @@
+"""What must hold of every simulated step, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsdpdoctor.budget import step_budget
+from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Spans
+from fsdpdoctor.simulate.lanes import Clock, Exposed
+from fsdpdoctor.simulate.model import Step, Wire, Wires
+from fsdpdoctor.simulate.outcome import simulate, simulate_ranks, walk
+from fsdpdoctor.simulate.program import durations, program
+from fsdpdoctor.simulate.record import record
+from fsdpdoctor.timeline import COLLECTIVE_KINDS, of_kinds, timeline_of
+from tests.simulate.random_steps import steps
+
+ON_COMPUTE = (
+    Kind.COPY_OUT,
+    Kind.REDUCE_COPY_IN,
+    Kind.OPTIMIZER,
+    Kind.ALL_GATHER_WAIT,
+    Kind.REDUCE_SCATTER_WAIT,
+    Kind.ALL_REDUCE_WAIT,
+)
+"""What occupies the compute lane by itself; units' passes contain it."""
+
+examples = settings(max_examples=40, deadline=None)
+
+
+def overlap_ns(spans: Spans) -> int:
+    """How much of one span the next one, by start, overlaps."""
+    order = np.lexsort((spans.end_ns, spans.start_ns))
+    start, end = spans.start_ns[order], spans.end_ns[order]
+    if len(start) < 2:
+        return 0
+    return int(np.maximum(np.maximum.accumulate(end)[:-1] - start[1:], 0).max())
+
+
+@examples
+@given(step=steps())
+def test_no_lane_overlaps_itself(step: Step) -> None:
+    """Compute, copy-in and every communicator do one thing at a time."""
+    spans = Spans.concat([r.spans for r in record(step, 2).steps])
+    lanes = {
+        "compute": of_kinds(spans, *ON_COMPUTE),
+        "copy-in": of_kinds(spans, Kind.COPY_IN),
+    }
+    for group in np.unique(spans.group):
+        if group != UNKNOWN:
+            collectives = of_kinds(spans, *COLLECTIVE_KINDS)
+            lanes[f"group {group}"] = collectives.rows(collectives.group == group)
+
+    assert {name: overlap_ns(rows) for name, rows in lanes.items()} == dict.fromkeys(
+        lanes, 0
+    )
+
+
+@examples
+@given(step=steps())
+def test_nothing_happens_before_its_cause(step: Step) -> None:
+    """Copied in, issued, gathered, copied out, in that order, for every unshard."""
+    spans = record(step, 1).steps[0].spans
+    ends: dict[tuple[int, int], int] = {}
+    starts: dict[tuple[int, int], int] = {}
+    for op, kind, start, end in zip(
+        spans.op, spans.kind, spans.start_ns, spans.end_ns, strict=True
+    ):
+        key = int(op), int(kind)
+        starts[key] = min(starts.get(key, int(start)), int(start))
+        ends[key] = max(ends.get(key, int(end)), int(end))
+    late = []
+    for before, after in (
+        (Kind.COPY_IN, Kind.ALL_GATHER),
+        (Kind.ALL_GATHER, Kind.COPY_OUT),
+        (Kind.ALL_GATHER, Kind.UNSHARDED),
+        (Kind.REDUCE_COPY_IN, Kind.REDUCE_SCATTER),
+        (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE),
+    ):
+        for (op, kind), end in ends.items():
+            if op != UNKNOWN and kind == before and (op, after) in starts:
+                late.append(starts[op, int(after)] - end)
+    collectives = of_kinds(spans, *COLLECTIVE_KINDS)
+
+    assert min(late, default=0) >= 0
+    assert ((collectives.start_ns - collectives.issued_ns) >= 0).all()
+    assert (spans.end_ns >= spans.start_ns).all()
+
+
+@examples
+@given(step=steps())
+def test_the_analyzer_finds_the_exposure_that_was_simulated(step: Step) -> None:
+    """By kind, to the nanosecond, in every step."""
+    data = record(step, 2)
+    plan, ns = program(step), durations(step)
+    simulated = [w.exposed for _, w in walk(step, plan, ns, 2)]
+
+    found = []
+    for one in data.steps:
+        stalls = timeline_of(data, one).stalls
+        each = [
+            int(stalls.duration_ns[stalls.kind == k].sum()) for k in COLLECTIVE_KINDS
+        ]
+        found.append(Exposed(*each))
+
+    assert found == simulated
+
+
+@examples
+@given(step=steps())
+def test_the_budget_adds_up(step: Step) -> None:
+    """The analyzer's partition of a simulated step is the step."""
+    data = record(step, 1)
+    line = timeline_of(data, data.steps[0])
+
+    assert sum(step_budget(line).values()) == line.duration_ns
+    assert simulate(step).step_ns == line.duration_ns
+
+
+@examples
+@given(step=steps(), kind=st.sampled_from(["all_gather", "reduce_scatter"]))
+def test_more_bandwidth_is_never_slower(step: Step, kind: str) -> None:
+    """A faster wire ends no operation later."""
+    wire: Wire = getattr(step.wires, kind)
+    faster = replace(wire, bytes_per_second=2 * wire.bytes_per_second)
+    wires: Wires = replace(step.wires, **{kind: faster})
+    plan = program(step)
+    run = walk(step, plan, durations(step), 1)[0][1].end
+    quick = walk(step, plan, durations(replace(step, wires=wires)), 1)[0][1].end
+
+    assert quick.compute_ns <= run.compute_ns
+    assert quick.host_ns <= run.host_ns
+
+
+@examples
+@given(step=steps())
+def test_what_a_step_takes_it_gives_back(step: Step) -> None:
+    """No memory is left over, none is given back twice, and peaks are true."""
+    plan = program(step)
+    held: dict[int, int] = defaultdict(int)
+    lowest = 0
+    for _, kind, _, delta in plan.moves:
+        held[kind] += delta
+        lowest = min(lowest, held[kind])
+
+    assert lowest == 0
+    assert set(held.values()) <= {0}
+    assert plan.gathered_peak_bytes <= plan.peak_bytes
+
+
+@examples
+@given(step=steps())
+def test_every_rank_waits_for_the_slowest(step: Step) -> None:
+    """Of two ranks with the same work neither waits; a slower one delays both."""
+    one, other = simulate_ranks([step, step])
+    assert one.times == other.times
+
+    slow = replace(
+        step,
+        segments=tuple(
+            replace(s, forward_ns=s.forward_ns + 1_000_000) for s in step.segments
+        ),
+    )
+    fast, late = simulate_ranks([step, slow])
+
+    assert fast.end.compute_ns >= one.end.compute_ns
+    # Nothing but itself holds the slower one up.
+    alone = walk(slow, program(slow), durations(slow), 1)[0]
+    if step.blocking:
+        assert late.end == alone[1].end
+    assert Clock(0, 0) < late.end
+
+
+@examples
+@given(step=steps())
+def test_lanes_are_those_of_the_schema(step: Step) -> None:
+    """Collectives run on their own lanes, stalls on the compute lane."""
+    spans = record(step, 1).steps[0].spans
+    lane_of = {
+        Kind.ALL_GATHER: Lane.ALL_GATHER,
+        Kind.REDUCE_SCATTER: Lane.REDUCE_SCATTER,
+        Kind.ALL_REDUCE: Lane.ALL_REDUCE,
+        Kind.ALL_GATHER_WAIT: Lane.COMPUTE,
+        Kind.COPY_IN: Lane.COPY_IN,
+        Kind.UNSHARDED: Lane.UNSHARDED,
+    }
+
+    for kind, lane in lane_of.items():
+        assert set(of_kinds(spans, kind).lane.tolist()) <= {int(lane)}
