@@ -263,7 +263,7 @@ def _advice(advice: Advice) -> AdviceWords:
     if advice.memory_cost_bytes is not None:
         cost = advice.memory_cost_bytes
         word = "costs" if cost >= 0 else "saves"
-        effects.append(f"{word} {size(abs(cost))} per rank" if cost else "no memory")
+        effects.append(f"{word} {size(abs(cost))} per rank" if cost else "costs no memory")
     text = visible(advice.text)
     return AdviceWords(
         text=f"{text.rstrip('.')} ({', '.join(effects)})." if effects else text,

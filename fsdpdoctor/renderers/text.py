@@ -11,7 +11,6 @@ from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.content import (
-    AdviceWords,
     BudgetPart,
     Content,
     FindingWords,
@@ -113,6 +112,15 @@ def _findings(console: Console, content: Content) -> None:
     for finding in content.findings:
         console.print()
         _finding(console, finding)
+    if any(_is_brief(f) and any(a.code for a in f.advice) for f in content.findings):
+        console.print()
+        more = "Code for what is only information: --format markdown or html."
+        console.print(Text(more, style="dim"))
+
+
+def _is_brief(finding: FindingWords) -> bool:
+    """Information leaves its code to the other formats: it would bury the tables."""
+    return finding.severity == "info"
 
 
 def _finding(console: Console, finding: FindingWords) -> None:
@@ -131,15 +139,15 @@ def _finding(console: Console, finding: FindingWords) -> None:
     if finding.where is not None:
         _indented(console, Text(finding.where, style="dim"))
     for advice in finding.advice:
-        _advice(console, advice)
+        _indented(console, Text.assemble(("try: ", "bold green"), advice.text))
+        if advice.code is not None and not _is_brief(finding):
+            _code(console, advice.code)
 
 
-def _advice(console: Console, advice: AdviceWords) -> None:
-    _indented(console, Text.assemble(("try: ", "bold green"), advice.text))
-    if advice.code is not None:
-        for line in advice.code.split("\n"):
-            # Never wrapped or cut: code is there to be pasted.
-            console.print(Text(f"      {line}", style="cyan"), soft_wrap=True)
+def _code(console: Console, code: str) -> None:
+    """Never wrapped or cut: it is there to be pasted."""
+    for line in code.split("\n"):
+        console.print(Text(f"      {line}".rstrip(), style="cyan"), soft_wrap=True)
 
 
 def _table(console: Console, table: Table) -> None:
