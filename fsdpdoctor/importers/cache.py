@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from fsdpdoctor.importers.framing import UNPACK_ERRORS
 from fsdpdoctor.importers.scan import scan_file
 from fsdpdoctor.importers.scanners import default_decoder
 from fsdpdoctor.importers.trace_events import CommArgs, Events, Health, Ops, TraceFile
+from fsdpdoctor.importers.unpack import UNPACK_ERRORS
 from fsdpdoctor.schema import Table
 
 CACHE_VERSION = 1

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import cast
 
-from isal import igzip, isal_zlib
-
-from fsdpdoctor.errors import InputError
+from fsdpdoctor.importers.unpack import UNPACK_ERRORS, open_trace
 
 BLOCK = 4 << 20
 """Bytes read at a time: chunks of this size keep a worker far below 250 MB."""
@@ -31,13 +27,6 @@ of 1024 ranks would make some 6 MB."""
 
 MAX_CHUNK = 64 << 20
 """Bytes without a separator, after which a file is taken for damaged."""
-
-GZIP_MAGIC = b"\x1f\x8b"
-
-UNPACK_ERRORS = cast(
-    "tuple[type[Exception], ...]", (EOFError, OSError, zlib.error, isal_zlib.error)
-)
-"""What unpacking raises for damaged gzip."""
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(rb"\s*,\s*\{")
@@ -66,20 +55,6 @@ class Framing:
     has_events: bool = False  # an array of events was found
 
 
-def open_trace(path: Path) -> BufferedIOBase:
-    """A trace file's bytes, unpacked. Raises InputError."""
-    try:
-        file = path.open("rb")
-        packed = file.read(2) == GZIP_MAGIC
-        file.seek(0)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if not packed:
-        return file
-    file.close()
-    return cast("BufferedIOBase", igzip.open(path, "rb"))  # type: ignore[no-untyped-call]
-
-
 class _Reader:
     """Reads on over damage: what can be unpacked is, and the rest is named."""
 
@@ -92,7 +67,6 @@ class _Reader:
         parts: list[bytes] = []
         length = 0
         while length < BLOCK and self._framing.broken is None:
-            # `read` would lose what it had unpacked before it met the damage.
             try:
                 part = self._file.read1(BLOCK - length)
             except UNPACK_ERRORS as error:
@@ -121,33 +95,31 @@ def chunks(file: BufferedIOBase, framing: Framing) -> Iterator[Chunk]:
     end and the keys after it, or an event that was cut off.
     """
     reader = _Reader(file, framing)
-    buffer = _find_events(reader, framing)
-    offset = framing.size - len(buffer)
+    block = _find_events(reader, framing)
     if not framing.has_events:
         return
-    while len(buffer) < BLOCK // 4 and (block := reader.read()):
-        buffer += block
-    framing.separator = _learn_separator(buffer)
-    while block := reader.read():
-        cut = _cut(buffer, framing.separator)
+    if len(block) < BLOCK // 4:
+        block += reader.read()
+    separator = framing.separator = _learn_separator(block)
+    offset = framing.size - len(block)
+    rest = b""
+    while block:
+        # Cutting in the new block only, each byte is copied once.
+        cut = _cut(block, separator, force=len(rest) > BLOCK)
         if cut:
-            yield Chunk(offset=offset, text=buffer[:cut])
-            skipped = buffer.index(b"{", cut)
-            offset += skipped
-            buffer = buffer[skipped:]
-        elif len(buffer) > MAX_CHUNK:
-            yield Chunk(offset=offset, text=buffer)
-            offset += len(buffer)
-            buffer = b""
-        buffer += block
-    # The events' end is looked for in a small piece, not in a whole block.
-    cut = _cut(buffer, framing.separator)
-    if cut:
-        yield Chunk(offset=offset, text=buffer[:cut])
-        skipped = buffer.index(b"{", cut)
-        offset += skipped
-        buffer = buffer[skipped:]
-    yield Chunk(offset=offset, text=buffer, last=True)
+            text = b"".join((rest, memoryview(block)[:cut]))
+            yield Chunk(offset=offset, text=text)
+            begin = block.index(b"{", cut)
+            offset += len(text) + begin - cut
+            rest = block[begin:]
+        elif len(rest) > MAX_CHUNK:
+            yield Chunk(offset=offset, text=rest + block)
+            offset += len(rest) + len(block)
+            rest = b""
+        else:
+            rest += block
+        block = reader.read()
+    yield Chunk(offset=offset, text=rest, last=True)
 
 
 def _find_events(reader: _Reader, framing: Framing) -> bytes:
@@ -198,13 +170,17 @@ def _guess_separator(buffer: bytes) -> bytes:
     return found[0] if found else b"},{"
 
 
-def _cut(buffer: bytes, separator: bytes) -> int:
-    """Where to cut: after the closing brace before the last separator; 0: nowhere."""
-    found = buffer.rfind(separator)
+def _cut(block: bytes, separator: bytes, *, force: bool) -> int:
+    """Where to cut: after the closing brace before the last separator; 0: nowhere.
+
+    `force` takes anything that looks like one: the file has another than it began
+    with.
+    """
+    found = block.rfind(separator)
     if found >= 0:
         return found + separator.index(b"}") + 1
     last = 0
-    if len(buffer) > BLOCK:  # another separator than the first events'
-        for match in _ANY_SEPARATOR.finditer(buffer):
+    if force:
+        for match in _ANY_SEPARATOR.finditer(block):
             last = match.start() + 1
     return last

@@ -30,7 +30,7 @@ from fsdpdoctor.schema import UNKNOWN
 
 Scalar: TypeAlias = int | float | str | None
 
-_DECIMAL = re.compile(r"-?\d{1,18}")
+_DECIMAL = re.compile(r"-?[0-9]{1,18}")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,15}")
 _INT64 = 2**63
 _NO_RAW = msgspec.Raw(b"")

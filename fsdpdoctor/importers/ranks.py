@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError, UsageError
-from fsdpdoctor.importers.framing import Framing, chunks, open_trace, read_head
+from fsdpdoctor.importers.framing import Framing, chunks, read_head
 from fsdpdoctor.importers.scan import read_metadata
+from fsdpdoctor.importers.unpack import open_trace
 from fsdpdoctor.schema import UNKNOWN
 
 _NAME_PATTERNS = (

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.framing import Chunk, Framing, chunks, open_trace
+from fsdpdoctor.importers.framing import Chunk, Framing, chunks
 from fsdpdoctor.importers.json_scan import (
     DAMAGED,
     Interner,
@@ -36,6 +36,7 @@ from fsdpdoctor.importers.trace_events import (
     TraceFile,
     starts_with,
 )
+from fsdpdoctor.importers.unpack import open_trace
 from fsdpdoctor.schema import NO_TIME, UNKNOWN
 
 Decode = Callable[[bytes, Interner], Rows]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import zlib
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.framing import open_trace
+from fsdpdoctor.importers.unpack import UNPACK_ERRORS, open_trace
 
 SNIFF_BYTES = 1 << 18
 """Kineto's head, with 8 devices and a list of 1024 ranks, is well below."""
@@ -86,10 +85,8 @@ def _head(path: Path) -> bytes:
             while length < SNIFF_BYTES and (part := file.read1(SNIFF_BYTES)):
                 parts.append(part)
                 length += len(part)
-        except (EOFError, zlib.error):
+        except UNPACK_ERRORS:
             pass  # a cut archive's beginning is enough to know it by
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error}") from None
     return b"".join(parts)
 
 

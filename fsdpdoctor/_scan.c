@@ -1,0 +1,756 @@
+/* Scans chunks of trace events: the fast twin of importers/json_scan.py.
+
+   A chunk is the text of whole events, `{...}, {...}`. `Scanner.scan` gives the rows
+   of its complete events as columns, or declines (None) whatever it is not sure that
+   msgspec would read in the same way; the caller then asks msgspec. So this file may
+   be stricter than JSON, and must never be laxer: it checks the grammar of all that
+   it skips. Values that need more than plain digits (exponents, numbers in strings)
+   mark their row as odd, to be read again from its own text.
+
+   The scan itself holds no Python object and runs without the GIL. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#define UNKNOWN (-1)
+#define NO_TIME INT64_MIN
+#define LIMIT_NS ((int64_t)1 << 62)
+#define MAX_DEPTH 64
+#define MAX_CATEGORIES 64
+
+/* Columns, in the order of `json_scan.Rows` and then what the caller joins. */
+enum {
+    C_CAT, C_NAME, C_START, C_DURATION, C_PID, C_TID, C_EXTERNAL, C_CORRELATION,
+    C_STREAM, C_DEVICE, C_BYTES, C_COLLECTIVE, C_ARGS_AT, C_ARGS_END, C_EVENT_AT,
+    C_EVENT_END, C_ODD, COLUMNS
+};
+
+typedef struct {
+    const char *text;
+    Py_ssize_t length;
+    uint64_t hash;
+} Interned;
+
+typedef struct {
+    Interned *items;
+    Py_ssize_t count, capacity;
+    int32_t *slots; /* index into items, or -1 */
+    size_t mask;
+} Table;
+
+typedef struct {
+    PyObject_HEAD
+    Table names;
+    char *category[MAX_CATEGORIES];
+    size_t category_length[MAX_CATEGORIES];
+    int category_id[MAX_CATEGORIES];
+    int categories;
+    int busy;
+} Scanner;
+
+typedef struct {
+    const char *at, *end, *begin;
+    Scanner *scanner;
+    int64_t *column[COLUMNS];
+    Py_ssize_t rows, capacity;
+    int64_t events;
+    int failed_memory;
+} Scan;
+
+/* A string as it stands between its quotes. */
+typedef struct {
+    const char *text;
+    Py_ssize_t length;
+    int escaped, ascii;
+} String;
+
+/* ---- Interning ---------------------------------------------------------------- */
+
+static uint64_t hash_of(const char *text, Py_ssize_t length) {
+    uint64_t hash = 0x9e3779b97f4a7c15ULL ^ (uint64_t)length, word;
+    while (length >= 8) {
+        memcpy(&word, text, 8);
+        hash = (hash ^ word) * 0xff51afd7ed558ccdULL;
+        hash ^= hash >> 32;
+        text += 8;
+        length -= 8;
+    }
+    word = 0;
+    memcpy(&word, text, (size_t)length);
+    hash = (hash ^ word) * 0xc4ceb9fe1a85ec53ULL;
+    return hash ^ (hash >> 29);
+}
+
+static void table_place(Table *table, Py_ssize_t index) {
+    size_t slot = (size_t)table->items[index].hash & table->mask;
+    while (table->slots[slot] >= 0) slot = (slot + 1) & table->mask;
+    table->slots[slot] = (int32_t)index;
+}
+
+static int table_rehash(Table *table, size_t size) {
+    int32_t *slots = malloc(size * sizeof *slots);
+    if (slots == NULL) return -1;
+    memset(slots, 0xff, size * sizeof *slots);
+    free(table->slots);
+    table->slots = slots;
+    table->mask = size - 1;
+    for (Py_ssize_t i = 0; i < table->count; i++) table_place(table, i);
+    return 0;
+}
+
+/* The id of a string, or -1 where memory ran out. */
+static int32_t table_intern(Table *table, const char *text, Py_ssize_t length) {
+    uint64_t hash = hash_of(text, length);
+    size_t slot = (size_t)hash & table->mask;
+    while (table->slots[slot] >= 0) {
+        Interned *item = &table->items[table->slots[slot]];
+        if (item->hash == hash && item->length == length
+            && memcmp(item->text, text, (size_t)length) == 0)
+            return table->slots[slot];
+        slot = (slot + 1) & table->mask;
+    }
+    if (table->count == table->capacity) {
+        Py_ssize_t capacity = table->capacity * 2;
+        Interned *items = realloc(table->items, (size_t)capacity * sizeof *items);
+        if (items == NULL) return -1;
+        table->items = items;
+        table->capacity = capacity;
+    }
+    if ((size_t)table->count * 2 >= table->mask
+        && table_rehash(table, (table->mask + 1) * 2) < 0)
+        return -1;
+    char *copy = malloc((size_t)length + 1);
+    if (copy == NULL) return -1;
+    memcpy(copy, text, (size_t)length);
+    copy[length] = 0;
+    table->items[table->count] = (Interned){copy, length, hash};
+    table_place(table, table->count);
+    return (int32_t)table->count++;
+}
+
+/* Forget the strings of a chunk that was declined. */
+static int table_truncate(Table *table, Py_ssize_t count) {
+    if (table->count == count) return 0;
+    while (table->count > count) free((void *)table->items[--table->count].text);
+    return table_rehash(table, table->mask + 1);
+}
+
+/* ---- JSON ----------------------------------------------------------------------- */
+
+static inline void skip_space(Scan *s) {
+    while (s->at < s->end
+           && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
+        s->at++;
+}
+
+static inline int take(Scan *s, char wanted) {
+    if (s->at >= s->end || *s->at != wanted) return -1;
+    s->at++;
+    return 0;
+}
+
+static int hex_value(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* After a backslash. Surrogates are left to msgspec. */
+static int skip_escape(Scan *s) {
+    if (s->at >= s->end) return -1;
+    char c = *s->at++;
+    if (c != 'u') return strchr("\"\\/bfnrt", c) != NULL && c != 0 ? 0 : -1;
+    if (s->end - s->at < 4) return -1;
+    int code = 0;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_value(s->at[i]);
+        if (digit < 0) return -1;
+        code = code * 16 + digit;
+    }
+    if (code >= 0xd800 && code < 0xe000) return -1;
+    s->at += 4;
+    return 0;
+}
+
+static int take_string(Scan *s, String *found) {
+    if (take(s, '"') < 0) return -1;
+    found->text = s->at;
+    found->escaped = 0;
+    found->ascii = 1;
+    for (;;) {
+#if defined(__SSE2__)
+        const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\');
+        const __m128i space = _mm_set1_epi8(' ');
+        while (s->end - s->at >= 16) {
+            __m128i v = _mm_loadu_si128((const __m128i *)s->at);
+            /* Signed: also true for bytes of 0x80 and above. */
+            __m128i stop = _mm_or_si128(
+                _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, slash)),
+                _mm_cmplt_epi8(v, space));
+            int mask = _mm_movemask_epi8(stop);
+            if (mask) {
+                s->at += __builtin_ctz((unsigned)mask);
+                break;
+            }
+            s->at += 16;
+        }
+#endif
+        if (s->at >= s->end) return -1;
+        unsigned char c = (unsigned char)*s->at++;
+        if (c == '"') {
+            found->length = s->at - 1 - found->text;
+            return 0;
+        }
+        if (c == '\\') {
+            found->escaped = 1;
+            if (skip_escape(s) < 0) return -1;
+        } else if (c < 0x20) {
+            return -1;
+        } else if (c >= 0x80) {
+            found->ascii = 0;
+        }
+    }
+}
+
+static int is_digit(const Scan *s) {
+    return s->at < s->end && *s->at >= '0' && *s->at <= '9';
+}
+
+static int skip_digits(Scan *s) {
+    if (!is_digit(s)) return -1;
+    while (is_digit(s)) s->at++;
+    return 0;
+}
+
+/* A number by JSON's grammar. `plain`: digits only, `exponent`: has one. */
+typedef struct {
+    const char *whole, *whole_end, *part, *part_end;
+    int negative, exponent;
+} Number;
+
+static int take_number(Scan *s, Number *n) {
+    n->negative = s->at < s->end && *s->at == '-';
+    if (n->negative) s->at++;
+    n->whole = s->at;
+    if (is_digit(s) && *s->at == '0') s->at++;
+    else if (skip_digits(s) < 0) return -1;
+    n->whole_end = s->at;
+    n->part = n->part_end = NULL;
+    if (s->at < s->end && *s->at == '.') {
+        n->part = ++s->at;
+        if (skip_digits(s) < 0) return -1;
+        n->part_end = s->at;
+    }
+    n->exponent = s->at < s->end && (*s->at == 'e' || *s->at == 'E');
+    if (n->exponent) {
+        s->at++;
+        if (s->at < s->end && (*s->at == '+' || *s->at == '-')) s->at++;
+        if (skip_digits(s) < 0) return -1;
+    }
+    return 0;
+}
+
+static int take_word(Scan *s, const char *word) {
+    Py_ssize_t length = (Py_ssize_t)strlen(word);
+    if (s->end - s->at < length || memcmp(s->at, word, (size_t)length) != 0) return -1;
+    s->at += length;
+    return 0;
+}
+
+static int skip_value(Scan *s, int depth) {
+    String string;
+    Number number;
+    if (s->at >= s->end) return -1;
+    switch (*s->at) {
+    case '"': return take_string(s, &string);
+    case 't': return take_word(s, "true");
+    case 'f': return take_word(s, "false");
+    case 'n': return take_word(s, "null");
+    case '{':
+    case '[': break;
+    default: return take_number(s, &number);
+    }
+    if (depth >= MAX_DEPTH) return -1;
+    const int object = *s->at++ == '{';
+    const char close = object ? '}' : ']';
+    skip_space(s);
+    if (s->at < s->end && *s->at == close) {
+        s->at++;
+        return 0;
+    }
+    for (;;) {
+        if (object) {
+            if (take_string(s, &string) < 0) return -1;
+            skip_space(s);
+            if (take(s, ':') < 0) return -1;
+            skip_space(s);
+        }
+        if (skip_value(s, depth + 1) < 0) return -1;
+        skip_space(s);
+        if (s->at >= s->end) return -1;
+        if (*s->at == close) {
+            s->at++;
+            return 0;
+        }
+        if (take(s, ',') < 0) return -1;
+        skip_space(s);
+    }
+}
+
+/* ---- Values --------------------------------------------------------------------- */
+
+/* Digits to a number. 18 of them always fit; more are odd. */
+static int digits_value(const char *from, const char *to, int64_t *value) {
+    if (to - from > 18) return -1;
+    int64_t sum = 0;
+    for (; from < to; from++) sum = sum * 10 + (*from - '0');
+    *value = sum;
+    return 0;
+}
+
+/* Microseconds to nanoseconds, halves away from zero. */
+static int take_time(Scan *s, int64_t *ns, int *odd) {
+    Number n;
+    if (s->at < s->end && *s->at == 'n' ) return -1;
+    if (take_number(s, &n) < 0) return -1;
+    int64_t whole;
+    if (n.exponent || digits_value(n.whole, n.whole_end, &whole) < 0
+        || whole >= LIMIT_NS / 1000) {
+        *odd = 1;
+        return 0;
+    }
+    int64_t part = 0;
+    int digits = 0;
+    const char *c = n.part;
+    for (; c != n.part_end && digits < 3; c++, digits++) part = part * 10 + (*c - '0');
+    for (; digits < 3; digits++) part *= 10;
+    if (c != n.part_end && *c >= '5') part++;
+    *ns = whole * 1000 + part;
+    if (n.negative) *ns = -*ns;
+    return 0;
+}
+
+/* "12" or "0x1f"; other strings hold no number. */
+static int64_t string_value(const String *string) {
+    const char *at = string->text, *end = string->text + string->length;
+    int64_t value = 0;
+    if (string->length > 2 && string->length <= 17 && at[0] == '0'
+        && (at[1] == 'x' || at[1] == 'X')) {
+        for (at += 2; at < end; at++) {
+            int digit = hex_value(*at);
+            if (digit < 0) return UNKNOWN;
+            value = value * 16 + digit;
+        }
+        return value;
+    }
+    int negative = at < end && *at == '-';
+    at += negative;
+    if (at >= end || end - at > 18) return UNKNOWN;
+    for (; at < end; at++) {
+        if (*at < '0' || *at > '9') return UNKNOWN;
+        value = value * 10 + (*at - '0');
+    }
+    return negative ? -value : value;
+}
+
+/* A whole number, in a string if `strings`; floats and large ones are odd. */
+static int take_int(Scan *s, int64_t *value, int strings, int *odd) {
+    if (s->at >= s->end) return -1;
+    if (*s->at == '"') {
+        String string;
+        if (take_string(s, &string) < 0 || !string.ascii) return -1;
+        if (!strings || string.escaped) *odd = 1;
+        else *value = string_value(&string);
+        return 0;
+    }
+    if (*s->at == 'n') {
+        *value = UNKNOWN;
+        return take_word(s, "null");
+    }
+    Number n;
+    if (take_number(s, &n) < 0) return -1;
+    if (n.part != NULL || n.exponent || digits_value(n.whole, n.whole_end, value) < 0)
+        *odd = 1;
+    else if (n.negative)
+        *value = -*value;
+    return 0;
+}
+
+static int valid_utf8(const char *text, Py_ssize_t length) {
+    const unsigned char *c = (const unsigned char *)text, *end = c + length;
+    while (c < end) {
+        int more;
+        uint32_t code;
+        if (*c < 0x80) { c++; continue; }
+        if (*c >= 0xc2 && *c < 0xe0) { more = 1; code = *c & 0x1f; }
+        else if (*c >= 0xe0 && *c < 0xf0) { more = 2; code = *c & 0x0f; }
+        else if (*c >= 0xf0 && *c < 0xf5) { more = 3; code = *c & 0x07; }
+        else return 0;
+        if (end - c <= more) return 0;
+        for (int i = 1; i <= more; i++) {
+            if ((c[i] & 0xc0) != 0x80) return 0;
+            code = (code << 6) | (c[i] & 0x3f);
+        }
+        if ((more == 2 && code < 0x800) || (more == 3 && code < 0x10000)
+            || (code >= 0xd800 && code < 0xe000) || code > 0x10ffff)
+            return 0;
+        c += more + 1;
+    }
+    return 1;
+}
+
+/* ---- Events --------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t value[COLUMNS];
+    String name, cat;
+    int has_name, has_cat, odd;
+    char phase; /* 0: none yet */
+    unsigned seen;
+} Event;
+
+static int is_key(const String *key, const char *name, size_t length) {
+    return (size_t)key->length == length && memcmp(key->text, name, length) == 0;
+}
+#define IS(key, name) is_key(key, name, sizeof(name) - 1)
+
+/* Note a key; -1 where it was there before, since the last one would count. */
+static int once(Event *event, int bit) {
+    if (event->seen & (1u << bit)) return -1;
+    event->seen |= 1u << bit;
+    return 0;
+}
+
+static int take_args(Scan *s, Event *event) {
+    event->value[C_ARGS_AT] = s->at - s->begin;
+    if (take(s, '{') < 0) return -1;
+    skip_space(s);
+    if (s->at < s->end && *s->at == '}') {
+        s->at++;
+        event->value[C_ARGS_END] = s->at - s->begin;
+        return 0;
+    }
+    for (;;) {
+        String key;
+        int column = -1;
+        if (take_string(s, &key) < 0 || key.escaped) return -1;
+        skip_space(s);
+        if (take(s, ':') < 0) return -1;
+        skip_space(s);
+        if (IS(&key, "External id")) column = C_EXTERNAL;
+        else if (IS(&key, "correlation")) column = C_CORRELATION;
+        else if (IS(&key, "stream")) column = C_STREAM;
+        else if (IS(&key, "device")) column = C_DEVICE;
+        else if (IS(&key, "bytes")) column = C_BYTES;
+        if (column >= 0) {
+            if (once(event, column) < 0
+                || take_int(s, &event->value[column], 1, &event->odd) < 0)
+                return -1;
+        } else if (IS(&key, "Collective name")) {
+            if (once(event, C_COLLECTIVE) < 0 || s->at >= s->end) return -1;
+            event->value[C_COLLECTIVE] = *s->at != 'n';
+            if (skip_value(s, 2) < 0) return -1;
+        } else if (skip_value(s, 2) < 0) {
+            return -1;
+        }
+        skip_space(s);
+        if (s->at >= s->end) return -1;
+        if (*s->at == '}') break;
+        if (take(s, ',') < 0) return -1;
+        skip_space(s);
+    }
+    s->at++;
+    event->value[C_ARGS_END] = s->at - s->begin;
+    return 0;
+}
+
+static int take_phase(Scan *s, Event *event) {
+    String phase;
+    if (once(event, 20) < 0 || take_string(s, &phase) < 0) return -1;
+    if (phase.length != 1 || phase.escaped
+        || strchr("XBEIMCDNOPRSTVabcefinpstv()", phase.text[0]) == NULL)
+        return -1;
+    event->phase = phase.text[0];
+    return 0;
+}
+
+static int take_member(Scan *s, Event *event, const String *key) {
+    if (IS(key, "ph")) return take_phase(s, event);
+    /* Of other phases nothing is read, so nothing needs to be as expected. */
+    if (event->phase != 0 && event->phase != 'X') return skip_value(s, 1);
+    if (IS(key, "ts"))
+        return once(event, C_START) < 0
+            ? -1 : take_time(s, &event->value[C_START], &event->odd);
+    if (IS(key, "dur"))
+        return once(event, C_DURATION) < 0
+            ? -1 : take_time(s, &event->value[C_DURATION], &event->odd);
+    if (IS(key, "pid"))
+        return once(event, C_PID) < 0
+            ? -1 : take_int(s, &event->value[C_PID], 0, &event->odd);
+    if (IS(key, "tid"))
+        return once(event, C_TID) < 0
+            ? -1 : take_int(s, &event->value[C_TID], 0, &event->odd);
+    if (IS(key, "name")) {
+        event->has_name = 1;
+        return once(event, C_NAME) < 0 ? -1 : take_string(s, &event->name);
+    }
+    if (IS(key, "cat")) {
+        event->has_cat = 1;
+        return once(event, C_CAT) < 0 ? -1 : take_string(s, &event->cat);
+    }
+    if (IS(key, "args")) return once(event, 21) < 0 ? -1 : take_args(s, event);
+    return skip_value(s, 1);
+}
+
+static int category_of(const Scanner *scanner, const String *cat) {
+    for (int i = 0; i < scanner->categories; i++)
+        if (scanner->category_length[i] == (size_t)cat->length
+            && memcmp(scanner->category[i], cat->text, (size_t)cat->length) == 0)
+            return scanner->category_id[i];
+    return 0;
+}
+
+static int grow(Scan *s) {
+    Py_ssize_t capacity = s->capacity ? s->capacity * 2 : 4096;
+    for (int i = 0; i < COLUMNS; i++) {
+        int64_t *column = realloc(s->column[i], (size_t)capacity * sizeof *column);
+        if (column == NULL) {
+            s->failed_memory = 1;
+            return -1;
+        }
+        s->column[i] = column;
+    }
+    s->capacity = capacity;
+    return 0;
+}
+
+/* Keep a complete event, if it is of a category that is kept. */
+static int keep_event(Scan *s, Event *event) {
+    if (event->has_name && !event->name.ascii
+        && !valid_utf8(event->name.text, event->name.length))
+        return -1;
+    if (event->has_cat && (event->cat.escaped || !event->cat.ascii)) return -1;
+    int cat = event->has_cat ? category_of(s->scanner, &event->cat) : 0;
+    if (cat == 0) return 0;
+    if (!(event->seen & (1u << C_START))) event->value[C_START] = NO_TIME;
+    if (s->rows == s->capacity && grow(s) < 0) return -1;
+    int32_t name = table_intern(
+        &s->scanner->names, event->has_name ? event->name.text : "",
+        event->has_name ? event->name.length : 0);
+    if (name < 0) {
+        s->failed_memory = 1;
+        return -1;
+    }
+    event->value[C_CAT] = cat;
+    event->value[C_NAME] = name;
+    event->value[C_ODD] = event->odd;
+    for (int i = 0; i < COLUMNS; i++) s->column[i][s->rows] = event->value[i];
+    s->rows++;
+    return 0;
+}
+
+static int take_event(Scan *s) {
+    Event event;
+    memset(&event, 0, sizeof event);
+    for (int i = C_PID; i <= C_BYTES; i++) event.value[i] = UNKNOWN;
+    event.value[C_ARGS_AT] = event.value[C_ARGS_END] = UNKNOWN;
+    event.value[C_EVENT_AT] = s->at - s->begin;
+    if (take(s, '{') < 0) return -1;
+    skip_space(s);
+    if (s->at < s->end && *s->at == '}') return -1; /* it has no phase */
+    for (;;) {
+        String key;
+        if (take_string(s, &key) < 0 || key.escaped) return -1;
+        skip_space(s);
+        if (take(s, ':') < 0) return -1;
+        skip_space(s);
+        if (take_member(s, &event, &key) < 0) return -1;
+        skip_space(s);
+        if (s->at >= s->end) return -1;
+        if (*s->at == '}') break;
+        if (take(s, ',') < 0) return -1;
+        skip_space(s);
+    }
+    s->at++;
+    event.value[C_EVENT_END] = s->at - s->begin;
+    s->events++;
+    if (event.phase == 0) return -1;
+    return event.phase == 'X' ? keep_event(s, &event) : 0;
+}
+
+static int take_chunk(Scan *s) {
+    for (;;) {
+        skip_space(s);
+        if (take_event(s) < 0) return -1;
+        skip_space(s);
+        if (s->at == s->end) return 0;
+        if (take(s, ',') < 0) return -1;
+    }
+}
+
+/* ---- Python --------------------------------------------------------------------- */
+
+/* The strings that a chunk brought, as bytes: escapes are the caller's to resolve. */
+static PyObject *new_names(const Table *table, Py_ssize_t from) {
+    PyObject *names = PyList_New(table->count - from);
+    if (names == NULL) return NULL;
+    for (Py_ssize_t i = from; i < table->count; i++) {
+        PyObject *name
+            = PyBytes_FromStringAndSize(table->items[i].text, table->items[i].length);
+        if (name == NULL) {
+            Py_DECREF(names);
+            return NULL;
+        }
+        PyList_SET_ITEM(names, i - from, name);
+    }
+    return names;
+}
+
+static PyObject *result_of(const Scan *s, const Table *table, Py_ssize_t from) {
+    PyObject *columns = PyTuple_New(COLUMNS), *names = new_names(table, from);
+    if (columns == NULL || names == NULL) goto failed;
+    for (int i = 0; i < COLUMNS; i++) {
+        PyObject *column = PyBytes_FromStringAndSize(
+            (const char *)s->column[i], s->rows * (Py_ssize_t)sizeof(int64_t));
+        if (column == NULL) goto failed;
+        PyTuple_SET_ITEM(columns, i, column);
+    }
+    return Py_BuildValue("(LNN)", (long long)s->events, names, columns);
+failed:
+    Py_XDECREF(columns);
+    Py_XDECREF(names);
+    return NULL;
+}
+
+static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
+    if (!PyBytes_Check(chunk)) {
+        PyErr_SetString(PyExc_TypeError, "a chunk is bytes");
+        return NULL;
+    }
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "a scanner is for one thread at a time");
+        return NULL;
+    }
+    Scan scan;
+    memset(&scan, 0, sizeof scan);
+    scan.begin = scan.at = PyBytes_AS_STRING(chunk);
+    scan.end = scan.begin + PyBytes_GET_SIZE(chunk);
+    scan.scanner = self;
+    const Py_ssize_t known = self->names.count;
+    int outcome;
+    self->busy = 1;
+    Py_INCREF(chunk);
+    Py_BEGIN_ALLOW_THREADS
+    outcome = grow(&scan) < 0 ? -1 : take_chunk(&scan);
+    if (outcome < 0 && table_truncate(&self->names, known) < 0) scan.failed_memory = 1;
+    Py_END_ALLOW_THREADS
+    Py_DECREF(chunk);
+    self->busy = 0;
+    PyObject *result = NULL;
+    if (scan.failed_memory) PyErr_NoMemory();
+    else if (outcome < 0) result = Py_NewRef(Py_None);
+    else result = result_of(&scan, &self->names, known);
+    for (int i = 0; i < COLUMNS; i++) free(scan.column[i]);
+    return result;
+}
+
+static void scanner_dealloc(Scanner *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->names.count; i++)
+        free((void *)self->names.items[i].text);
+    free(self->names.items);
+    free(self->names.slots);
+    for (int i = 0; i < self->categories; i++) free(self->category[i]);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static int add_category(Scanner *self, PyObject *key, PyObject *value) {
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(key, &length);
+    const long id = PyLong_AsLong(value);
+    if (text == NULL || (id == -1 && PyErr_Occurred())) return -1;
+    char *copy = malloc((size_t)length + 1);
+    if (copy == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(copy, text, (size_t)length + 1);
+    self->category[self->categories] = copy;
+    self->category_length[self->categories] = (size_t)length;
+    self->category_id[self->categories++] = (int)id;
+    return 0;
+}
+
+static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
+    PyObject *categories, *key, *value;
+    Py_ssize_t position = 0;
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Scanner takes no keyword arguments");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &categories)) return -1;
+    if (self->names.items != NULL || PyDict_GET_SIZE(categories) > MAX_CATEGORIES) {
+        PyErr_SetString(PyExc_ValueError, "initialised before, or too many categories");
+        return -1;
+    }
+    while (PyDict_Next(categories, &position, &key, &value))
+        if (add_category(self, key, value) < 0) return -1;
+    self->names.capacity = 256;
+    self->names.items = malloc(256 * sizeof *self->names.items);
+    if (self->names.items == NULL || table_rehash(&self->names, 1024) < 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static PyMethodDef scanner_methods[] = {
+    {"scan", (PyCFunction)scanner_scan, METH_O,
+     "The events, new names and columns of a chunk; None where msgspec must read it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot scanner_slots[] = {
+    {Py_tp_doc, "Scans the chunks of one trace. Names get ids over all of them."},
+    {Py_tp_init, scanner_init},
+    {Py_tp_dealloc, scanner_dealloc},
+    {Py_tp_methods, scanner_methods},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+static PyType_Spec scanner_spec = {
+    .name = "fsdpdoctor._scan.Scanner",
+    .basicsize = sizeof(Scanner),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = scanner_slots,
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "fsdpdoctor._scan",
+    .m_doc = "The fast twin of importers/json_scan.py.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__scan(void) {
+    PyObject *self = PyModule_Create(&module);
+    if (self == NULL) return NULL;
+    PyObject *scanner = PyType_FromSpec(&scanner_spec);
+    if (scanner == NULL || PyModule_AddObjectRef(self, "Scanner", scanner) < 0
+        || PyModule_AddIntConstant(self, "COLUMNS", COLUMNS) < 0) {
+        Py_XDECREF(scanner);
+        Py_DECREF(self);
+        return NULL;
+    }
+    Py_DECREF(scanner);
+    return self;
+}

@@ -1,0 +1,151 @@
+"""Rows of a chunk from the C scanner, the same as `json_scan.decode_chunk` gives."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.importers.json_scan import (
+    NO_ARGS,
+    Interner,
+    Rows,
+    as_int,
+    decode_args,
+    decode_chunk,
+    decode_event,
+    streams,
+    thread_id,
+)
+from fsdpdoctor.importers.trace_events import (
+    CATEGORIES,
+    COMM_OP_PREFIXES,
+    Cat,
+    Int64s,
+    starts_with,
+)
+
+Columns = tuple[bytes, ...]
+Scanned = tuple[int, list[bytes], Columns]
+"""Events, the names that are new, and the columns, in the order of `_scan.c`."""
+
+
+class ScannerType(Protocol):
+    """What `_scan.Scanner` is."""
+
+    def scan(self, chunk: bytes, /) -> Scanned | None:
+        """The rows of a chunk; None where msgspec must read it."""
+        ...
+
+
+class CDecoder:
+    """Decodes the chunks of one file. It knows the file's names, so: one per file."""
+
+    def __init__(self, scanner: ScannerType) -> None:
+        self._scanner = scanner
+        self._ids = np.empty(0, dtype=np.int32)  # of the scanner's names
+        self._comm = np.empty(0, dtype=np.bool_)  # which of them say a collective
+
+    def __call__(self, chunk: bytes, names: Interner) -> Rows:
+        """The rows of a chunk. Raises one of `json_scan.DAMAGED`."""
+        scanned = self._scanner.scan(chunk)
+        if scanned is None:
+            return decode_chunk(chunk, names)
+        events, new, columns = scanned
+        self._learn(new, names)
+        return self._rows(chunk, events, columns, names)
+
+    def _learn(self, new: list[bytes], names: Interner) -> None:
+        if not new:
+            return
+        texts = [
+            str(msgspec.json.decode(b'"' + raw + b'"', type=str))
+            if b"\\" in raw
+            else raw.decode()
+            for raw in new
+        ]
+        ids = np.array([names.id(text) for text in texts], dtype=np.int32)
+        comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
+        self._ids = np.concatenate((self._ids, ids))
+        self._comm = np.concatenate((self._comm, comm))
+
+    def _rows(
+        self, chunk: bytes, events: int, columns: Columns, names: Interner
+    ) -> Rows:
+        parts = [np.frombuffer(column, dtype=np.int64) for column in columns]
+        (cat, name, start, duration, pid, tid, external, correlation) = parts[:8]
+        (stream, device, size, collective, args_at, args_end) = parts[8:14]
+        (event_at, event_end, odd) = parts[14:]
+        on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+        comm_rows = np.flatnonzero(
+            (collective != 0) | (on_host & self._comm[name])
+        ).astype(np.int64)
+        rows = Rows(
+            events=events,
+            cat=cat.astype(np.int8),
+            name=self._ids[name],
+            start_ns=start,
+            duration_ns=duration,
+            pid=pid,
+            tid=tid,
+            external=external,
+            correlation=correlation,
+            stream=streams(stream),
+            device=device,
+            bytes=size,
+            comm_rows=comm_rows,
+            comm_args=[
+                decode_args(chunk[at:end]) if at >= 0 else NO_ARGS
+                for at, end in zip(
+                    args_at[comm_rows].tolist(),
+                    args_end[comm_rows].tolist(),
+                    strict=True,
+                )
+            ],
+        )
+        at = np.flatnonzero(odd)
+        if not len(at):
+            return rows
+        spans = zip(event_at[at].tolist(), event_end[at].tolist(), strict=True)
+        texts = [chunk[first:last] for first, last in spans]
+        return _read_again(rows, at.astype(np.int64), texts, names)
+
+
+def _read_again(rows: Rows, at: Int64s, texts: list[bytes], names: Interner) -> Rows:
+    """Rows whose values C does not take, from their events' own text."""
+    found = [decode_event(text) for text in texts]
+    kept = [one for one in found if one is not None]
+    assert len(kept) == len(at)  # C keeps only what is kept here
+    events = [event for event, _, _ in kept]
+    return rows._replace(
+        start_ns=_put(rows.start_ns, at, [start for _, start, _ in kept]),
+        duration_ns=_put(rows.duration_ns, at, [length for _, _, length in kept]),
+        pid=_put(rows.pid, at, [thread_id(event.pid, names) for event in events]),
+        tid=_put(rows.tid, at, [thread_id(event.tid, names) for event in events]),
+        external=_put(rows.external, at, [as_int(e.args.external) for e in events]),
+        correlation=_put(
+            rows.correlation, at, [as_int(e.args.correlation) for e in events]
+        ),
+        stream=streams(_put(rows.stream, at, [as_int(e.args.stream) for e in events])),
+        device=_put(rows.device, at, [as_int(e.args.device) for e in events]),
+        bytes=_put(rows.bytes, at, [as_int(e.args.bytes) for e in events]),
+    )
+
+
+def _put(
+    column: npt.NDArray[np.int64], at: Int64s, values: list[int]
+) -> npt.NDArray[np.int64]:
+    column = column.copy()
+    column[at] = values
+    return column
+
+
+def c_decoder() -> CDecoder | None:
+    """A decoder for one file; None where the extension was not built."""
+    try:
+        from fsdpdoctor import _scan
+    except ImportError:
+        return None
+    return CDecoder(_scan.Scanner({text: int(cat) for text, cat in CATEGORIES.items()}))
