@@ -22,13 +22,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor import recorder
-from fsdpdoctor.recorder.sampling import EveryStep
+from fsdpdoctor.recorder.sampling import EveryStep, Sampling
 from fsdpdoctor.recorder.session import Plan
 from fsdpdoctor.recorder.wire import Wire
 from fsdpdoctor.recorder.wire_group import World, modelled_world
 from fsdpdoctor.recorder.wire_work import Transfer
 from fsdpdoctor.schema import Kind
-from tests.rig.models import Stack, sleepers
+from tests.rig.models import Spins, Stack, sleepers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,10 @@ class Job:
     steps: int = 3
     device: str = "cpu"
 
-    def model(self) -> Stack:
+    def model(self, spins: Spins) -> Stack:
         """The model of this job, not yet sharded."""
-        return sleepers(self.blocks, self.width, self.forward_ns, self.backward_ns)
+        lengths = (self.forward_ns, self.backward_ns)
+        return sleepers(self.blocks, self.width, *lengths, spins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +62,29 @@ class Truth:
 
     log: tuple[Transfer, ...]
     steps: tuple[tuple[int, int], ...]  # perf_counter_ns, start and end
-    losses: tuple[float, ...]
+    losses: tuple[float, ...]  # of each micro-batch
+    spins: Spins  # on CUDA: each block's, in order
+
+    def transfers(self, step: int, *kinds: Kind) -> list[Transfer]:
+        """The collectives that a step issued, in order."""
+        start_ns, end_ns = self.steps[step]
+        return [
+            transfer
+            for transfer in self.log
+            if transfer.kind in kinds and start_ns <= transfer.issue_ns < end_ns
+        ]
 
     def exposed_ns(self, step: int, *kinds: Kind) -> int:
         """How long the host stood still for these collectives in a step."""
-        start_ns, end_ns = self.steps[step]
-        return sum(
-            transfer.exposed_ns
-            for transfer in self.log
-            if transfer.kind in kinds and start_ns <= transfer.issue_ns < end_ns
-        )
+        return sum(transfer.exposed_ns for transfer in self.transfers(step, *kinds))
+
+    def due_ns(self, step: int, *kinds: Kind) -> int:
+        """The same, had the machine always woken it up in time."""
+        return sum(transfer.due_ns for transfer in self.transfers(step, *kinds))
 
     def durations_ns(self, step: int, kind: Kind) -> list[int]:
         """How long each collective of a step had the communicator, in order."""
-        start_ns, end_ns = self.steps[step]
-        return [
-            t.end_ns - t.start_ns
-            for t in self.log
-            if t.kind is kind and start_ns <= t.issue_ns < end_ns
-        ]
+        return [t.end_ns - t.start_ns for t in self.transfers(step, kind)]
 
 
 def shard(model: Stack, job: Job) -> Any:
@@ -112,8 +117,8 @@ def set_prefetch(layers: list[Any], depth: int) -> None:
             layer.set_modules_to_backward_prefetch(behind)
 
 
-def _step(model: Any, optimizer: torch.optim.Optimizer, job: Job) -> float:
-    total = 0.0
+def _step(model: Any, optimizer: torch.optim.Optimizer, job: Job) -> list[torch.Tensor]:
+    losses = []
     for micro_batch in range(job.micro_batches):
         last = micro_batch == job.micro_batches - 1
         if not job.reduce_each:
@@ -122,10 +127,10 @@ def _step(model: Any, optimizer: torch.optim.Optimizer, job: Job) -> float:
         x = torch.ones(2, job.width, device=job.device, requires_grad=True)
         loss = model(x)
         loss.backward()
-        total += float(loss.detach())
+        losses.append(loss.detach())
     optimizer.step()
     optimizer.zero_grad()
-    return total
+    return losses
 
 
 _CALLS = (
@@ -191,16 +196,22 @@ def train_fake(
         log=log,
     )
     starts: list[int] = []
-    losses: list[float] = []
+    spins: Spins = []
+    losses: list[torch.Tensor] = []
     with one_thread(), modelled_world(world), timing_calls(log), recording():
-        model = shard(job.model().to(job.device), job)
+        model = shard(job.model(spins).to(job.device), job)
         on_model(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(job.steps):
             starts.append(time.perf_counter_ns())
-            losses.append(_step(model, optimizer, job))
+            losses += _step(model, optimizer, job)
         starts.append(time.perf_counter_ns())
-    return Truth(log=tuple(log), steps=tuple(pairwise(starts)), losses=tuple(losses))
+    return Truth(
+        log=tuple(log),
+        steps=tuple(pairwise(starts)),
+        losses=tuple(float(loss) for loss in losses),
+        spins=spins,
+    )
 
 
 @contextmanager
@@ -215,13 +226,13 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def recording_to(folder: Path, every: int = 1) -> Iterator[None]:
-    """Record what is trained inside, each `every`th step of it, into `folder`."""
+def recording_to(folder: Path, sampling: Sampling | None = None) -> Iterator[None]:
+    """Record what is trained inside, by default each step of it, into `folder`."""
     recorder.start(
         Plan(
             folder=folder,
             run_id="rig",
-            sampling=EveryStep(every),
+            sampling=sampling or EveryStep(),
             source="rehearsal",
             notes=("losses are meaningless",),
         )

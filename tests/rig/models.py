@@ -12,12 +12,20 @@ from torch import nn
 
 from fsdpdoctor.recorder.wire_work import cycles_per_ns, sleep_until
 
+Spins = list[tuple[torch.cuda.Event, torch.cuda.Event]]
+"""Where computing on a device is noted: each spin's start and end."""
 
-def compute(x: torch.Tensor, length_ns: int) -> None:
+_cuda: Any = torch.cuda  # its stubs type half of it
+
+
+def compute(x: torch.Tensor, length_ns: int, spins: Spins) -> None:
     """Be busy for `length_ns`: the host on CPU, the current stream on CUDA."""
     if length_ns and x.is_cuda:
-        cycles = round(length_ns * cycles_per_ns(x.device))
-        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        start, end = (_cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        _cuda._sleep(round(length_ns * cycles_per_ns(x.device)))
+        end.record()
+        spins.append((start, end))
     elif length_ns:
         sleep_until(time.perf_counter_ns() + length_ns)
 
@@ -26,16 +34,18 @@ class _BusyBackward(torch.autograd.Function):
     """The identity, whose backward takes its time."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, length_ns: int) -> torch.Tensor:
+    def forward(
+        ctx: Any, x: torch.Tensor, length_ns: int, spins: Spins
+    ) -> torch.Tensor:
         """Return `x`."""
-        ctx.length_ns = length_ns
+        ctx.length_ns, ctx.spins = length_ns, spins
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """Return the gradient, `length_ns` from now."""
-        compute(grads[0], ctx.length_ns)
-        return grads[0], None
+        compute(grads[0], ctx.length_ns, ctx.spins)
+        return grads[0], None, None
 
 
 class SleepBlock(nn.Module):
@@ -45,17 +55,20 @@ class SleepBlock(nn.Module):
     its end is when the next unit is needed.
     """
 
-    def __init__(self, width: int, forward_ns: int, backward_ns: int) -> None:
+    def __init__(
+        self, width: int, forward_ns: int, backward_ns: int, spins: Spins
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width, bias=False)
         self.forward_ns = forward_ns
         self.backward_ns = backward_ns
+        self.spins = spins
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute for `forward_ns`."""
-        x = _BusyBackward.apply(x, self.backward_ns)  # type: ignore[no-untyped-call]
+        x = _BusyBackward.apply(x, self.backward_ns, self.spins)  # type: ignore[no-untyped-call]
         y: torch.Tensor = x + self.linear(x)
-        compute(y, self.forward_ns)
+        compute(y, self.forward_ns, self.spins)
         return y
 
 
@@ -75,10 +88,12 @@ class Stack(nn.Module):
         return loss
 
 
-def sleepers(count: int, width: int, forward_ns: int, backward_ns: int) -> Stack:
+def sleepers(
+    count: int, width: int, forward_ns: int, backward_ns: int, spins: Spins
+) -> Stack:
     """A model whose time is known: `count` blocks of `width` squared parameters."""
     torch.manual_seed(0)
-    blocks = [SleepBlock(width, forward_ns, backward_ns) for _ in range(count)]
+    blocks = [SleepBlock(width, forward_ns, backward_ns, spins) for _ in range(count)]
     return Stack(list(blocks), width)
 
 

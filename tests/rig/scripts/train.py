@@ -105,7 +105,9 @@ def shard(model: Any, args: argparse.Namespace) -> Any:
             fully_shard(layer.self_attn, **options)
         fully_shard(layer, **options)
     if fault in ("nested-checkpoint", "checkpoint"):
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # Renamed in transformers 5.
+        new = getattr(model, "activation_checkpointing_enable", None)
+        (new or model.gradient_checkpointing_enable)({"use_reentrant": False})
     if fault == "nested-checkpoint":
         for layer, following in pairwise(layers):
             layer.self_attn.set_modules_to_forward_prefetch([following.self_attn])
