@@ -80,12 +80,15 @@ def _collective_row(
 
 def rank_rows(m: Measures) -> tuple[RankRow, ...]:
     """Every rank that left a record."""
-    waits = {rank.rank: _waits(m, rank) for rank in m.ranks}
+    waits = {rank.rank: waits_by_last(m, rank) for rank in m.ranks}
     return tuple(_rank_row(m, rank, waits) for rank in m.ranks)
 
 
-def _waits(m: Measures, rank: RankMeasures) -> dict[int, int]:
-    """How long a rank waited in collectives of its judged steps, by the last rank."""
+def waits_by_last(m: Measures, rank: RankMeasures) -> dict[int, int]:
+    """How long a rank waited in collectives of its judged steps, by the last rank.
+
+    Nanoseconds over all judged steps. Ranks that nobody waited for are absent.
+    """
     judged = rank.in_judged(rank.collectives.step)
     last = m.alignment.last_rank[rank.rank][judged]
     arrival = m.alignment.last_arrival_ns[rank.rank][judged]
