@@ -27,6 +27,9 @@ PAGES: dict[str, tuple[str, str]] = {
     "": ("Overview", "overview"),
     "timeline": ("Timeline", "timeline"),
     "units": ("Units", "units"),
+    "collectives": ("Collectives", "collectives"),
+    "ranks": ("Ranks", "ranks"),
+    "memory": ("Memory", "memory"),
 }
 """Path to title and module. A module is imported when its page is first asked for, so
 that plotly is never on the way to the first one."""
@@ -129,6 +132,7 @@ class Asked:
 
     page: str
     runs: tuple[str, ...]
+    choices: dict[str, str]  # what else the address says
 
     @property
     def query(self) -> str:
@@ -141,7 +145,11 @@ def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> Aske
     query = parse_qs(search.lstrip("?"))
     first = query.get("run", [library.entries[0].id])[0]
     runs = [first, *query.get("with", [])[:1]]
-    return Asked(page=app.strip_relative_path(pathname) or "", runs=tuple(runs))
+    return Asked(
+        page=app.strip_relative_path(pathname) or "",
+        runs=tuple(runs),
+        choices={name: query[name][0] for name in ("rank", "step") if name in query},
+    )
 
 
 def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
@@ -203,11 +211,14 @@ def _show(
         asked.page,
         *(f"{run.id}@{0 if itself else run.revision}" for run in runs),
         theme if asked.page in PLOTS else "",
+        repr(asked.choices),
     ]
     done = not any(run.live for run in runs)
     if state == shown:
         return dash.no_update, dash.no_update, done
-    context = Context(base=serving.prefix, theme=theme, runs=tuple(runs))
+    context = Context(
+        base=serving.prefix, theme=theme, runs=tuple(runs), query=asked.choices
+    )
     return _page(asked.page)(context), state, done
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from dash import dcc, html
@@ -14,7 +14,6 @@ from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.words import visible
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.tracks import place_on_timeline
-
 
 BAR_PIXELS = 40
 """Of the longest bar in a table: ten columns of numbers then fit a laptop's screen."""
@@ -27,6 +26,7 @@ class Context:
     base: str
     theme: str
     runs: tuple[OpenRun, ...]
+    query: Mapping[str, str] = field(default_factory=dict)  # of the address
 
     @property
     def run(self) -> OpenRun:
@@ -39,6 +39,31 @@ class Context:
         if len(self.runs) > 1:
             ids["with"] = self.runs[1].id
         return f"{self.base}{page}?{urlencode({**ids, **query})}"
+
+
+def chosen(context: Context, name: str, among: Sequence[int]) -> int:
+    """What the address asks for, where there is such a one; else the first."""
+    asked = context.query.get(name, "")
+    number = int(asked) if asked.isdecimal() else among[0]
+    return number if number in among else among[0]
+
+
+def chooser(
+    context: Context, page: str, name: str, among: Sequence[int], now: int
+) -> Component:
+    """Links to the neighbours of what is shown, and to the first and last."""
+    at = list(among).index(now)
+    near = sorted({0, max(0, at - 1), at, min(len(among) - 1, at + 1), len(among) - 1})
+    others: dict[str, str | int] = dict(context.query)
+    links: list[Component] = [html.Span(name, className="faint")]
+    for place in near:
+        number = among[place]
+        if number == now:
+            links.append(html.B(str(number)))
+        else:
+            href = context.link(page, **(others | {name: number}))
+            links.append(html.A(str(number), href=href))
+    return html.Div(links, className="toolbar")
 
 
 def ns_words(ns: float | None) -> str:

@@ -29,6 +29,7 @@
   const GAP = 3;
   const FOLLOW_MS = 2000;
   const COLLAPSED = 18;
+  const TALLEST = 34; // of a condensed line, where there is room
   const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
     Row.EXPOSED, Row.COMPUTE];
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
@@ -221,7 +222,7 @@
       this.bottom = this.height - (this.hasMemory ? MEMORY : 0);
       const order = [...this.tracks].sort((a, b) => b.pinned - a.pinned);
       const room = this.bottom - this.top;
-      const line = Math.max(7, Math.min(COLLAPSED, Math.floor(room / Math.max(1, order.length)) - 1));
+      const line = Math.max(7, Math.min(TALLEST, Math.floor(room / Math.max(1, order.length)) - 1));
       let y = 0;
       for (const track of order) {
         track.small = (this.condensed && !track.pinned) || track.collapsed;
@@ -615,7 +616,7 @@
       const middle = y + track.height / 2;
       this.pen.fillStyle = this.ink.text;
       this.pen.fillText(this.fitted(`\u25b8 ${track.label}`, 92, track.height < 13 ? "9px" : "11px"), 6, middle);
-      this.exposedShare(track, 104, middle, track.height < 13 ? "9px" : "bold 10px", " exp.");
+      this.exposedShare(track, 104, middle, track.height < 13 ? "9px" : "bold 10px", "");
     }
 
     tallGutter(track, y) {
@@ -640,8 +641,8 @@
       const share = track.info.exposed_share;
       this.pen.font = `${font} ${FONT}`;
       this.pen.fillStyle = share ? this.ink.exposed : this.ink.faint;
-      const text = share === null ? "exposed: not measured" : words.percent(share) + suffix;
-      this.pen.fillText(this.fitted(text, GUTTER - x - 66 + (suffix === " exp." ? 60 : 0), font), x, y);
+      const text = share === null ? "not measured" : words.percent(share) + suffix;
+      this.pen.fillText(text, x, y);
     }
 
     paintRulers(ticks) {
@@ -679,33 +680,46 @@
       pen.fillRect(0, this.top - 1, this.width, 1);
     }
 
-    // The steps of the first track, in bands that alternate.
+    // The steps of the first track, in bands that alternate. A band that crosses tiles
+    // is drawn as one.
     ruler(row, y, height, label) {
-      const track = this.order[0], pen = this.pen;
+      const pen = this.pen;
+      const bands = this.rulerBands(row);
+      bands.forEach((band, at) => {
+        const x0 = this.x(band.start), x1 = this.x(band.end);
+        pen.fillStyle = (label ? band.span : at) % 2 ? this.ink.line : this.ink.grid;
+        pen.fillRect(x0, y + 1, Math.max(0.5, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), height - 2);
+        if (!label) return;
+        const left = Math.max(x0, GUTTER);
+        const text = this.fitted(label(band.span), Math.min(x1, GUTTER + this.plot) - left - 6, "9px");
+        if (!text || text.includes("\u2026")) return;
+        pen.fillStyle = this.ink.text;
+        pen.fillText(text, left + 4, y + height / 2 + 0.5);
+      });
+    }
+
+    rulerBands(row) {
+      const track = this.order[0], bands = new Map();
       for (const index of track.indices || []) {
         const found = this.loader.best(track.source, track.rank, false, track.level, index);
         if (!found) continue;
         const { tile } = found;
-        const size = Math.pow(2, track.level);
-        const low = index * size + track.offset, high = low + size;
         for (const block of found.blocks) {
-          if (track.source.meta.series[block.series].row !== row) continue;
-          if (!block.span) continue; // too many to tell apart here
+          // Where there are too many to tell apart they come as shares: no bands.
+          if (track.source.meta.series[block.series].row !== row || !block.span) continue;
           for (let i = 0; i < block.count; i++) {
-            const start = Math.max(low, tile.start + (block.from[i] * tile.width) / 65536 + track.offset);
-            const end = Math.min(high, tile.start + (block.to[i] * tile.width) / 65536 + track.offset);
-            if (end <= start) continue;
-            const x0 = this.x(start), x1 = this.x(end);
-            pen.fillStyle = block.span[i] % 2 ? this.ink.line : this.ink.grid;
-            pen.fillRect(x0, y + 1, Math.max(0.5, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), height - 2);
-            if (!label || (start > low && block.edges[i] & 1)) continue;
-            const text = this.fitted(label(block.span[i]), x1 - Math.max(x0, GUTTER) - 6, "9px");
-            if (!text || text.includes("\u2026")) continue;
-            pen.fillStyle = this.ink.text;
-            pen.fillText(text, Math.max(x0, GUTTER) + 4, y + height / 2 + 0.5);
+            const start = tile.start + (block.from[i] * tile.width) / 65536 + track.offset;
+            const end = tile.start + (block.to[i] * tile.width) / 65536 + track.offset;
+            const known = bands.get(block.span[i]);
+            if (!known) bands.set(block.span[i], { span: block.span[i], start, end });
+            else {
+              known.start = Math.min(known.start, start);
+              known.end = Math.max(known.end, end);
+            }
           }
         }
       }
+      return [...bands.values()].sort((a, b) => a.start - b.start);
     }
 
     paintMinimap() {
@@ -842,8 +856,9 @@
           high = Math.max(high, part.high[j]);
         }
         if (high < 0) continue;
-        const x = this.x(start + i * bin), x1 = this.x(start + (i + group) * bin);
-        const width = x1 - x + 0.5;
+        // Whole pixels, or columns of half-covered ones would show as stripes.
+        const x = Math.round(this.x(start + i * bin));
+        const width = Math.max(1, Math.round(this.x(start + (i + group) * bin)) - x);
         pen.fillStyle = this.ink.memoryFill;
         pen.fillRect(x, floor - low * scale, width, low * scale);
         pen.fillStyle = this.ink.memory;
@@ -905,7 +920,7 @@
       const text = words.duration(this.area.t1 - this.area.t0);
       pen.font = `bold 11px ${FONT}`;
       const width = pen.measureText(text).width;
-      if (width + 12 < x1 - x0) this.tag(pen, text, (x0 + x1 - width) / 2, MINIMAP + AXIS / 2);
+      if (width + 12 < x1 - x0) this.tag(pen, text, (x0 + x1 - width) / 2, MINIMAP + AXIS + STEPS / 2);
     }
 
     tag(pen, text, x, y) {
