@@ -33,10 +33,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     and would put what an earlier build left there into this one.
     """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
+    skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", ".*")
     for name in ("fsdpdoctor", "dashboard", "tests", "traces"):
         shutil.copytree(ROOT / name, source / name, ignore=skip)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", out, source],
