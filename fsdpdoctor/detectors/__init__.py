@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.detectors.base import Detector, judge
+from fsdpdoctor.detectors.comm_dtype import comm_dtype
 from fsdpdoctor.detectors.comm_serialization import comm_serialization
 from fsdpdoctor.detectors.duplicate_all_gather import duplicate_all_gather
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
 from fsdpdoctor.detectors.exposed_reduce_scatter import exposed_reduce_scatter
+from fsdpdoctor.detectors.frozen_params import frozen_params
+from fsdpdoctor.detectors.hooks_not_run import hooks_not_run
 from fsdpdoctor.detectors.host_issue_bound import host_issue_bound
+from fsdpdoctor.detectors.host_pause import host_pause
 from fsdpdoctor.detectors.host_sync_point import host_sync_point
+from fsdpdoctor.detectors.input_stall import input_stall
+from fsdpdoctor.detectors.not_fsdp import not_fsdp
+from fsdpdoctor.detectors.not_sharded import not_sharded
+from fsdpdoctor.detectors.optimizer_overhead import optimizer_overhead
 from fsdpdoctor.detectors.padding_alignment import padding_alignment
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
+from fsdpdoctor.detectors.reshard_policy import reshard_policy
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
+from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
+from fsdpdoctor.detectors.stale_unshard import stale_unshard
+from fsdpdoctor.detectors.straggler_rank import straggler_rank
+from fsdpdoctor.detectors.topology_mesh import topology_mesh
 from fsdpdoctor.detectors.wrap_too_coarse import wrap_too_coarse
 from fsdpdoctor.detectors.wrap_too_fine import wrap_too_fine
 from fsdpdoctor.finding import Finding, NotJudged, Severity
@@ -31,6 +44,19 @@ ALL: tuple[Detector, ...] = (
     wrap_too_fine,
     root_group_heavy,
     padding_alignment,
+    reshard_policy,
+    stale_unshard,
+    straggler_rank,
+    input_stall,
+    host_pause,
+    optimizer_overhead,
+    spmd_divergence,
+    topology_mesh,
+    comm_dtype,
+    frozen_params,
+    hooks_not_run,
+    not_sharded,
+    not_fsdp,
 )
 """Every detector, in report order."""
 

@@ -1,0 +1,150 @@
+"""FD503: parameters that never change are gathered again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.remedies import keep_unsharded, present
+from fsdpdoctor.detectors.tables import (
+    all_units,
+    exposed,
+    judged_collectives,
+    per_step,
+)
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
+
+CODE, NAME = "FD503", "frozen-params"
+
+# `detectors.md` D14.
+FROZEN_SHARE = 0.90
+
+# What their gathers must cost before memory is spent on them: as FD101.
+EXPOSED_SHARE = 0.05
+
+# An adapter that is its own unit, beside units this many times its size.
+TINY_UNIT = 0.01
+
+
+@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+def frozen_params(m: Measures) -> Iterator[Finding]:
+    """Almost all gathered parameters are frozen, or adapters are units alone.
+
+    *Why it costs*: frozen weights are the same in every step, and are still
+    gathered twice per micro-batch. Reduce-scatters do not show it: there are few.
+    Adapters that are units of their own add a tiny collective per layer.
+
+    *What to try*: replicate the frozen base where it fits (a `(world, 1)` mesh, or
+    `ignored_params`); keep units gathered between forward and backward; keep
+    adapters in the unit of their block.
+
+    *When it is wrong*: replicating needs the memory given. One dtype is needed
+    among the trainable parameters of a unit.
+    """
+    specs = all_units(m)
+    total = sum(max(spec.numel, 0) for spec in specs.values())
+    if not total or any(spec.frozen_numel == UNKNOWN for spec in specs.values()):
+        raise CannotTell(
+            "which parameters are frozen was not recorded", Evidence.CONFIG
+        )
+    frozen = [
+        fqn
+        for fqn, spec in specs.items()
+        if spec.numel > 0 and spec.frozen_numel >= FROZEN_SHARE * spec.numel
+    ]
+    share = sum(specs[fqn].frozen_numel for fqn in frozen) / total
+    if share >= FROZEN_SHARE:
+        yield _gathered(m, specs, frozen, share)
+    yield from _adapters(m, specs)
+
+
+def _gathered(
+    m: Measures, specs: dict[str, UnitSpec], frozen: list[str], share: float
+) -> Finding:
+    moved = 0
+    for rank, rows in judged_collectives(m):
+        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in frozen]
+        mine = (rows.kind == Kind.ALL_GATHER) & np.isin(rows.unit, ids)
+        moved += int(rows.bytes[mine].clip(0).sum())
+    stalls = exposed(m).of(Kind.ALL_GATHER).named(*frozen)
+    timed = m.stalls_known and len(m.step_ns) > 0
+    cost_ns = stalls.ns_per_step if timed else None
+    matters = timed and stalls.ns_per_step / float(m.step_ns.mean()) >= EXPOSED_SHARE
+    replica = sum(
+        max(specs[fqn].param_bytes, 0) - max(specs[fqn].shard_bytes, 0)
+        for fqn in frozen
+    )
+    wait = "" if cost_ns is None else f" and waits {ms(cost_ns)}"
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING if matters else Severity.INFO,
+        confidence=Confidence.HIGH,
+        summary=f"{percent(share)} of the parameters never change; gathering them "
+        f"moves {size(per_step(m, moved))} per step and rank{wait}",
+        units=tuple(frozen),
+        ranks=tuple(rank.rank for rank in m.ranks),
+        cost_ns_per_step=cost_ns,
+        cost_bytes=per_step(m, moved),
+        evidence={
+            "frozen_share": round(share, 4),
+            "bytes_to_replicate": replica,
+        },
+        advice=(
+            Advice(
+                text="Replicate the frozen parameters: leave them out of sharding.",
+                code="\n".join(
+                    [
+                        "from torch.distributed.fsdp import fully_shard",
+                        "",
+                        "kept = [p for p in model.parameters() if not p.requires_grad]",
+                        "fully_shard(model, ignored_params=set(kept))",
+                    ]
+                ),
+                memory_cost_bytes=replica,
+            ),
+            *present(keep_unsharded(m, frozen)),
+        ),
+        places=stalls.places(),
+    )
+
+
+def _adapters(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Trainable units that are tiny beside the frozen ones."""
+    sizes = [spec.numel for spec in specs.values() if spec.frozen_numel > 0]
+    if not sizes:
+        return
+    small = TINY_UNIT * float(np.median(sizes))
+    names = [
+        fqn
+        for fqn, spec in specs.items()
+        if not spec.is_root and 0 < spec.trainable_numel == spec.numel <= small
+    ]
+    if len(names) < 2:
+        return
+    stalls = exposed(m).named(*names)
+    timed = m.stalls_known and len(m.step_ns) > 0
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"{count(len(names), 'adapter')} are units of their own, each under "
+        f"{percent(TINY_UNIT)} of a frozen unit",
+        units=tuple(names),
+        ranks=tuple(rank.rank for rank in m.ranks),
+        cost_ns_per_step=stalls.ns_per_step if timed else None,
+        evidence={"median_frozen_numel": round(float(np.median(sizes)))},
+        advice=(
+            Advice(
+                text="Shard the block and not the adapters in it: they share its "
+                "collectives.",
+                memory_cost_bytes=0,
+            ),
+        ),
+    )

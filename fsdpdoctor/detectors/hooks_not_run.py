@@ -1,0 +1,227 @@
+"""FD504: FSDP2's hooks did not run where they had to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.remedies import MODEL, listing
+from fsdpdoctor.detectors.tables import all_units, unit_sums
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count
+from fsdpdoctor.schema import (
+    COUNTER_DIRECT_METHODS,
+    Evidence,
+    OptimizerSpec,
+    Phase,
+    UnitSpec,
+)
+
+CODE, NAME = "FD504", "hooks-not-run"
+
+
+@detector(CODE, NAME, needs_any={Evidence.OPTIMIZER_CONFIG, Evidence.UNITS})
+def hooks_not_run(m: Measures) -> Iterator[Finding]:
+    """The optimizer, or a call, goes past FSDP2's parameters and hooks.
+
+    *Why it costs*: an optimizer built before `fully_shard` holds tensors that are
+    no parameters of the model any more: it steps over nothing, without an error,
+    and the model never learns. FSDP2 gathers and frees in hooks around `forward`
+    and backward: a method other than `forward`, or a weight read by its parent,
+    meets sharded parameters; a unit whose backward hook is lost computes with
+    freed ones.
+
+    *What to try*: build the optimizer from `model.parameters()` after
+    `fully_shard(model)`; call the module, or register its other methods with
+    `register_fsdp_forward_method`; clone outputs that are changed in place.
+
+    *When it is wrong*: a unit without a forward may be meant for other steps
+    (an auxiliary head). Parameters outside every unit are plain tensors in the
+    optimizer by right.
+    """
+    specs = all_units(m)
+    model = m.ranks[0].header.model if m.ranks else None
+    if model is not None:
+        for optimizer in model.optimizers:
+            yield from _optimizer(m, optimizer)
+    yield from _bypassed(m)
+    if not specs and model is None:
+        raise CannotTell("neither units nor optimizers were recorded", Evidence.UNITS)
+    if Evidence.UNITS in m.evidence and len(m.step_ns):
+        yield from _never_forwarded(m, specs)
+        yield from _no_backward(m, specs)
+
+
+def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
+    name = optimizer.optimizer_class
+    stuck = optimizer.params > 0 and optimizer.without_grad == optimizer.params
+    if optimizer.stale < 1 and not stuck:
+        return
+    if optimizer.stale:
+        says = (
+            f"{optimizer.stale} of the {count(optimizer.params, 'tensor')} of "
+            f"{name} are no parameters of the model: it was built "
+            "before fully_shard, and never changes them"
+        )
+    else:
+        says = (
+            f"none of the {count(optimizer.params, 'tensor')} of "
+            f"{name} had a gradient at its first step"
+        )
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.CRITICAL if optimizer.stale else Severity.WARNING,
+        confidence=Confidence.HIGH if optimizer.stale else Confidence.MEDIUM,
+        summary=says,
+        phase=None,
+        ranks=tuple(rank.rank for rank in m.ranks),
+        evidence={
+            "optimizer": optimizer.optimizer_class,
+            "tensors": optimizer.params,
+            "dtensors": optimizer.dtensors,
+            "stale": optimizer.stale,
+            "without_grad": optimizer.without_grad,
+        },
+        advice=(
+            Advice(
+                text="Build the optimizer after sharding, from the sharded parameters.",
+                code="\n".join(
+                    [
+                        "# After the last fully_shard call, with your own arguments:",
+                        f"optimizer = torch.optim.{name}(model.parameters())",
+                    ]
+                ),
+                memory_cost_bytes=0,
+            ),
+        ),
+    )
+
+
+def _bypassed(m: Measures) -> Iterator[Finding]:
+    """Methods of sharded modules that ran without the hooks."""
+    counts: dict[str, int] = {}
+    for rank in m.ranks:
+        for name, value in zip(rank.counters.name, rank.counters.value, strict=True):
+            text = rank.name(int(name)) or ""
+            if text.startswith(COUNTER_DIRECT_METHODS) and value > 0:
+                method = text[len(COUNTER_DIRECT_METHODS) :].lstrip(".: ")
+                counts[method] = max(counts.get(method, 0), int(value))
+    if not counts:
+        return
+    methods = [method for method in counts if method]
+    names = f" ({', '.join(methods[:3])})" if methods else ""
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.HIGH,
+        summary=f"methods of sharded modules{names} were called past FSDP2's hooks, "
+        f"{max(counts.values())} times",
+        ranks=tuple(rank.rank for rank in m.ranks),
+        evidence={"methods": list(methods), "calls": max(counts.values())},
+        advice=(
+            Advice(
+                text="Register the method, so that it gathers and frees like forward.",
+                code="\n".join(
+                    [
+                        "import torch.distributed.fsdp as fsdp",
+                        "",
+                        MODEL,
+                        *(
+                            f'fsdp.register_fsdp_forward_method(model, "'
+                            f'{method.rpartition(".")[2]}")'
+                            for method in methods or ["generate"]
+                        ),
+                    ]
+                ),
+                memory_cost_bytes=0,
+            ),
+        ),
+    )
+
+
+def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Trainable units that no training forward ran, while others did."""
+    calls = unit_sums(m, "calls", Phase.FORWARD)
+    ran = {
+        rank.units[at].fqn
+        for rank in m.ranks
+        for at in rank.first_forward
+        if at < len(rank.units)
+    }
+    if not ran or not calls:
+        return
+    idle = [
+        fqn
+        for fqn, spec in specs.items()
+        if not calls.get(fqn) and fqn not in ran and spec.trainable_numel > 0
+    ]
+    if not idle:
+        return
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"{count(len(idle), 'trainable unit')} never ran a forward: "
+        f"{', '.join(idle[:3])}{', ...' if len(idle) > 3 else ''}",
+        units=tuple(idle),
+        phase="forward",
+        ranks=tuple(rank.rank for rank in m.ranks),
+        evidence={"units": list(idle)},
+        advice=(
+            Advice(
+                text="Call the module itself; or shard it with the parent that reads "
+                "its weights.",
+            ),
+        ),
+    )
+
+
+def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Resharded trainable units with forwards and no backward, while others had."""
+    forwards = unit_sums(m, "calls", Phase.FORWARD)
+    backwards = unit_sums(m, "calls", Phase.BACKWARD)
+    if not any(backwards.values()):
+        return
+    lost = [
+        fqn
+        for fqn, spec in specs.items()
+        if forwards.get(fqn)
+        and not backwards.get(fqn)
+        and spec.trainable_numel > 0
+        and spec.reshard_after_forward not in (False, None)
+    ]
+    if not lost:
+        return
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"the backward hook of {count(len(lost), 'unit')} never ran: "
+        f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}",
+        units=tuple(lost),
+        phase="backward",
+        ranks=tuple(rank.rank for rank in m.ranks),
+        evidence={"units": list(lost)},
+        advice=(
+            Advice(
+                text="Clone these units' outputs: an output that is changed in place, "
+                "or is a view, loses its hook.",
+                code="\n".join(
+                    [
+                        MODEL,
+                        listing("units", lost),
+                        "for name in units:",
+                        "    model.get_submodule(name).register_forward_hook(",
+                        "        lambda module, args, output: output.clone()",
+                        "    )",
+                    ]
+                ),
+                memory_cost_bytes=None,
+            ),
+        ),
+    )

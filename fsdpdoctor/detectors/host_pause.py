@@ -1,0 +1,100 @@
+"""FD403: garbage collection stopped the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import detector, level
+from fsdpdoctor.detectors.pauses import Pauses, pauses
+from fsdpdoctor.detectors.tables import few_steps, per_step, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.schema import COUNTER_PYTHON_OBJECTS, Evidence, Kind
+
+CODE, NAME = "FD403", "host-pause"
+
+# `detectors.md` L02: a schedule for collections won 1.5 % per step at 512 GPUs;
+# below 2 % of one rank's own step it is noise on a small job.
+WARNING_SHARE = 0.02
+
+OLDEST_GENERATION = 2
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.GC})
+def host_pause(m: Measures) -> Iterator[Finding]:
+    """Python's garbage collector stopped the training loop.
+
+    *Why it costs*: the host issues nothing meanwhile. Ranks collect at different
+    times, and every other rank waits for the one that does, so on many ranks the
+    job loses far more than one rank's share.
+
+    *What to try*: collect on all ranks in the same step: switch automatic
+    collection off and collect the young generations every few hundred steps;
+    `gc.freeze()` after set-up. Objects that grow from step to step are a leak of
+    their own.
+
+    *When it is wrong*: collections of the youngest generation are frequent and
+    short; only their sum counts. A pause that the device outlasts costs nothing on
+    that rank; the share given is the host's.
+    """
+    step_ns = steady(m)
+    stops = pauses(m, Kind.GC)
+    cost_ns = per_step(m, stops.total_ns)
+    if cost_ns / step_ns < WARNING_SHARE:
+        return
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=level(cost_ns / step_ns, WARNING_SHARE),
+        confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+        summary=f"garbage collection takes {ms(cost_ns)} per step "
+        f"({percent(cost_ns / step_ns)}), {ms(stops.longest_ns)} at the longest",
+        ranks=stops.ranks,
+        cost_ns_per_step=cost_ns,
+        evidence=_evidence(m, stops),
+        advice=(
+            Advice(
+                text="Collect on every rank in the same step.",
+                code="\n".join(
+                    [
+                        "import gc",
+                        "",
+                        "gc.disable()  # once, before training",
+                        "",
+                        "def collect_together(step, every=100):",
+                        '    """Call in every step, on every rank."""',
+                        "    if step % every == 0:",
+                        "        gc.collect(1)",
+                    ]
+                ),
+                memory_cost_bytes=0,
+            ),
+        ),
+        places=stops.places,
+    )
+
+
+def _evidence(m: Measures, stops: Pauses) -> dict[str, str | int | float | None]:
+    return {
+        "collections_per_step": stops.per_step,
+        "oldest_generation": stops.values.get(OLDEST_GENERATION, 0),
+        "longest_ns": stops.longest_ns,
+        "new_objects_per_step": _growth(m),
+    }
+
+
+def _growth(m: Measures) -> int | None:
+    """Python objects that each step leaves behind; None: not counted."""
+    slopes = []
+    for rank in m.ranks:
+        names = [rank.name(int(name)) for name in rank.counters.name]
+        rows = [at for at, name in enumerate(names) if name == COUNTER_PYTHON_OBJECTS]
+        if len(rows) < 2:
+            continue
+        first, last = rows[0], rows[-1]
+        steps = int(rank.counters.step[last] - rank.counters.step[first])
+        if steps > 0:
+            grown = int(rank.counters.value[last] - rank.counters.value[first])
+            slopes.append(round(grown / steps))
+    return max(slopes, default=None)

@@ -1,0 +1,75 @@
+"""FD402: the step waited for its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import detector, level
+from fsdpdoctor.detectors.pauses import pauses
+from fsdpdoctor.detectors.tables import few_steps, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.schema import Evidence, Kind
+
+CODE, NAME = "FD402", "input-stall"
+
+# `detectors.md` D17: 5 % of the step in the data loader.
+WARNING_SHARE = 0.05
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.INPUT})
+def input_stall(m: Measures) -> Iterator[Finding]:
+    """The step waited in the data loader.
+
+    *Why it costs*: nothing else runs meanwhile, and where one rank's loader is
+    slower the others wait for it at the next collective.
+
+    *What to try*: worker processes, `pin_memory=True`, a larger `prefetch_factor`,
+    less work per sample; a look at whether every rank reads only its own share.
+
+    *When it is wrong*: on a device, only the part in which the device had nothing
+    left to do counts. The first all-gather looks alike in a trace, but has a
+    collective running.
+    """
+    step_ns = steady(m)
+    cost_ns = m.budget_ns_per_step()["input"]
+    if cost_ns / step_ns < WARNING_SHARE:
+        return
+    waits = pauses(m, Kind.INPUT)
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=level(cost_ns / step_ns, WARNING_SHARE),
+        confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+        summary=f"{ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) pass waiting "
+        "for the data loader",
+        ranks=waits.ranks,
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(cost_ns / step_ns, 4),
+            "waits_per_step": waits.per_step,
+            "median_ns": waits.median_ns,
+            "longest_ns": waits.longest_ns,
+            "ns_per_step_by_rank": dict(waits.by_rank),
+        },
+        advice=(
+            Advice(
+                text="Load in worker processes, ahead of need; each worker holds its "
+                "own batches in host memory.",
+                code="\n".join(
+                    [
+                        "from torch.utils.data import DataLoader",
+                        "",
+                        "def faster_loader(dataset, **arguments):",
+                        '    """Your DataLoader\'s arguments, with workers ahead."""',
+                        "    ahead = dict(num_workers=4, prefetch_factor=4)",
+                        "    ahead |= dict(pin_memory=True, persistent_workers=True)",
+                        "    return DataLoader(dataset, **(arguments | ahead))",
+                    ]
+                ),
+                memory_cost_bytes=0,
+            ),
+        ),
+        places=waits.places,
+    )

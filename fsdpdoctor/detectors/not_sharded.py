@@ -1,0 +1,67 @@
+"""FD506: the model is not sharded with FSDP2 at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.tables import all_units
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.schema import BlockSpec, Evidence
+
+CODE, NAME = "FD506", "not-sharded"
+
+SAYS = {
+    "ddp": "DistributedDataParallel wraps the model: every rank holds all of it",
+    "fsdp1": "FullyShardedDataParallel (FSDP1) wraps the model, not fully_shard",
+    "none": "nothing shards or replicates the model: ranks train apart",
+    "fsdp2": "fully_shard was called, but no unit holds parameters",
+}
+
+
+@detector(CODE, NAME)
+def not_sharded(m: Measures) -> Iterator[Finding]:
+    """No FSDP2 unit was found in the model.
+
+    *Why it costs*: with DDP each rank holds all parameters, gradients and optimizer
+    states. With FSDP1 the units are flat parameters, and none of FSDP2's knobs
+    apply. Without either, ranks do not exchange gradients at all.
+
+    *What to try*: `fully_shard` each block, then the model, and build the optimizer
+    afterwards.
+
+    *When it is wrong*: where the model fits, DDP can be the faster choice. One
+    process alone has nothing to shard.
+    """
+    if all_units(m):
+        return
+    model = m.ranks[0].header.model if m.ranks else None
+    if model is None:
+        raise CannotTell("no model was recorded", Evidence.CONFIG)
+    alone = m.run.world_size < 2
+    known = model.wrapper if model.wrapper in SAYS else "none"
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.INFO if alone else Severity.CRITICAL,
+        confidence=Confidence.HIGH,
+        summary=f"no FSDP2 unit: {SAYS[known]}",
+        ranks=tuple(rank.rank for rank in m.ranks),
+        evidence={"wrapper": model.wrapper, "model_class": model.model_class},
+        advice=(_shard(model.blocks),),
+    )
+
+
+def _shard(blocks: tuple[BlockSpec, ...]) -> Advice:
+    """The model's own blocks, largest first, then the model."""
+    lines = ["from torch.distributed.fsdp import fully_shard", ""]
+    lines.append("# `model` is your plain model; its optimizer is built afterwards.")
+    if blocks:
+        largest = max(blocks, key=lambda block: block.count * block.numel)
+        lines += [
+            f'for block in model.get_submodule("{largest.container}").children():',
+            "    fully_shard(block)",
+        ]
+    lines.append("fully_shard(model)")
+    return Advice(text="Shard each block, then the model.", code="\n".join(lines))

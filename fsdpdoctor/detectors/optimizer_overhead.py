@@ -1,0 +1,106 @@
+"""FD404: the optimizer's step, or clipping, takes much of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.detectors.base import detector, level
+from fsdpdoctor.detectors.pauses import pauses
+from fsdpdoctor.detectors.tables import few_steps, on_cpu, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.schema import Evidence, Kind, OptimizerSpec
+
+CODE, NAME = "FD404", "optimizer-overhead"
+
+# `detectors.md` D18 and M01: 10 % warns; 33 % was seen with many small weights.
+WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.30
+
+
+@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.OPTIMIZER})
+def optimizer_overhead(m: Measures) -> Iterator[Finding]:
+    """The optimizer's step, or gradient clipping, takes much of each step.
+
+    *Why it costs*: nothing overlaps them. FSDP2's parameters are DTensors, whose
+    every operation passes a dispatcher on the host: an optimizer that loops over
+    parameters is host-bound long before the device is busy. Clipping with a
+    collective per parameter is worse.
+
+    *What to try*: `fused=True`, or a compiled optimizer step; the built-in
+    `torch.nn.utils.clip_grad_norm_`, which needs one collective per mesh.
+
+    *When it is wrong*: with CPU offload the arithmetic itself runs on the host:
+    FD304. On CPU there is no device that waits, and a small model's optimizer is
+    a large share by nature: information.
+    """
+    step_ns = steady(m)
+    parts = m.budget_ns_per_step()
+    for part, kind in (("optimizer", Kind.OPTIMIZER), ("clip", Kind.CLIP)):
+        cost_ns = parts[part]
+        if cost_ns / step_ns < WARNING_SHARE:
+            continue
+        calls = pauses(m, kind)
+        word = "the optimizer's step" if part == "optimizer" else "gradient clipping"
+        yield Finding(
+            code=CODE,
+            name=NAME,
+            severity=Severity.INFO
+            if on_cpu(m)
+            else level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
+            confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+            summary=f"{word} takes {ms(cost_ns)} per step "
+            f"({percent(cost_ns / step_ns)})",
+            ranks=calls.ranks,
+            cost_ns_per_step=cost_ns,
+            evidence={
+                "part": part,
+                "share_of_step": round(cost_ns / step_ns, 4),
+                "calls_per_step": calls.per_step,
+                "median_ns": calls.median_ns,
+            },
+            advice=_clip() if part == "clip" else _optimizer(m),
+            places=calls.places,
+        )
+
+
+def _optimizers(m: Measures) -> tuple[OptimizerSpec, ...]:
+    model = m.ranks[0].header.model
+    return model.optimizers if model else ()
+
+
+def _optimizer(m: Measures) -> tuple[Advice, ...]:
+    """A fused step, where the optimizer is not fused already."""
+    specs = _optimizers(m)
+    if specs and all(spec.fused for spec in specs):
+        return (Advice(text="It is fused already: a larger batch pays for it."),)
+    name = specs[0].optimizer_class if specs else "AdamW"
+    return (
+        Advice(
+            text=f"Build {name} with fused=True.",
+            code="\n".join(
+                [
+                    "# Where the optimizer is built, after fully_shard(model):",
+                    f"optimizer = torch.optim.{name}(model.parameters(), fused=True)",
+                ]
+            ),
+            memory_cost_bytes=0,
+        ),
+    )
+
+
+def _clip() -> tuple[Advice, ...]:
+    return (
+        Advice(
+            text="Clip with the built-in function; read its result only when logged.",
+            code="\n".join(
+                [
+                    "import torch",
+                    "",
+                    "# Instead of a loop over parameters, before optimizer.step():",
+                    "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+                ]
+            ),
+            memory_cost_bytes=0,
+        ),
+    )

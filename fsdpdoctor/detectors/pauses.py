@@ -1,0 +1,65 @@
+"""Host events of one kind, over the judged steps of all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fsdpdoctor.finding import Place, Value
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.schema import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses:
+    """What a kind of host event took."""
+
+    ranks: tuple[int, ...]  # that have any
+    per_step: float  # events, per judged step and rank
+    total_ns: int
+    median_ns: int
+    longest_ns: int
+    by_rank: dict[str, Value]  # nanoseconds per step
+    values: dict[int, int]  # events by their value: a collection's generation
+    places: tuple[Place, ...]  # the longest ones
+
+
+def pauses(m: Measures, kind: Kind, *, all_steps: bool = False) -> Pauses:
+    """The events of one kind in judged steps, or in all that were recorded."""
+    places: list[Place] = []
+    by_rank: dict[str, Value] = {}
+    values: dict[int, int] = {}
+    steps = 0
+    for rank in m.ranks:
+        keep = rank.host.kind == kind
+        if not all_steps:
+            keep &= rank.in_judged(rank.host.step)
+        events = rank.host.rows(keep)
+        count = len(rank.steps) if all_steps else int(rank.judged.sum())
+        steps += count
+        if not len(events):
+            continue
+        by_rank[str(rank.rank)] = round(int(events.duration_ns.sum()) / max(count, 1))
+        for value, times in zip(
+            *np.unique(events.value, return_counts=True), strict=True
+        ):
+            values[int(value)] = values.get(int(value), 0) + int(times)
+        places += [
+            Place(rank=rank.rank, step=int(step), start_ns=int(start), end_ns=int(end))
+            for step, start, end in zip(
+                events.step, events.start_ns, events.end_ns, strict=True
+            )
+        ]
+    lengths = [place.end_ns - place.start_ns for place in places]
+    places.sort(key=lambda p: p.start_ns - p.end_ns)
+    return Pauses(
+        ranks=tuple(int(rank) for rank in by_rank),
+        per_step=round(len(places) / max(steps, 1), 4),
+        total_ns=sum(lengths),
+        median_ns=int(np.median(lengths)) if lengths else 0,
+        longest_ns=max(lengths, default=0),
+        by_rank=by_rank,
+        values=values,
+        places=tuple(places[:3]),
+    )

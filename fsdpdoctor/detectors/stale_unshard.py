@@ -1,0 +1,114 @@
+"""FD303: a unit was gathered, and nothing used it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.remedies import MODEL, RECOMPUTE_REASON, has, listing
+from fsdpdoctor.detectors.tables import recompute_seen
+from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import count, size
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
+
+CODE, NAME = "FD303", "stale-unshard"
+
+# Once in a run can be an exception or the last step; once in most steps is a habit.
+EVERY_STEP = 0.5
+
+
+@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.STEPS, Evidence.WINDOWS})
+def stale_unshard(m: Measures) -> Iterator[Finding]:
+    """A unit was unsharded and resharded without a forward or backward of its own.
+
+    *Why it costs*: its bytes travelled and were held for nothing. In older torch a
+    unit left so was not gathered again in the next step and computed with old
+    weights.
+
+    *What to try*: take the unit out of the prefetch lists that name it, or call
+    `unshard()` only for what runs next.
+
+    *When it is wrong*: code that reads a module's weight directly uses a unit that
+    no forward of it shows. Units that their lists gather in the wrong order are
+    reported by FD105 with the right lists.
+    """
+    if not len(m.step_ns):
+        raise CannotTell("there is no whole step", Evidence.STEPS)
+    counts: dict[str, int] = {}
+    held: dict[str, int] = {}
+    places: list[Place] = []
+    for rank in m.ranks:
+        windows = rank.windows
+        stale = rank.in_judged(windows.step) & (windows.flags & Flag.NEVER_USED != 0)
+        for at in np.flatnonzero(stale & (windows.unit != UNKNOWN)):
+            name = rank.units[int(windows.unit[at])].fqn
+            counts[name] = counts.get(name, 0) + 1
+            held[name] = max(held.get(name, 0), int(windows.bytes[at]))
+            places.append(
+                Place(
+                    rank=rank.rank,
+                    step=int(windows.step[at]),
+                    start_ns=int(windows.start_ns[at]),
+                    end_ns=int(windows.end_ns[at]),
+                    unit=name,
+                )
+            )
+    names = [
+        name for name, times in counts.items() if times >= EVERY_STEP * len(m.step_ns)
+    ]
+    if not names:
+        return
+    wasted = sum(held[name] for name in names)
+    mine = [place for place in places if place.unit in names]
+    yield Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        summary=f"{count(len(names), 'unit')} ({size(wasted)}) gathered and freed "
+        "without being used, in most steps",
+        units=tuple(names),
+        ranks=tuple(sorted({place.rank for place in mine})),
+        cost_bytes=wasted,
+        evidence={
+            "windows_per_step": {
+                name: round(counts[name] / len(m.step_ns), 4) for name in names
+            },
+            "prefetched_by": {name: list(_owners(m, name)) for name in names},
+        },
+        advice=_advice(m, names),
+        places=tuple(sorted(mine, key=lambda p: p.start_ns - p.end_ns)[:3]),
+    )
+
+
+def _owners(m: Measures, name: str) -> list[str]:
+    """Units whose prefetch lists name a unit."""
+    units = m.units
+    return [
+        spec.fqn
+        for spec in units
+        for at in (*(spec.forward_prefetch or ()), *(spec.backward_prefetch or ()))
+        if at < len(units) and units[at].fqn == name
+    ]
+
+
+def _advice(m: Measures, names: list[str]) -> tuple[Advice, ...]:
+    owners = list(dict.fromkeys(o for name in names for o in _owners(m, name)))
+    if not owners or not has(m, "set_modules_to_forward_prefetch"):
+        return (Advice(text="Call unshard() only for units that run next."),)
+    clear = Advice(
+        text="Clear the forward prefetch lists that name these units.",
+        code="\n".join(
+            [
+                MODEL,
+                listing("owners", owners),
+                "for name in owners:",
+                "    model.get_submodule(name).set_modules_to_forward_prefetch([])",
+            ]
+        ),
+        memory_cost_bytes=0,
+    )
+    return (clear, Advice(text=RECOMPUTE_REASON)) if recompute_seen(m) else (clear,)

@@ -1,0 +1,245 @@
+"""FD401: the others wait for one rank, step after step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.budget import PARTS
+from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
+from fsdpdoctor.detectors.tables import steady
+from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS
+from fsdpdoctor.schema import UNKNOWN, Evidence
+
+CODE, NAME = "FD401", "straggler-rank"
+
+# Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
+# 5 % is what FD101 warns at: waiting for a rank is exposed time like any other.
+WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
+
+# `detectors.md` D16: the same rank in 60 % of collectives. Counted in steps here,
+# because one late arrival sets all later ones of its step right; on a machine with
+# as many busy processes as cores, two ranks alternate.
+SAME_RANK = 0.60
+
+# The median must stand out of its own scatter between steps (median absolute
+# deviation): what a noisy machine does to the luckier of two ranks does not.
+BEYOND_NOISE = 2.0
+
+# More tokens than the others' mean by this share explain a late rank.
+MORE_TOKENS = 1.10
+
+# Parts of the budget that say what a late rank did while the others waited.
+OWN_PARTS = tuple(part for part in PARTS if not part.startswith("exposed_"))
+
+WORDS = {
+    "input": "waiting in its data loader",
+    "gc": "collecting garbage",
+    "checkpoint": "saving or loading a checkpoint",
+    "optimizer": "in its optimizer",
+    "forward": "in its forward",
+    "backward": "in its backward",
+    "recompute": "recomputing activations",
+    "sync": "in synchronising calls",
+    "host_bound": "with a late host",
+    "other": "outside the training code that was recorded",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Waits:
+    """What each rank made the others wait, step by step."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    caused_ns: npt.NDArray[np.float64]  # [rank, step], mean over all ranks
+    late: npt.NDArray[np.int64]  # [rank] collectives in which it came last
+    told: int  # collectives whose last rank could be told
+
+
+@detector(
+    CODE, NAME, needs={Evidence.STEPS, Evidence.COLLECTIVES}, needs_any=STALLS_KNOWN
+)
+def straggler_rank(m: Measures) -> Iterator[Finding]:
+    """The same rank arrives last at collectives, and the others wait for it.
+
+    *Why it costs*: a collective ends when its last rank has come. The time the
+    others lose there is no network time, and no faster link helps.
+
+    *What to try*: whatever that rank does more of: more tokens (balance or pack by
+    length), garbage collection (one schedule for all ranks), a slow data loader, a
+    busy or throttled host.
+
+    *When it is wrong*: only a rank that is last in most steps, beyond what varies
+    between steps, is named. Ranks that take turns are reported as information:
+    their work varies, or the machine is busy. Clocks of different hosts are
+    aligned on the ends of collectives; differences below what that leaves are not
+    judged.
+    """
+    if len(m.ranks) < 2 or not m.alignment.matched:
+        raise CannotTell("no two ranks' collectives could be matched", Evidence.RANKS)
+    step_ns = steady(m)
+    waits = _waits(m)
+    if len(waits.steps) < MIN_JUDGED_STEPS:
+        raise CannotTell(
+            f"{len(waits.steps)} steps were judged on every rank, "
+            f"{MIN_JUDGED_STEPS} are needed",
+            Evidence.STEPS,
+        )
+    if not waits.told and m.alignment.unsplit:
+        raise CannotTell(
+            "the clocks' residual is larger than the arrivals' spread", Evidence.RANKS
+        )
+    at = int(np.argmax(np.median(waits.caused_ns, axis=1)))
+    others = np.delete(waits.caused_ns, at, axis=0).max(axis=0)
+    net = waits.caused_ns[at] - others
+    typical = float(np.median(net))
+    scatter = float(np.median(np.abs(net - typical)))
+    leads = float((net > 0).mean())
+    persistent = leads >= SAME_RANK and typical > BEYOND_NOISE * scatter
+    if persistent and typical / step_ns >= WARNING_SHARE:
+        yield _one_rank(m, waits, at, leads)
+        return
+    total_ns = round(float(waits.caused_ns.sum(axis=0).mean()))
+    if total_ns / step_ns >= CRITICAL_SHARE:
+        yield _in_turns(waits, total_ns, step_ns)
+
+
+def _waits(m: Measures) -> _Waits:
+    ranks = tuple(rank.rank for rank in m.ranks)
+    common = set.intersection(*(set(r.judged_steps.tolist()) for r in m.ranks))
+    steps = tuple(sorted(common))
+    place = {rank: at for at, rank in enumerate(ranks)}
+    caused = np.zeros((len(ranks), len(steps)))
+    late = np.zeros(len(ranks), dtype=np.int64)
+    told = 0
+    for rank in m.ranks:
+        last = m.alignment.last_rank[rank.rank]
+        judged = np.isin(rank.collectives.step, steps) & (last != UNKNOWN)
+        told += int(judged.sum())
+        for which, at in place.items():
+            late[at] += int((last[judged] == which).sum())
+        stalls = rank.stalls
+        waited = m.causes[rank.rank]["straggler"]
+        for row in np.flatnonzero((waited > 0) & np.isin(stalls.step, steps)):
+            culprit = int(last[stalls.collective[row]])
+            if culprit in place:
+                at = steps.index(int(stalls.step[row]))
+                caused[place[culprit], at] += waited[row]
+    return _Waits(
+        ranks=ranks, steps=steps, caused_ns=caused / len(ranks), late=late, told=told
+    )
+
+
+def _one_rank(m: Measures, waits: _Waits, at: int, leads: float) -> Finding:
+    rank = waits.ranks[at]
+    step_ns = float(m.step_ns.mean())
+    cost_ns = round(float(waits.caused_ns[at].mean()))
+    why, differences = _why(m, rank)
+    worst = int(np.argmax(waits.caused_ns[at]))
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
+        confidence=Confidence.HIGH if leads == 1.0 else Confidence.MEDIUM,
+        summary=f"rank {rank} arrives last in {percent(leads)} of the steps; the ranks "
+        f"wait {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) for it{why}",
+        ranks=(rank,),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_steps": round(leads, 4),
+            "last_arrivals": int(waits.late[at]),
+            "arrivals_told": waits.told,
+            "caused_ns_per_step": {
+                str(r): round(float(waits.caused_ns[i].mean()))
+                for i, r in enumerate(waits.ranks)
+            },
+            "more_than_others_ns": dict(differences),
+        },
+        advice=_advice(differences, why),
+        places=_places(m, rank, waits.steps[worst]),
+    )
+
+
+def _places(m: Measures, rank: int, step: int) -> tuple[Place, ...]:
+    """The worst step of the late rank."""
+    mine = next(r for r in m.ranks if r.rank == rank)
+    row = int(np.flatnonzero(mine.steps.step == step)[0])
+    start, end = int(mine.steps.start_ns[row]), int(mine.steps.end_ns[row])
+    return (Place(rank=rank, step=step, start_ns=start, end_ns=end),)
+
+
+def _why(m: Measures, rank: int) -> tuple[str, dict[str, int]]:
+    """What the late rank had more of than the others' mean, largest first."""
+    mine = next(r for r in m.ranks if r.rank == rank)
+    others = [r for r in m.ranks if r.rank != rank]
+    differences = {
+        part: round(
+            float(mine.budget_ns[part][mine.judged].mean())
+            - float(np.mean([r.budget_ns[part][r.judged].mean() for r in others]))
+        )
+        for part in OWN_PARTS
+    }
+    ordered = dict(
+        sorted(((p, d) for p, d in differences.items() if d > 0), key=lambda x: -x[1])
+    )
+    tokens = [r.steps.tokens[r.judged] for r in (mine, *others)]
+    if all((t != UNKNOWN).all() and len(t) for t in tokens):
+        ratio = float(tokens[0].mean()) / float(np.mean([t.mean() for t in tokens[1:]]))
+        if ratio >= MORE_TOKENS:
+            return f"; it processes {ratio:.2f} times the others' tokens", ordered
+    if not ordered:
+        return "", ordered
+    part = next(iter(ordered))
+    doing = WORDS.get(part, f"in {part}")
+    return f"; it spends {ms(ordered[part])} more per step {doing}", ordered
+
+
+def _advice(differences: dict[str, int], why: str) -> tuple[Advice, ...]:
+    if "tokens" in why:
+        return (
+            Advice(text="Give every rank as many tokens: pack or group by length."),
+        )
+    part = next(iter(differences), None)
+    if part == "gc":
+        return (Advice(text="Collect garbage on all ranks in the same step: FD403."),)
+    if part == "input":
+        return (Advice(text="See this rank's data loader: FD402."),)
+    return (
+        Advice(
+            text="Compare this rank's host and device with the others': load, "
+            "pinning, clocks, temperature; and its share of the work."
+        ),
+    )
+
+
+def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
+    """No rank is late for good, and still much time is lost to late ones."""
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.INFO,
+        confidence=Confidence.LOW,
+        summary=f"ranks take turns at being late: {ms(total_ns)} per step "
+        f"({percent(total_ns / step_ns)}) of waiting for them",
+        ranks=waits.ranks,
+        cost_ns_per_step=total_ns,
+        evidence={
+            "caused_ns_per_step": {
+                str(r): round(float(waits.caused_ns[i].mean()))
+                for i, r in enumerate(waits.ranks)
+            }
+        },
+        advice=(
+            Advice(
+                text="Work that varies between ranks, or a machine with more busy "
+                "processes than cores."
+            ),
+        ),
+    )

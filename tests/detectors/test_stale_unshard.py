@@ -1,0 +1,49 @@
+"""FD303, stale-unshard."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.stale_unshard import stale_unshard
+from fsdpdoctor.finding import Place, Severity
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from tests.detectors.answers import codes, found, not_judged, only, without
+
+STALE = """
+    forward  0011....
+    stale    ....0000
+"""
+
+
+def test_gathered_and_freed_for_nothing() -> None:
+    """layers.0 in every step; layers.1's list names it."""
+    units = (unit("layers.0"), unit("layers.1", forward_prefetch=(0,)))
+
+    finding = only(stale_unshard, measured(draw(STALE, units=units)))
+
+    assert finding.severity == Severity.WARNING
+    assert finding.units == ("layers.0",)
+    assert finding.evidence["windows_per_step"] == {"layers.0": 1.0}
+    assert finding.evidence["prefetched_by"] == {"layers.0": ["layers.1"]}
+    assert 'owners = ["layers.1"]' in codes(finding)[0]
+    assert finding.places[0] == Place(
+        rank=0, step=3, start_ns=28 * MS, end_ns=32 * MS, unit="layers.0"
+    )
+
+
+def test_a_used_window_is_no_finding() -> None:
+    """The same window, with a use in it."""
+    used = STALE.replace("stale", "unsharded")
+
+    assert found(stale_unshard, measured(draw(used))) == []
+
+
+def test_without_windows_it_cannot_tell() -> None:
+    """Use shows only in windows; and a run needs a whole step."""
+    evidence = without(RECORDED, Evidence.WINDOWS)
+
+    m = measured(draw(STALE, evidence=evidence))
+    assert not_judged(stale_unshard, m).needs == (Evidence.WINDOWS,)
+    assert not_judged(stale_unshard, measured(draw(STALE, steps=0))).needs == (
+        Evidence.STEPS,
+    )

@@ -1,0 +1,118 @@
+"""FD401, straggler-rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
+from fsdpdoctor.detectors.straggler_rank import straggler_rank
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import Evidence
+from fsdpdoctor.testing import RECORDED, draw, measured
+from tests.detectors.answers import found, not_judged, only, without
+
+PROMPT = """
+    forward     0000................
+    all_gather  ....1111111.........
+    wait        ....1111111.........
+"""
+LATE = """
+    forward     0000000000..........
+    all_gather  ..........1.........
+    wait        ..........1.........
+"""
+
+
+def mixed(late_steps: set[int], rank: int, steps: int = 8) -> RankData:
+    """A rank that is late in some steps, counted from 3, and prompt in the others."""
+    prompt = draw(PROMPT, rank=rank, steps=steps)
+    late = draw(LATE, rank=rank, steps=steps)
+    records = tuple(
+        late.steps[at] if at + 3 in late_steps else prompt.steps[at]
+        for at in range(steps)
+    )
+    return replace(prompt, steps=records)
+
+
+def two(late_0: set[int], late_1: set[int]) -> Measures:
+    """Two ranks, each late in some of the steps 3 to 10."""
+    return measured(mixed(late_0, 0), mixed(late_1, 1))
+
+
+EVERY = set(range(3, 11))
+
+
+def test_one_rank_is_late_in_every_step() -> None:
+    """Rank 0 waits 6 ms for rank 1, whose forward takes as much longer."""
+    finding = only(straggler_rank, two(set(), EVERY))
+
+    assert finding.ranks == (1,)
+    assert finding.severity == Severity.CRITICAL
+    assert finding.cost_ns_per_step == 3 * MS
+    assert finding.evidence["caused_ns_per_step"] == {"0": 0, "1": 3 * MS}
+    assert finding.evidence["last_arrivals"] == 16
+    assert finding.summary == (
+        "rank 1 arrives last in 100.0 % of the steps; the ranks wait 3.00 ms per step "
+        "(15.0 %) for it; it spends 6.00 ms more per step in its forward"
+    )
+
+
+def test_more_tokens_explain_a_late_rank() -> None:
+    """Half as many again as the other's."""
+    slow = draw(LATE, rank=1, steps=8, tokens=1500)
+    quick = draw(PROMPT, steps=8, tokens=1000)
+
+    finding = only(straggler_rank, measured(quick, slow))
+
+    assert "it processes 1.50 times the others' tokens" in finding.summary
+    assert finding.advice[0].text.startswith("Give every rank as many tokens")
+
+
+def test_garbage_collection_explains_a_late_rank() -> None:
+    """The late rank collects for 6 ms before its forward ends."""
+    slow = draw(LATE + "    gc ..222222............\n", rank=1, steps=8)
+
+    finding = only(straggler_rank, measured(draw(PROMPT, steps=8), slow))
+
+    assert "collecting garbage" in finding.summary
+    assert "FD403" in finding.advice[0].text
+
+
+@pytest.mark.parametrize("late", [{5}, {3, 6}])
+def test_one_or_two_noisy_steps_are_no_straggler(late: set[int]) -> None:
+    """Of eight steps, six or seven are even."""
+    assert found(straggler_rank, two(set(), late)) == []
+
+
+def test_ranks_that_take_turns_are_information() -> None:
+    """Each is late in half of the steps: no rank is named."""
+    finding = only(straggler_rank, two({3, 5, 7, 9}, {4, 6, 8, 10}))
+
+    assert finding.severity == Severity.INFO
+    assert finding.ranks == (0, 1)
+    assert finding.cost_ns_per_step == 3 * MS
+
+
+def test_a_late_rank_is_not_the_all_gathers_fault() -> None:
+    """Look-alike: the same waits do not warn under FD101."""
+    severities = {f.severity for f in found(exposed_all_gather, two(set(), EVERY))}
+
+    assert severities == {Severity.INFO}
+
+
+def test_one_rank_alone_cannot_tell() -> None:
+    """Nothing to match; or too few steps in common; or no waits known."""
+    assert not_judged(straggler_rank, measured(mixed(EVERY, 0))).needs == (
+        Evidence.RANKS,
+    )
+    more = "    reduce_scatter  ...................0\n"
+    few = measured(draw(PROMPT + more, steps=2), draw(LATE + more, steps=2, rank=1))
+    assert not_judged(straggler_rank, few).needs == (Evidence.STEPS,)
+    bare = without(RECORDED, Evidence.COLLECTIVES)
+    m = measured(draw(PROMPT, evidence=bare), draw(LATE, evidence=bare, rank=1))
+    assert not_judged(straggler_rank, m).needs == (Evidence.COLLECTIVES,)
