@@ -88,6 +88,7 @@ def save(place: Path, key: str, trace: TraceFile) -> None:
         "metadata": trace.metadata,
         "names": trace.names,
         "comms": [asdict(one) for one in trace.comms],
+        "pids": trace.pids,
         "health": asdict(trace.health),
     }
     new = place.with_name(f"{place.name}.{os.getpid()}.new")
@@ -121,6 +122,7 @@ def load(place: Path, key: str) -> TraceFile | None:
             comms=tuple(CommArgs(**one) for one in head["comms"]),
             events=events,
             ops=ops,
+            pids=tuple(head["pids"]),
             health=Health(**head["health"]),
         )
     except _UNUSABLE:

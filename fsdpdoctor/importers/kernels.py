@@ -57,7 +57,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 
 _OTHER_OPERATIONS = re.compile(
-    r"(all_?to_?all\w*|send_?recv|broadcast|reduce|gather|scatter|send|recv|barrier"
+    r"(all_?to_?all\w*|all_?reduce|all_?gather|reduce_?scatter|send_?recv|broadcast|reduce|gather|scatter|send|recv|barrier"
     r"|dispatch|combine)",
     re.I,
 )

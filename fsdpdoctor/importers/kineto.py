@@ -71,16 +71,13 @@ def on_unix_clock(trace: TraceFile) -> TraceFile:
 
 def refuse_merged(path: Path, trace: TraceFile) -> None:
     """Raise InputError for a file of several processes: their ids collide."""
-    events = trace.events
-    calls = np.isin(events.cat, (Cat.CPU_OP, Cat.RUNTIME))
-    pids = np.unique(events.pid[calls & (events.pid >= 0)])
-    if len(pids) < 2:
+    if len(trace.pids) < 2:
         return
-    shown = ", ".join(str(pid) for pid in pids[:8].tolist())
+    shown = ", ".join(map(str, trace.pids[:8]))
     raise InputError(
-        f"{path} holds the calls of {len(pids)} processes (pid {shown}): a merged "
-        "trace, in which correlation ids of different ranks collide. Give each rank's "
-        "own file instead"
+        f"{path} holds the calls of {len(trace.pids)} processes (pid {shown}): a "
+        "merged trace, in which correlation ids of different ranks collide. Give each "
+        "rank's own file instead"
     )
 
 
@@ -129,12 +126,11 @@ def _header(
     on_device = bool((spans.stream != UNKNOWN).any()) or health.kernels > 0
     device = _device(trace)
     host = trace.metadata.get("host_name")
-    pids = trace.events.pid[trace.events.cat == Cat.CPU_OP]
     return RankHeader(
         rank=rank,
         world_size=world_size,
         host=host if isinstance(host, str) else None,
-        pid=int(pids[0]) if len(pids) else UNKNOWN,
+        pid=trace.pids[0] if trace.pids else UNKNOWN,
         device="cuda" if on_device else "cpu",
         device_name=device[0],
         device_bytes=device[1],

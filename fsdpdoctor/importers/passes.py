@@ -72,7 +72,9 @@ class _Host:
         elif self.optimizer:
             phase = Phase.OPTIMIZER
         recompute = bool(self.forward) and self.in_backward
-        self.changes.append((time_ns, unit, phase, recompute, self.micro_batch))
+        inside = self.micro_batch_since is not None
+        micro_batch = self.micro_batch if inside else UNKNOWN
+        self.changes.append((time_ns, unit, phase, recompute, micro_batch))
 
     def leave_forward(self, unit: int, time_ns: int) -> None:
         since = [start for one, start in self.forward if one == unit]

@@ -86,6 +86,7 @@ class _Columns:
     kept_op: npt.NDArray[np.bool_] = field(  # by name id
         default_factory=lambda: np.empty(0, dtype=np.bool_)
     )
+    pids: set[int] = field(default_factory=set)
     seen: int = 0  # decoded
     lost: int = 0  # beyond repair
     repaired: int = 0
@@ -134,6 +135,8 @@ class _Columns:
         self.negative += int(negative.sum())
         sound = ~(timeless | negative)
         is_op = rows.cat == Cat.CPU_OP
+        calls = is_op | (rows.cat == Cat.RUNTIME)
+        self.pids.update(np.unique(rows.pid[calls & (rows.pid >= 0)]).tolist())
         named = sound & (is_op | (rows.cat == Cat.ANNOTATION)) & (rows.external >= 0)
         self.ops.append(
             Ops(
@@ -176,6 +179,7 @@ class _Columns:
             comms=tuple(self.comms),
             events=Events.concat(self.events),
             ops=Ops.concat(self.ops),
+            pids=tuple(sorted(self.pids)),
             health=Health(
                 events=self.seen + self.lost,
                 repaired=self.repaired,

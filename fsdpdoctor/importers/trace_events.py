@@ -149,6 +149,7 @@ class TraceFile:
     comms: tuple[CommArgs, ...] = ()
     events: Events = field(default_factory=lambda: Events.build(0))
     ops: Ops = field(default_factory=lambda: Ops.build(0))
+    pids: tuple[int, ...] = ()  # processes whose calls are in it
     health: Health = Health()
 
 

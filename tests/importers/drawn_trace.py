@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class DrawnTrace:
         *,
         cat: str = "user_annotation",
         tid: int = MAIN,
-        **args: object,
+        args: Mapping[str, object] | None = None,
     ) -> None:
         """An annotation, operator or runtime call of the host."""
         self.events.append(
@@ -46,7 +46,7 @@ class DrawnTrace:
                 "tid": tid,
                 "ts": start,
                 "dur": round(end - start, 3),
-                "args": args,
+                "args": dict(args or {}),
             }
         )
 
@@ -61,7 +61,7 @@ class DrawnTrace:
         cat: str = "kernel",
         tid: int = MAIN,
         call: str = "cudaLaunchKernel",
-        **args: object,
+        args: Mapping[str, object] | None = None,
     ) -> None:
         """Device work, and its launch where `launched` says when that was."""
         self._correlation += 1
@@ -75,12 +75,12 @@ class DrawnTrace:
                 "tid": stream,
                 "ts": start,
                 "dur": round(end - start, 3),
-                "args": {"device": 0, "stream": stream, **common, **args},
+                "args": {"device": 0, "stream": stream, **common, **(args or {})},
             }
         )
         if launched is not None:
             self.host(
-                call, launched, launched + 1, cat="cuda_runtime", tid=tid, **common
+                call, launched, launched + 1, cat="cuda_runtime", tid=tid, args=common
             )
 
     def text(self, separator: str = ",\n") -> str:

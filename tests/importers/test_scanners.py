@@ -1,0 +1,257 @@
+"""The C scanner and msgspec give the same rows, whatever they are given."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fsdpdoctor.importers.c_scan import CDecoder, c_decoder
+from fsdpdoctor.importers.json_scan import DAMAGED, Interner, Rows, decode_chunk
+from fsdpdoctor.importers.scan import scan_file
+from fsdpdoctor.importers.trace_events import CATEGORIES, Events, Ops, TraceFile
+from tests.importers.real_traces import FOLDER, real
+
+if c_decoder() is None:
+    pytest.skip(
+        "fsdpdoctor._scan is not built: pip install . where a compiler is",
+        allow_module_level=True,
+    )
+
+
+def decoder() -> CDecoder:
+    """A C decoder for one file."""
+    found = c_decoder()
+    assert found is not None
+    return found
+
+
+Outcome = tuple[dict[str, object], list[str]] | None
+
+
+def outcome(rows: Rows, names: Interner) -> Outcome:
+    """Rows and names as values that compare."""
+    columns = {
+        field: value.tolist() if isinstance(value, np.ndarray) else repr(value)
+        for field, value in rows._asdict().items()
+        if field != "comm_args"
+    }
+    said = [
+        [getattr(args, name) for name in args.__struct_fields__[:-2]]
+        + [bytes(args.dims), bytes(args.types)]
+        for args in rows.comm_args
+    ]
+    return {**columns, "comm_args": said}, names.strings
+
+
+def by_msgspec(chunk: bytes) -> Outcome:
+    """What msgspec makes of a chunk; None where it finds damage."""
+    names = Interner()
+    try:
+        return outcome(decode_chunk(chunk, names), names)
+    except DAMAGED:
+        return None
+
+
+def by_c(chunk: bytes) -> Outcome:
+    """What the C scanner makes of it, with what it leaves to msgspec."""
+    names = Interner()
+    try:
+        return outcome(decoder()(chunk, names), names)
+    except DAMAGED:
+        return None
+
+
+def declines(chunk: bytes) -> bool:
+    """Whether the C scanner leaves a chunk to msgspec."""
+    from fsdpdoctor import _scan
+
+    categories = {text: int(cat) for text, cat in CATEGORIES.items()}
+    return _scan.Scanner(categories).scan(chunk) is None
+
+
+NUMBERS = st.sampled_from(
+    [
+        *("0", "-0", "1", "12.5", "12.5004", "12.5005", "12.4995", "-12.5005", "1e3"),
+        *("1E-3", "1.5e+2", "4954104754192.022", "1694128201429795.123", "1e999"),
+        *("9223372036854775807", "10159970886766084423", "1" * 40, "0.0001", "0.0005"),
+        *("4294967295", "1.0", "3.25e0", "8796093022208.001", "null", '"7"', '"0x1F"'),
+        *('"-12"', '"Spans"', '"stream 7"', '"\\u0031"', "true", "[1]", "{}", "01"),
+        *("-", "1.", ".5", "+1", "NaN", "1e", '"0x"', '"12345678901234567890"', '""'),
+    ]
+)
+TEXTS = st.one_of(
+    st.sampled_from(
+        [
+            *('"aten::add"', '"c10d::_allgather_base_"', '"nccl:all_reduce"', '""'),
+            *('"FSDP::all_gather (layers.0)"', '"a\\"b"', '"\\u00e9\\/"', '"\\q"'),
+            *('"\\ud83d\\ude00"', '"\\ud83d"', '"caf\u00e9"', '"\x01"', "null", "5"),
+        ]
+    ),
+    st.text(max_size=12).map(json.dumps),
+    st.text(max_size=40).map(lambda text: json.dumps(text, ensure_ascii=False)),
+)
+ARGS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(
+                ["External id", "correlation", "stream", "device", "bytes", "Seq"]
+            ),
+            NUMBERS,
+        ),
+        st.tuples(
+            st.sampled_from(["Collective name", "dtype", "Process Group Name"]), TEXTS
+        ),
+        st.tuples(
+            st.sampled_from(["Input Dims", "Input type", "x", "In msg nelems"]),
+            st.sampled_from(["[]", "[[1, 2], []]", '{"a": [{}]}', "3", "[1,]", "tru"]),
+        ),
+    ),
+    max_size=5,
+).map(lambda pairs: "{" + ", ".join(f'"{k}": {v}' for k, v in pairs) + "}")
+MEMBERS = st.one_of(
+    st.tuples(st.just("ts"), NUMBERS),
+    st.tuples(st.just("dur"), NUMBERS),
+    st.tuples(st.just("pid"), NUMBERS),
+    st.tuples(st.just("tid"), NUMBERS),
+    st.tuples(st.just("name"), TEXTS),
+    st.tuples(st.just("args"), st.one_of(ARGS, ARGS, ARGS, NUMBERS)),
+    st.tuples(
+        st.just("cat"), st.sampled_from([f'"{cat}"' for cat in CATEGORIES] + ['"x"'])
+    ),
+    st.tuples(st.just("bp"), TEXTS),
+)
+PHASES = st.sampled_from(['"X"', '"X"', '"X"', '"X"', '"M"', '"f"', '"?"', '"XX"', "1"])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> str:
+    """An event with members in any order, most of them as they should be."""
+    members = [("ph", draw(PHASES)), *draw(st.lists(MEMBERS, max_size=8))]
+    if draw(st.integers(0, 3)):
+        members += [("cat", '"kernel"'), ("ts", "1.5")]
+        members = list({key: (key, value) for key, value in members}.values())
+    if draw(st.booleans()):
+        members = draw(st.permutations(members))
+    space = draw(st.sampled_from(["", " ", "\n    ", "\t"]))
+    joined = f",{space}".join(f'"{key}":{space}{value}' for key, value in members)
+    return f"{{{space}{joined}{space}}}"
+
+
+CHUNKS = st.lists(events(), min_size=1, max_size=4).map(
+    lambda texts: ", ".join(texts).encode("utf-8", "surrogatepass")
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CHUNKS)
+@example(b'{"ph": "X", "cat": "kernel", "ts": 4954104754192.022, "dur": 0.0005}')
+@example(b'{"ph": "X", "cat": "kernel", "ts": 1, "name": "\\u00e9"}')
+@example(b'{"ts": 1, "cat": "kernel", "ph": "X", "ts": 2}')
+@example(b'{"ph": "X", "cat": "cpu_op", "ts": 1, "tid": "Spans", "name": "\xff"}')
+@example(b'{"ph": "M", "name": "\xff", "args": 3}')
+@example(b'{"ph": "X", "cat": "python_function", "name": "\xff", "ts": 1}')
+@example(b'{"ph": "X", "cat": "kernel", "ts": 1, "args": {"Collective name": [1]}}')
+def test_any_events(chunk: bytes) -> None:
+    """Events with every oddity alone and together."""
+    assert by_c(chunk) == by_msgspec(chunk)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CHUNKS, st.data())
+def test_any_damage(chunk: bytes, data: st.DataObject) -> None:
+    """Bytes changed, lost or doubled anywhere."""
+    at = data.draw(st.integers(0, len(chunk)))
+    removed = data.draw(st.integers(0, 3))
+    added = data.draw(st.one_of(st.binary(max_size=3), st.sampled_from([b'"', b"}"])))
+    damaged = chunk[:at] + added + chunk[at + removed :]
+
+    assert by_c(damaged) == by_msgspec(damaged)
+
+
+def test_what_is_plain_is_not_declined() -> None:
+    """The speed is C's: ordinary events, their escapes and text ids included, are not
+    handed on.
+    """
+    chunk = (
+        b'{"ph": "X", "cat": "kernel", "name": "a\\"b", "ts": 1.5, "dur": 2},\n'
+        b'{"ph": "X", "cat": "Trace", "pid": "Spans", "tid": "P", "ts": 1e3, "dur": 1},'
+        b'{"ph": "f", "name": "ac2g", "id": 3}'
+    )
+
+    assert not declines(chunk)
+
+
+def same(a: TraceFile, b: TraceFile) -> bool:
+    """Whether two readings are equal in everything."""
+    return (
+        (a.metadata, a.names, a.comms, a.health)
+        == (b.metadata, b.names, b.comms, b.health)
+        and all(
+            np.array_equal(getattr(a.events, name), getattr(b.events, name))
+            for name in Events.columns()
+        )
+        and all(
+            np.array_equal(getattr(a.ops, name), getattr(b.ops, name))
+            for name in Ops.columns()
+        )
+    )
+
+
+def test_real_traces() -> None:
+    """Every real trace, from five writers in five layouts."""
+    real("README.md")
+    paths = sorted(FOLDER.rglob("*.json.gz"))
+
+    assert len(paths) == 27
+    assert [
+        p.name for p in paths if not same(scan_file(p), scan_file(p, decoder()))
+    ] == []
+
+
+def test_the_lock_is_released(tmp_path: Path) -> None:
+    """Other threads run while a chunk is scanned.
+
+    A scan takes milliseconds, in which
+    a thread that only counts gets on. (A real clock: only that it got on is asserted.)
+    """
+    from fsdpdoctor import _scan
+
+    event = b'{"ph": "X", "cat": "python_function", "name": "n", "ts": 1, "x": "%s"}'
+    chunk = b",".join([event % (b"y" * 1000)] * 40_000)
+    scanner = _scan.Scanner({"kernel": 1})
+    counted = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal counted
+        while not done.is_set():
+            counted += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = counted
+    scanner.scan(chunk)
+    after = counted
+    done.set()
+    thread.join()
+
+    assert after > before
+
+
+def test_a_scanner_is_for_one_thread() -> None:
+    """Wrong use raises; it never crashes."""
+    from fsdpdoctor import _scan
+
+    scanner = _scan.Scanner({"kernel": 1})
+    with pytest.raises(TypeError, match="a chunk is bytes"):
+        scanner.scan("text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="initialised before"):
+        scanner.__init__({"kernel": 1})  # type: ignore[misc]
+    assert scanner.scan(b"") is None
+    assert scanner.scan(b'{"ph": "X"}') == (1, [], (b"",) * _scan.COLUMNS)
