@@ -147,10 +147,12 @@ def _fitted(
 def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
     """How long the collectives of each kind took."""
     figure = go.Figure()
+    longest = max(int(rows.duration_ns.max()) for _, rows, _ in kinds) / MS
+    edges = np.linspace(0, longest or 1, 81)
     for kind, rows, _ in kinds:
         name = kind.name.lower()
         # Binned here: a browser is not sent every collective of the run.
-        counts, edges = np.histogram(rows.duration_ns / MS, bins=60)
+        counts, _ = np.histogram(rows.duration_ns / MS, bins=edges)
         figure.add_bar(
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,

@@ -103,12 +103,12 @@ def data_table(
     name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]
 ) -> Component:
     """A table that sorts by a click on a head; its first column is the name."""
+    first = rows[0] if rows else [Cell(words="") for _ in heads]
+    named = zip(heads, first, strict=True)
     return html.Div(
         html.Table(
             [
-                html.Thead(
-                    html.Tr([with_data(html.Th(head), sort="1") for head in heads])
-                ),
+                html.Thead(html.Tr([_head(head, below) for head, below in named])),
                 html.Tbody([html.Tr([_cell(c) for c in row]) for row in rows]),
             ],
             id=name,
@@ -116,6 +116,11 @@ def data_table(
         ),
         className="scroll",
     )
+
+
+def _head(name: str, below: Cell) -> Component:
+    kind = "words" if below.kind == "words" else ""
+    return with_data(html.Th(name, className=kind), sort="1")
 
 
 def _cell(cell: Cell) -> Component:
@@ -137,7 +142,7 @@ def _sortable(cell: Cell) -> str:
 def number_cells(
     values: Sequence[float | None], words: Sequence[str], kind: str = ""
 ) -> list[Cell]:
-    """A column of numbers whose bars are measured against its largest."""
+    """A column of numbers whose bars are measured against its largest one."""
     largest = max((value for value in values if value is not None), default=0) or 1
     return [
         Cell(

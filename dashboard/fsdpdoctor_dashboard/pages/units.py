@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dash import html
@@ -30,17 +31,18 @@ class Column(NamedTuple):
     value: Callable[[UnitRow], int | None]
     words: Callable[[float | None], str]
     kind: str = ""
+    bars: bool = False
 
 
 COLUMNS = (
-    Column("exposed fwd", lambda u: u.exposed_ns.forward, ns_words, "exposed"),
-    Column("exposed bwd", lambda u: u.exposed_ns.backward, ns_words, "exposed"),
+    Column("exposed fwd", lambda u: u.exposed_ns.forward, ns_words, "exposed", True),
+    Column("exposed bwd", lambda u: u.exposed_ns.backward, ns_words, "exposed", True),
     Column("in all-gather", lambda u: u.exposed_ns_by_kind.all_gather, ns_words),
     Column(
         "in reduce-scatter", lambda u: u.exposed_ns_by_kind.reduce_scatter, ns_words
     ),
-    Column("forward", lambda u: u.forward_ns, ns_words),
-    Column("backward", lambda u: u.backward_ns, ns_words),
+    Column("forward", lambda u: u.forward_ns, ns_words, "", True),
+    Column("backward", lambda u: u.backward_ns, ns_words, "", True),
     Column("gathered", lambda u: u.all_gather_bytes, byte_words),
     Column("reduced", lambda u: u.reduce_scatter_bytes, byte_words),
     Column("peak", lambda u: u.peak_bytes, byte_words),
@@ -61,8 +63,8 @@ def page(context: Context) -> Component:
         [
             html.H1("Units"),
             html.P(
-                "Times are per step. A count is per micro-batch, with the expected "
-                "one behind it where they differ.",
+                "Times are per step, counts per micro-batch with the expected one "
+                "behind where they differ. A dash: not measured.",
                 className="faint",
             ),
             *parts,
@@ -89,10 +91,9 @@ def _table(name: str, run: OpenRun) -> list[Component]:
 
 def _column(column: Column, units: Sequence[UnitRow]) -> list[Cell]:
     values = [column.value(unit) for unit in units]
-    if all(value is None for value in values):
-        return [Cell(words="-") for _ in values]
-    words = [column.words(value) for value in values]
-    return number_cells(values, words, column.kind)
+    words = ["-" if value is None else column.words(value) for value in values]
+    cells = number_cells(values, words, column.kind)
+    return cells if column.bars else [replace(cell, bar=None) for cell in cells]
 
 
 def _count(unit: UnitRow, phase: str) -> Cell:

@@ -235,8 +235,8 @@
     }
   }
 
-  // Columns as they travel in a page: differences of one column after the other,
-  // byte plane after byte plane, deflated, in base 64. See export.py.
+  // Columns as they travel in a page: byte plane after byte plane, deflated, in base 64.
+  // See _packed in export.py.
   async function unpackColumns(text, layout) {
     const raw = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -249,18 +249,17 @@
       }
       return values;
     };
-    const summed = (values) => {
-      for (let i = 1; i < values.length; i++) values[i] += values[i - 1];
-      return values;
-    };
     return layout.map((part) => {
-      const start = summed(column(part.count, part.widths[0]));
+      const start = column(part.count, part.widths[0]); // gaps, until summed below
       const length = column(part.count, part.widths[1]);
-      const unit = column(part.count, part.widths[2]).map((v) => v - 1);
-      const span = part.steps ? Float64Array.from(part.steps) : start.map((_, i) => i);
-      const starts = part.starts
-        ? summed(column(part.starts, part.widths[3]))
-        : start;
+      const unit = Int32Array.from(column(part.count, part.widths[2]), (value) => value - 1);
+      for (let i = 1; i < part.count; i++) start[i] += start[i - 1] + length[i - 1];
+      const span = part.steps ? Float64Array.from(part.steps) : Float64Array.from(start.keys());
+      let starts = start;
+      if (part.starts) {
+        starts = column(part.starts, part.widths[3]);
+        for (let i = 1; i < part.starts; i++) starts[i] += starts[i - 1];
+      }
       return { rank: part.rank, series: part.series, start, length, unit, span, starts };
     });
   }

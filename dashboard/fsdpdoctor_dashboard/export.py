@@ -1,0 +1,235 @@
+"""The timeline inside one HTML file: the same component, its data in the page.
+
+Needs neither Dash nor a server, and the page loads nothing: it opens from disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor_dashboard import TIMELINE_FILES
+from fsdpdoctor_dashboard.marks import SERIES, Row
+from fsdpdoctor_dashboard.queries import MEMORY_CURVES, minimap
+from fsdpdoctor_dashboard.store import Series, Store
+from fsdpdoctor_dashboard.tiles import whole_level
+
+FILES = Path(__file__).parent / "timeline"
+
+MARK_LIMIT = 300_000
+"""Marks that are embedded unless all are asked for: about 1 MB of a page."""
+SAMPLE_LIMIT = 4_000
+"""Memory samples of a rank: twice as many as a wide screen has pixels."""
+
+START = """(async () => {
+  "use strict";
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const page = read("fd-data");
+  const host = document.getElementById("fd-timeline");
+  const columns = await fsdpSources.unpackColumns(page.columns, page.layout);
+  const source = new fsdpSources.LocalSource(page.meta, columns, page.memory);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const theme = () => (dark.matches ? "dark" : "light");
+  const timeline = new FsdpTimeline(host, { sources: [source], theme: theme() });
+  dark.addEventListener("change", () => timeline.setTheme(theme()));
+  window.fsdpTimeline = timeline;
+})();"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """What a page needs to hold a timeline."""
+
+    style: str
+    body: str
+    policy: str  # a content security policy that allows this and nothing else
+
+
+def embedded_timeline(
+    store: Store, meta: dict[str, Any], *, limit: int | None = MARK_LIMIT
+) -> Embedded:
+    """The timeline of a run, or of as many of its steps as `limit` marks hold.
+
+    `meta` is what the server's `api/meta` says of the run.
+    """
+    shown = store if limit is None else shortened(store, limit)
+    scripts = [
+        *((FILES / name).read_text(encoding="utf-8") for name in TIMELINE_FILES),
+        START,
+    ]
+    data = _data(shown, meta, whole=shown is store)
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    body = [
+        '<div id="fd-timeline"></div>',
+        f'<script type="application/json" id="fd-data">{data}</script>',
+        *(f"<script>{script}</script>" for script in scripts),
+    ]
+    return Embedded(
+        style=(FILES / "timeline.css").read_text(encoding="utf-8")
+        + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
+        body="\n".join(body),
+        policy=(
+            f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
+            "img-src data: blob:"
+        ),
+    )
+
+
+def _sha256(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
+
+
+def shortened(store: Store, limit: int) -> Store:
+    """The run's first steps, as many as have at most `limit` marks; at least one."""
+    every = [s for rank in store.ranks for s in store.series(rank)]
+    if sum(len(s.start) for s in every) <= limit or not store.ranks:
+        return store
+    ruler = next((s for s in every if SERIES[s.series].row == Row.STEP), None)
+    if ruler is None:
+        return store
+    ends = ruler.start + ruler.length
+    counts = [
+        sum(s.between(0, int(end)).stop - s.between(0, int(end)).start for s in every)
+        for end in ends
+    ]
+    kept = max(1, int(np.searchsorted(counts, limit, "right")))
+    return _until(store, every, int(ends[min(kept, len(ends)) - 1]))
+
+
+def _until(store: Store, every: Iterable[Series], end: int) -> Store:
+    series = []
+    for s in every:
+        here = s.between(0, end)
+        if here.stop <= here.start:
+            continue
+        length = s.length[here].astype(np.int64)
+        length = np.minimum(length, end - s.start[here])
+        series.append(
+            Series(
+                rank=s.rank,
+                series=s.series,
+                start=s.start[here],
+                length=length,
+                total=s.total[here],
+                span=s.span[here],
+                unit=s.unit[here],
+                starts=s.starts[: int(np.searchsorted(s.starts, end))],
+            )
+        )
+    tables = {"spans": store.spans, "exposed": store.exposed, "memory": store.memory}
+    return Store(
+        fingerprint=store.fingerprint,
+        origin_ns=store.origin_ns,
+        series=series,
+        tables=tables,
+    )
+
+
+def _data(store: Store, meta: dict[str, Any], *, whole: bool) -> str:
+    layout, planes = [], []
+    for rank in store.ranks:
+        for series in store.series(rank):
+            part, content = _packed(series)
+            layout.append(part)
+            planes.append(content)
+    packed = zlib.compress(b"".join(planes), 9)
+    page = {
+        "meta": {
+            **meta,
+            "live": False,
+            "end": store.end,
+            "level": whole_level(store),
+            "minimap": minimap(store),
+            "partial": not whole,
+        },
+        "layout": layout,
+        "columns": base64.b64encode(packed).decode(),
+        "memory": {rank: _curve(store, rank) for rank in store.ranks},
+    }
+    # `<` could end the script element, whatever a unit is called.
+    return json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _packed(series: Series) -> tuple[dict[str, Any], bytes]:
+    """One series as byte planes: gaps, lengths, units, and starts where they differ.
+
+    Marks are disjoint, so the gap to the one before says where a mark begins.
+    """
+    length = series.length.astype(np.int64)
+    ends = series.start + length
+    gaps = np.diff(series.start, prepend=0)
+    gaps[1:] = series.start[1:] - ends[:-1]
+    columns = [gaps, length, series.unit.astype(np.int64) + 1]
+    same = np.array_equal(series.starts, series.start)
+    if not same:
+        columns.append(np.diff(series.starts, prepend=0))
+    widths = [_width(column) for column in columns]
+    part: dict[str, Any] = {
+        "rank": series.rank,
+        "series": series.series,
+        "count": len(series.start),
+        "widths": widths,
+    }
+    if not same:
+        part["starts"] = len(series.starts)
+    if SERIES[series.series].row == Row.STEP:
+        part["steps"] = series.span.tolist()
+    planes = [
+        _planes(column, width) for column, width in zip(columns, widths, strict=True)
+    ]
+    return part, b"".join(planes)
+
+
+def _width(column: Int64s) -> int:
+    """Bytes that the largest value needs."""
+    most = int(column.max()) if len(column) else 0
+    return (most.bit_length() + 7) // 8
+
+
+def _planes(column: Int64s, width: int) -> bytes:
+    """All lowest bytes first, then all next ones: like bytes pack well together."""
+    table: npt.NDArray[np.uint8] = column.astype("<i8").view(np.uint8).reshape(-1, 8)
+    return table[:, :width].T.tobytes()
+
+
+def _curve(store: Store, rank: int) -> dict[str, Any] | None:
+    table = store.memory.get(rank)
+    if table is None or not len(table):
+        return None
+    for name in MEMORY_CURVES:
+        values = table.column(name)
+        known = values >= 0
+        if not known.any():
+            continue
+        times = table.column("time_ns")[known] - store.origin_ns
+        inside = times <= store.end
+        at = _kept(values[known][inside])
+        return {
+            "curve": name,
+            "time": times[inside][at].tolist(),
+            "value": values[known][inside][at].tolist(),
+        }
+    return None
+
+
+def _kept(values: Int64s) -> Int64s:
+    """Which samples stay: of each run of them the lowest and the highest."""
+    if len(values) <= SAMPLE_LIMIT:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), SAMPLE_LIMIT // 2 + 1).astype(np.int64)
+    kept = {0, len(values) - 1}
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        part = values[low:high]
+        kept |= {low + int(part.argmin()), low + int(part.argmax())}
+    return np.array(sorted(kept), dtype=np.int64)
