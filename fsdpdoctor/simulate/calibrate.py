@@ -57,7 +57,13 @@ from fsdpdoctor.simulate.partition import (
     host_partition,
     shape_of,
 )
-from fsdpdoctor.timeline import Collectives, Timeline, of_kinds, timeline_of
+from fsdpdoctor.timeline import (
+    COLLECTIVE_KINDS,
+    Collectives,
+    Timeline,
+    of_kinds,
+    timeline_of,
+)
 
 NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
 """What a source must show to be replayed."""
@@ -74,6 +80,7 @@ class Calibration:
     measured_ns: int  # median step
     spread: float  # median |step - median| / median
     fits: Mapping[str, Fit]  # by kind of collective
+    exposed_ns: Mapping[str, int]  # measured, by kind: the median step's
 
 
 def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibration:
@@ -168,6 +175,17 @@ class _Calibrator:
             measured_ns=median,
             spread=float(np.median(np.abs(step_ns - median)) / max(median, 1)),
             fits=fits,
+            exposed_ns={
+                kind.name.lower(): int(
+                    np.median(
+                        [
+                            x.stalls.duration_ns[x.stalls.kind == kind].sum()
+                            for x in self.lines
+                        ]
+                    )
+                )
+                for kind in COLLECTIVE_KINDS
+            },
         )
 
     # -- the model

@@ -14,6 +14,8 @@ The rules are those of torch 2.13, `_fully_shard/_fsdp_param_group.py` and
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -231,7 +233,8 @@ class _Fsdp2:
         self.post_reduce = [NO_SLOT] * n  # _post_reduce_event of each
         self.all_reduce_held = [0] * n  # _all_reduce_state, _partial_reduce_output
         self.node_of = _nodes(step.root, n)
-        self.grad_weights = _grad_weights(step)
+        self.owners = _owners(step)
+        self.grad_weights = _grad_weights(step, self.owners)
         # what FSDPCommContext shares among the units
         self.order: list[int] = []  # post_forward_order
         self.scatters: list[tuple[int, int]] = []  # reduce_scatter_states: id, unit
@@ -329,7 +332,7 @@ class _Fsdp2:
             if isinstance(item, Node):
                 self.forward(item, flags)
             else:
-                self.compute_forward(item, node, flags)
+                self.compute_forward(item, flags)
         last = len(self.ops) - 1
         for u in node.units:
             self.passes.append(Pass(u, phase, self.micro_batch, first, last, flags))
@@ -357,35 +360,40 @@ class _Fsdp2:
                 if isinstance(item, Node):
                     self.forward(item, F_RECOMPUTE)
                 else:
-                    self.compute_forward(item, node, F_RECOMPUTE)
+                    self.compute_forward(item, F_RECOMPUTE)
         for item in reversed(node.items):
             if isinstance(item, Node):
                 self.backward(item)
             else:
-                self.compute_backward(item, node)
+                self.compute_backward(item)
         last, mb = len(self.ops) - 1, self.micro_batch
         for u in reversed(node.units):
             self.passes.append(Pass(u, P_BACKWARD, mb, first, last, 0))
+            self.grow_grads(u, self.grad_bytes[u])
             if not units[u].post_backward_at_end:
                 self.post_backward(u)
 
-    def compute_forward(self, segment: int, node: Node, flags: int) -> None:
+    def compute_forward(self, segment: int, flags: int) -> None:
         at = self.segments_at + segment * SEGMENT_NS
         s = self.step.segments[segment]
         self.with_others(s.other_forward_bytes)
         what = RECOMPUTE if flags & F_RECOMPUTE else FWD
         phase = P_BACKWARD if self.in_backward else P_FORWARD
-        unit = node.units[0] if node.units else UNKNOWN
+        owners = self.owners[segment]
+        unit = owners[0] if owners else UNKNOWN
         self.ops.append((COMPUTE, at + what, at + HOST_FWD))
         self.meta.append((unit, phase, self.micro_batch, UNKNOWN, flags, segment))
         if s.sync:
             self.emit((SYNC,), unit, phase)
 
-    def compute_backward(self, segment: int, node: Node) -> None:
+    def compute_backward(self, segment: int) -> None:
         at = self.segments_at + segment * SEGMENT_NS
-        unit = self.grow_grads(segment, node)
+        owners, weight = self.owners[segment], self.grad_weights[segment]
+        for u in owners:
+            self.grow_grads(u, math.ceil(self.grad_bytes[u] * weight))
         self.with_others(self.step.segments[segment].other_backward_bytes)
         self.ops.append((COMPUTE, at + BWD, at + HOST_BWD))
+        unit = owners[0] if owners else UNKNOWN
         self.meta.append((unit, P_BACKWARD, self.micro_batch, UNKNOWN, 0, segment))
 
     def with_others(self, other: int) -> None:
@@ -393,15 +401,11 @@ class _Fsdp2:
         if self.live + other > self.peak:
             self.peak = self.live + other
 
-    def grow_grads(self, segment: int, node: Node) -> int:
-        """Autograd makes the segment's part of its units' gradients."""
-        weight = self.grad_weights[segment]
-        for u in node.units:
-            whole = self.grad_bytes[u]
-            made = min(math.ceil(whole * weight), whole - self.grads[u])
-            self.grads[u] += made
-            self.hold(GRADS, u, made)
-        return node.units[0] if node.units else UNKNOWN
+    def grow_grads(self, u: int, more: int) -> None:
+        """Autograd makes some of a unit's gradients; they stay until reduced."""
+        made = min(more, self.grad_bytes[u] - self.grads[u])
+        self.grads[u] += made
+        self.hold(GRADS, u, made)
 
     # -- FSDPParamGroup
 
@@ -666,12 +670,28 @@ def _nodes(root: Node, count: int) -> list[Node]:
     return nodes
 
 
-def _grad_weights(step: Step) -> list[float]:
+def _owners(step: Step) -> list[tuple[int, ...]]:
+    """The units that each segment computes with: of the nearest node that has any."""
+    owners: list[tuple[int, ...]] = [()] * len(step.segments)
+
+    def visit(node: Node, above: tuple[int, ...]) -> None:
+        units = node.units or above
+        for item in node.items:
+            if isinstance(item, Node):
+                visit(item, units)
+            else:
+                owners[item] = units
+
+    visit(step.root, ())
+    return owners
+
+
+def _grad_weights(step: Step, owners: Sequence[tuple[int, ...]]) -> list[float]:
     """Each segment's share of its units' gradients."""
-    weights = [1.0] * len(step.segments)
-    for node in step.root.walk():
-        own = [item for item in node.items if not isinstance(item, Node)]
-        total = sum(step.segments[s].grad_weight for s in own) or 1
-        for s in own:
-            weights[s] = step.segments[s].grad_weight / total
-    return weights
+    totals: dict[tuple[int, ...], int] = defaultdict(int)
+    for segment, units in zip(step.segments, owners, strict=True):
+        totals[units] += segment.grad_weight
+    return [
+        segment.grad_weight / (totals[units] or 1)
+        for segment, units in zip(step.segments, owners, strict=True)
+    ]

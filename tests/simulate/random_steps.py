@@ -16,7 +16,14 @@ from fsdpdoctor.simulate.model import (
     Wire,
     Wires,
 )
-from tests.simulate.steps import checkpointed, nested, prefetching, step, wire, with_units
+from tests.simulate.steps import (
+    checkpointed,
+    nested,
+    prefetching,
+    step,
+    wire,
+    with_units,
+)
 
 US = 1_000
 
