@@ -27,6 +27,7 @@ otherwise:
         post_backward_final_callback_queued
     FSDPCommContext: reduce_scatter_state (2.6), reduce_scatter_states (2.13),
         _last_post_reduce_events (2.13)
+    _fully_shard: FSDPModule, _get_modules_and_states
     AllGatherResult: all_gather_output, all_gather_event, all_gather_work
     FSDPParam: sharded_param, _unsharded_param, all_gather_outputs,
         orig_dtype, param_dtype, _param_fqn, _orig_size,

@@ -179,6 +179,7 @@ class UnitHooks:
         if not entering or error is not None:
             return
         self._units.began(unit, phase)
+        unit.checkpointed |= phase == Phase.BACKWARD
         rec.beat(Kind.FORWARD, phase, unit.index)
         unit.forward = rec.mark()
         unit.forward_flags = flags

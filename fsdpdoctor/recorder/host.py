@@ -56,11 +56,19 @@ class OptimizerEnds(Protocol):
         ...
 
 
-class OptimizerWatch(Protocol):
-    """Who describes optimizers."""
+class ModelWatch(Protocol):
+    """Who describes the model and its optimizers."""
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """One is about to step."""
+        ...
+
+    def saw_checkpoint(self, kind: str, function: Any) -> None:
+        """Activations of a function are checkpointed."""
+        ...
+
+    def saw_ignored(self, params: Any) -> None:
+        """`fully_shard` was told to leave these parameters alone."""
         ...
 
 
@@ -68,12 +76,13 @@ class HostHooks:
     """Everything that is seen without FSDP2."""
 
     def __init__(
-        self, recording: Recording, steps: OptimizerEnds, model: OptimizerWatch
+        self, recording: Recording, steps: OptimizerEnds, model: ModelWatch
     ) -> None:
         self._rec = recording
         self._steps = steps
         self._model = model
         self._patches = Patches()
+        self._always = Patches()
         self._handles: list[Any] = []
         self._optimizer_began: tuple[int, int] | None = None
         self._gc_began = 0
@@ -88,6 +97,7 @@ class HostHooks:
     def detach(self) -> None:
         """See nothing any more."""
         self.turn(False)
+        self._always.undo()
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -103,6 +113,7 @@ class HostHooks:
         self._see_input()
         self._see_clipping()
         self._see_checkpoints()
+        self._see_recomputation()
         if self._rec.clock.of_device:
             self._see_synchronisation()
 
@@ -113,6 +124,19 @@ class HostHooks:
             perf_counter_ns(),
             sys.getallocatedblocks(),
         )
+
+    def ignored_params(self, names: fsdp2.Names) -> None:
+        """See which parameters `fully_shard` is told to leave alone."""
+        name = "_get_modules_and_states"
+        find = getattr(names.fully_shard_module, name, None)
+        if find is None:
+            return
+
+        def begins(module: Any, device: Any, ignored: Any = None, *args: Any) -> None:
+            self._model.saw_ignored(ignored)
+
+        bracketed = bracket(find, self._rec.guard, begins, _nothing)
+        self._always.put(names.fully_shard_module, name, bracketed)
 
     def manual_unshard(self, names: fsdp2.Names, units: Units) -> dict[str, Any]:
         """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
@@ -220,6 +244,28 @@ class HostHooks:
 
             self._see(checkpoint, name, add)
 
+    def _see_recomputation(self) -> None:
+        from torch.utils import checkpoint
+
+        seen, guard = self._model.saw_checkpoint, self._rec.guard
+        name = "_checkpoint_without_reentrant_generator"  # torch 2.1 and newer
+        generator = getattr(checkpoint, name, None)
+        if generator is not None:
+
+            def begins(function: Any, *args: Any, **kwargs: Any) -> None:
+                seen("non_reentrant", function)
+
+            self._patches.put(
+                checkpoint, name, bracket(generator, guard, begins, _nothing)
+            )
+
+        def runs(context: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+            seen("reentrant", function)
+
+        owner = checkpoint.CheckpointFunction
+        forward = bracket(owner.forward, guard, runs, _nothing)
+        self._patches.put(owner, "forward", staticmethod(forward))
+
     def _see_synchronisation(self) -> None:
         for name in _SYNCING_METHODS:
             method = getattr(torch.Tensor, name)
@@ -244,6 +290,10 @@ class HostHooks:
             return result
 
         return syncing
+
+
+def _nothing(token: Any, error: BaseException | None) -> None:
+    """Nothing is left to say at the end of the call."""
 
 
 def user_line() -> str:

@@ -41,7 +41,7 @@ class ModelWatch:
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
         self._optimizers: dict[int, OptimizerSpec] = {}
-        self._ignored: set[int] = set()
+        self._ignored: dict[int, weakref.ref[Any]] = {}
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
         self.checkpoint: str | None = None
@@ -67,16 +67,22 @@ class ModelWatch:
         if self._wrapper == "none":
             self._wrapper = wrapper
 
-    def saw_checkpoint(self, kind: str) -> None:
-        """Activations are checkpointed, now, inside a unit's forward perhaps."""
+    def saw_checkpoint(self, kind: str, function: Any) -> None:
+        """A function is checkpointed now, perhaps inside a unit's forward."""
         self.checkpoint = kind
         unit = self._units.inside_forward()
-        if unit is not None and not fsdp2.in_backward():
-            unit.checkpointed = True
+        if unit is None or fsdp2.in_backward():
+            return
+        module = getattr(function, "__self__", getattr(function, "func", function))
+        if isinstance(module, nn.Module) and _holds_unit(module):
+            return  # the units inside say themselves that they are recomputed
+        unit.checkpointed = True
 
     def saw_ignored(self, params: Any) -> None:
         """Parameters that `fully_shard` was told to leave alone."""
-        self._ignored.update(id(param) for param in params or ())
+        for param in params or ():
+            # A parameter's id alone could come back with another one.
+            self._ignored[id(param)] = weakref.ref(param)
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
@@ -129,7 +135,7 @@ class ModelWatch:
             unmanaged_numel=sum(p.numel() for _, p in left),
             unmanaged_bytes=sum(p.numel() * p.element_size() for _, p in left),
             unmanaged_trainable=sum(p.requires_grad for _, p in left),
-            ignored_params=sum(id(p) in self._ignored for _, p in left),
+            ignored_params=sum(self._is_ignored(p) for _, p in left),
             blocks=tuple(block for m in models for block in blocks_of(m)),
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
@@ -138,6 +144,10 @@ class ModelWatch:
             forward_order=tuple(self._units.order),
         )
         return self._spec
+
+    def _is_ignored(self, param: Any) -> bool:
+        ref = self._ignored.get(id(param))
+        return ref is not None and ref() is param
 
     def _saw_outer(self, module: nn.Module) -> None:
         known = [m for ref in self._outer if (m := ref()) is not None]

@@ -171,6 +171,7 @@ class Session:
             )
             return
         names, rec, units = self._names, self._rec, self._units
+        self._host.ignored_params(names)
         states = StateHooks(rec, units, self._steps).wrappers(names)
         collectives = CollectiveHooks(rec, units, self._groups, names)
         light = LightHooks(rec, units, self._groups, names)

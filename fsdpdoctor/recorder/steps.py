@@ -114,8 +114,11 @@ class Steps:
         """The first step starts."""
         self._recorded = self._sampling.records(0)
         if self._recorded:
-            self._turn_on()
+            self._sink.turn(True)
+            self._rec.drop(self._rec.rows())  # of putting the hooks in place
+        self._rec.clock.rebase()
         self._start = self._now()
+        self._units.resume(self._start.mark)
 
     # What FSDP2, or another root, says
 
@@ -236,6 +239,9 @@ class Steps:
 
     def _set_boundary(self) -> None:
         rec = self._rec
+        starts = not rec.on and self._sampling.records(rec.step + 1)
+        if rec.on or starts:
+            rec.clock.rebase()
         now = self._now()
         self._boundary = now
         self._cost_ns += rec.guard.take_cost()
@@ -244,13 +250,14 @@ class Steps:
             self._sink.boundary()
         self._cut = rec.rows()
         self._units.first = True
-        if not rec.on and self._sampling.records(rec.step + 1):
+        if starts:
             self._turn_on()
 
     def _turn_on(self) -> None:
+        boundary = self._boundary
+        assert boundary is not None
         self._sink.turn(True)
-        self._rec.clock.rebase()
-        self._units.resume(self._rec.mark())
+        self._units.resume(boundary.mark)
         self._units.first = True
 
     def _end_step(self) -> None:
@@ -263,10 +270,8 @@ class Steps:
         self._tokens = self._samples = UNKNOWN
         rec = self._rec
         rec.step += 1
-        self._recorded = self._sampling.records(rec.step)
-        if self._recorded and not rec.on:
-            self._turn_on()
-        elif rec.on and not self._recorded:
+        self._recorded = rec.on and self._sampling.records(rec.step)
+        if rec.on and not self._recorded:
             rec.drop(rec.rows())
             self._sink.turn(False)
 

@@ -71,23 +71,23 @@ class Tree:
         self._groups = groups
         self._state_of: dict[int, Any] = {}  # by unit
         self._tree_of: dict[int, int] = {}
-        self._outer_fqn: dict[int, str] = {}
+        self._outer: dict[int, tuple[int, str]] = {}  # the model, and where in it
+        self._trees_in: dict[int, int] = {}  # by model
         self._last: dict[int, UnitSpec] = {}
         self._trees = 0
 
     def add(self, root_state: Any, outer: torch.nn.Module | None) -> None:
         """A tree that FSDP2 has initialised, and the model that it is a part of."""
-        prefix = ""
-        if outer is not None:
-            root = root_state._modules[0]
-            prefix = next((n for n, m in outer.named_modules() if m is root), "")
+        root = root_state._modules[0]
+        named = () if outer is None else outer.named_modules()
+        prefix = next((n for n, m in named if m is root), "")
+        self._trees_in[id(outer)] = self._trees_in.get(id(outer), 0) + 1
         for state in fsdp2.all_states(root_state):
             for group in fsdp2.groups_of(state):
                 index = self._units.of(group).index
                 self._state_of[index] = state
                 self._tree_of[index] = self._trees
-                fqn = group._module_fqn or ""
-                self._outer_fqn[index] = _joined(prefix, fqn)
+                self._outer[index] = (id(outer), prefix)
         self._trees += 1
 
     def signature(self) -> object:
@@ -184,7 +184,12 @@ class Tree:
         )
 
     def _fqn(self, unit: Unit, group: Any) -> str:
-        fqn = self._outer_fqn.get(unit.index, group._module_fqn or "") or ROOT
+        """As in FSDP2's labels; where a model has several trees, as in the model."""
+        fqn = group._module_fqn or ""
+        outer, prefix = self._outer.get(unit.index, (0, ""))
+        if self._trees_in.get(outer, 0) > 1:
+            fqn = _joined(prefix, fqn)
+        fqn = fqn or ROOT
         if getattr(group, "_num_param_groups", 1) > 1:
             size = getattr(group.mesh_info, "shard_mesh_size", 1)
             return f"{fqn} [pg={size}]"

@@ -48,5 +48,3 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def four(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Scenarios on four ranks."""
     return _record(tmp_path_factory, 4, "four")
-
-

@@ -7,6 +7,7 @@ folder of its own. Every function trains and returns nothing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     MixedPrecisionPolicy,
@@ -86,13 +87,12 @@ def batch() -> torch.Tensor:
     return torch.arange(12).reshape(3, 4) % VOCABULARY
 
 
-def loss_of(model: Any) -> torch.Tensor:
+def loss_of(model: Any) -> Any:
     """Forward, and a loss."""
     tokens = batch()
-    loss: torch.Tensor = nn.functional.cross_entropy(
+    return nn.functional.cross_entropy(
         model(tokens).flatten(0, 1).float(), tokens.flatten()
     )
-    return loss
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
@@ -128,7 +128,7 @@ def reshard_false() -> None:
 def root_only() -> None:
     """One unit for everything."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     fully_shard(model)
     train(model)
 
@@ -136,7 +136,7 @@ def root_only() -> None:
 def every_linear() -> None:
     """Each linear layer is a unit, and so are the blocks' root and the root."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     for layer in model.layers:
         fully_shard(layer.a)
         fully_shard(layer.b)
@@ -180,7 +180,7 @@ def accumulate_keep_all() -> None:
 def grouped() -> None:
     """The embedding alone; head and last block in one unit."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     fully_shard(model.emb)
     for layer in list(model.layers)[:-1]:
         fully_shard(layer)
@@ -198,23 +198,24 @@ def several_groups() -> None:
     from torch.distributed.tensor import Shard
 
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     world = dist.get_world_size()
     both = list(range(world))
-    from torch.distributed.device_mesh import DeviceMesh
-
     groups = [dist.new_group(both), dist.new_group(both)]
     one, two = (
         FSDPMeshInfo(DeviceMesh.from_group(g, "cpu"), shard_mesh_dim=0) for g in groups
     )
+
+    def place(second: set[int], param: nn.Parameter) -> ShardPlacementResult:
+        mesh_info = two if id(param) in second else one
+        return ShardPlacementResult(placement=Shard(0), mesh_info=mesh_info)
+
     for layer in model.layers:
-        second = set(layer.b.parameters())
+        second = {id(param) for param in layer.b.parameters()}
         fully_shard(
             layer,
             mesh=one.mesh,
-            shard_placement_fn=lambda p, second=second: ShardPlacementResult(
-                placement=Shard(0), mesh_info=two if p in second else one
-            ),
+            shard_placement_fn=functools.partial(place, second),
         )
     fully_shard(model, mesh=one.mesh)
     train(model)
@@ -223,7 +224,7 @@ def several_groups() -> None:
 def several_roots() -> None:
     """Only the blocks are sharded: each is the root of its own tree."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     for layer in model.layers:
         fully_shard(layer)
     train(model)
@@ -232,7 +233,7 @@ def several_roots() -> None:
 def tied() -> None:
     """Embedding and head share their weight, in the root."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     model.out = nn.Linear(WIDTH, VOCABULARY, bias=False)
     model.out.weight = model.emb.weight
     train(sharded(model))
@@ -241,7 +242,7 @@ def tied() -> None:
 def frozen() -> None:
     """All frozen but the last block."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     for name, param in model.named_parameters():
         param.requires_grad = name.startswith("layers.3.")
     train(sharded(model))
@@ -259,8 +260,15 @@ def checkpoint_reentrant() -> None:
 
 def nested_in_checkpoint() -> None:
     """Recomputed blocks that hold a unit of their own."""
-    torch.manual_seed(0)
-    model = Model(reentrant=False)
+    _nested(Model(reentrant=False))
+
+
+def nested_in_reentrant() -> None:
+    """The same, recomputed the old way: the inner unit's forward comes first."""
+    _nested(Model(reentrant=True))
+
+
+def _nested(model: Any) -> None:
     for layer in model.layers:
         fully_shard(layer.b)
         fully_shard(layer)
@@ -411,7 +419,7 @@ def optimizer_in_backward() -> None:
 def stale_optimizer() -> None:
     """The optimizer was made before `fully_shard`, of parameters that are gone."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sharded(model)
     for _ in range(2):
@@ -422,14 +430,13 @@ def stale_optimizer() -> None:
 def unmanaged() -> None:
     """The embedding is in no unit, the head is ignored on purpose."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     for layer in model.layers:
         fully_shard(layer)
-    inner = nn.Sequential(*model.layers)
-    ignored = set(model.out.parameters())
-    whole = nn.Sequential(model.emb, fully_shard(inner), model.out)
-    fully_shard(whole[2], ignored_params=ignored)
-    train(whole)
+    inner: Any = nn.Sequential(*model.layers)
+    fully_shard(inner)
+    fully_shard(model.out, ignored_params=set(model.out.parameters()))
+    train(nn.Sequential(model.emb, inner, model.out))
 
 
 def sub_mesh() -> None:
@@ -463,7 +470,7 @@ def one_replica() -> None:
 def reshard_int() -> None:
     """Resharded to pairs after forward; the root stays."""
     torch.manual_seed(0)
-    model = Model()
+    model: Any = Model()
     for layer in model.layers:
         fully_shard(layer, reshard_after_forward=2)
     fully_shard(model)
@@ -503,11 +510,14 @@ def host_events() -> None:
     import gc
     import tempfile
 
-    import torch.distributed.checkpoint as dcp
+    import torch.distributed.checkpoint
+
+    dcp: Any = torch.distributed.checkpoint
 
     model = sharded()
     optimizer = optimizer_of(model)
-    loader = torch.utils.data.DataLoader([batch()] * 3, batch_size=None)
+    batches: Any = [batch()] * 3
+    loader: Any = torch.utils.data.DataLoader(batches, batch_size=None)
     with tempfile.TemporaryDirectory() as folder:
         for tokens in loader:
             model(tokens).sum().backward()
@@ -555,6 +565,7 @@ TWO_RANKS: tuple[Callable[[], None], ...] = (
     checkpoint_non_reentrant,
     checkpoint_reentrant,
     nested_in_checkpoint,
+    nested_in_reentrant,
     forward_method,
     manual_unshard,
     asynchronous_prefetch,
