@@ -159,7 +159,9 @@ def draw(picture: str, drawing: Drawing | None = None, **changes: Any) -> RankDa
     length = max(len(text) for _, text in lanes)
     spans = _spans(lanes, around.scale_ns)
     count = 1 + max((int(u) for u in spans.unit if u != UNKNOWN), default=0)
-    units = around.units or tuple(unit(f"layers.{at}") for at in range(count))
+    units = around.units
+    if units is None:
+        units = tuple(unit(f"layers.{at}") for at in range(count))
     width = length * around.scale_ns
     header = RankHeader(
         rank=around.rank,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
+from fsdpdoctor.detectors.allocator_pressure import allocator_pressure
 from fsdpdoctor.detectors.base import Detector, judge
+from fsdpdoctor.detectors.checkpoint_stall import checkpoint_stall
 from fsdpdoctor.detectors.comm_dtype import comm_dtype
 from fsdpdoctor.detectors.comm_serialization import comm_serialization
+from fsdpdoctor.detectors.compile_interplay import compile_interplay
+from fsdpdoctor.detectors.cpu_offload import cpu_offload
 from fsdpdoctor.detectors.duplicate_all_gather import duplicate_all_gather
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
 from fsdpdoctor.detectors.exposed_reduce_scatter import exposed_reduce_scatter
@@ -45,16 +49,20 @@ ALL: tuple[Detector, ...] = (
     root_group_heavy,
     padding_alignment,
     reshard_policy,
+    allocator_pressure,
     stale_unshard,
+    cpu_offload,
     straggler_rank,
     input_stall,
     host_pause,
     optimizer_overhead,
+    checkpoint_stall,
     spmd_divergence,
     topology_mesh,
     comm_dtype,
     frozen_params,
     hooks_not_run,
+    compile_interplay,
     not_sharded,
     not_fsdp,
 )

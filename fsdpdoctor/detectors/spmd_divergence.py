@@ -208,7 +208,7 @@ def _first_difference(ranks: list[tuple[RankMeasures, int]]) -> Difference | Non
 
 def _whole(rank: RankMeasures) -> Int64s:
     """Steps that did not end within."""
-    return rank.steps.step[rank.steps.complete == 1]
+    return rank.steps.rows(rank.steps.complete == 1).step
 
 
 def _rows(rank: RankMeasures, group: int, step: int) -> list[int]:

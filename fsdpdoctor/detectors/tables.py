@@ -18,7 +18,7 @@ from fsdpdoctor.detectors.base import CannotTell
 from fsdpdoctor.finding import Place, Value
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
-from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS, RankMeasures
+from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS, CounterRows, RankMeasures
 from fsdpdoctor.schema import (
     ROOT,
     UNKNOWN,
@@ -285,6 +285,13 @@ def judged_collectives(m: Measures) -> Iterator[tuple[RankMeasures, Collectives]
     """Each rank with its collectives of judged steps."""
     for rank in m.ranks:
         yield rank, rank.collectives.rows(rank.in_judged(rank.collectives.step))
+
+
+def counter_rows(rank: RankMeasures, counter: str) -> CounterRows:
+    """A counter's values in judged steps."""
+    named = [rank.name(int(name)) == counter for name in rank.counters.name]
+    keep = np.array(named, dtype=bool) & rank.in_judged(rank.counters.step)
+    return rank.counters.rows(keep)
 
 
 def on_cpu(m: Measures) -> bool:

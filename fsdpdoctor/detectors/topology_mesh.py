@@ -24,7 +24,9 @@ COPIES = 4
 REPLICATING = re.compile(r"rep|ddp|data|outer|inter|node|hsdp|^dp$", re.IGNORECASE)
 """Names that people give the dimension over which parameters are copies."""
 
-OTHER_PARALLEL = re.compile(r"tp|tensor|pp|pipe|cp|context|sp|seq|ep|expert", re.I)
+OTHER_PARALLEL = re.compile(
+    r"(^|_)(tp|tensor|pp|pipe|cp|context|sp|seq|ep|etp|expert|model)", re.IGNORECASE
+)
 """Dimensions that FSDP2 rightly does not see."""
 
 

@@ -1,0 +1,102 @@
+"""FD504, hooks-not-run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fsdpdoctor.detectors.hooks_not_run import hooks_not_run
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.schema import (
+    COUNTER_DIRECT_METHODS,
+    Evidence,
+    ModelSpec,
+    OptimizerSpec,
+)
+from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from tests.detectors.answers import codes, found, not_judged, only, without
+
+HEALTHY = """
+    forward   0011....
+    backward  ....1100
+"""
+
+
+def optimizer(**known: int) -> ModelSpec:
+    """A model whose AdamW has four tensors."""
+    healthy = OptimizerSpec(
+        optimizer_class="AdamW", params=4, dtensors=4, stale=0, without_grad=0
+    )
+    changed: Any = known
+    return ModelSpec(wrapper="fsdp2", optimizers=(replace(healthy, **changed),))
+
+
+def test_an_optimizer_built_before_sharding() -> None:
+    """All four tensors are no parameters of the model any more."""
+    model = optimizer(stale=4, dtensors=0, without_grad=4)
+
+    finding = only(hooks_not_run, measured(draw(HEALTHY, model=model)))
+
+    assert finding.severity == Severity.CRITICAL
+    assert finding.evidence["stale"] == 4
+    assert codes(finding)[0].endswith(
+        "optimizer = torch.optim.AdamW(model.parameters())"
+    )
+
+
+def test_no_gradient_at_all_is_a_warning() -> None:
+    """They are the model's, and none had a gradient."""
+    m = measured(draw(HEALTHY, model=optimizer(without_grad=4)))
+
+    assert only(hooks_not_run, m).severity == Severity.WARNING
+
+
+def test_plain_tensors_of_ignored_parameters_are_no_finding() -> None:
+    """Two of four are DTensors, none is stale; one is unused."""
+    model = optimizer(dtensors=2, without_grad=1)
+
+    assert found(hooks_not_run, measured(draw(HEALTHY, model=model))) == []
+
+
+def test_methods_past_the_hooks() -> None:
+    """`generate` of the sharded model, three times in each step."""
+    name = f"{COUNTER_DIRECT_METHODS}: generate"
+
+    finding = only(hooks_not_run, measured(draw(HEALTHY, counters={name: 3})))
+
+    assert finding.severity == Severity.CRITICAL
+    assert finding.evidence == {"methods": ["generate"], "calls": 3}
+    assert 'register_fsdp_forward_method(model, "generate")' in codes(finding)[0]
+
+
+def test_a_unit_that_never_ran() -> None:
+    """layers.1 is trainable, and only layers.0 is called."""
+    units = (unit("layers.0"), unit("layers.1"))
+
+    finding = only(hooks_not_run, measured(draw("forward 00", units=units)))
+
+    assert finding.units == ("layers.1",)
+    assert finding.phase == "forward"
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_a_backward_hook_that_is_lost(reshard: bool) -> None:
+    """layers.1 has a forward and no backward: wrong only where it resharded."""
+    units = (unit("layers.0"), unit("layers.1", reshard_after_forward=reshard))
+
+    answer = found(
+        hooks_not_run, measured(draw("forward 0011..\nbackward ....00", units=units))
+    )
+
+    assert [f.units for f in answer] == ([("layers.1",)] if reshard else [])
+
+
+def test_without_units_and_optimizers_it_cannot_tell() -> None:
+    """Neither was recorded."""
+    evidence = without(RECORDED, Evidence.UNITS, Evidence.OPTIMIZER_CONFIG)
+
+    answer = not_judged(hooks_not_run, measured(draw(HEALTHY, evidence=evidence)))
+
+    assert set(answer.needs) == {Evidence.UNITS, Evidence.OPTIMIZER_CONFIG}
