@@ -18,7 +18,7 @@ from pathlib import Path
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.report import Report, report_of
-from fsdpdoctor.run import Run, is_run_folder
+from fsdpdoctor.run import Run, is_run_folder, open_run
 from fsdpdoctor_dashboard.queries import Details, RankNames
 from fsdpdoctor_dashboard.store import (
     Store,
@@ -240,15 +240,20 @@ def _runs_of(path: Path) -> list[Path]:
             for child in path.iterdir()
             if is_run_folder(child) and not child.is_symlink()
         )
-        if inside:
+        # The nodes of one job leave a folder each: together they are one run.
+        if len({open_run(child).header.run_id for child in inside}) > 1:
             return inside
     return [path]
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        return [child for child in path.iterdir() if child.is_file()]
-    return [path]
+    """What a run is read from; a job's folder holds one folder per node."""
+    if not path.is_dir():
+        return [path]
+    inside = [child for child in path.iterdir() if not child.name.startswith(".")]
+    nodes = [node for node in inside if is_run_folder(node)]
+    files = [file for node in nodes for file in node.iterdir()]
+    return [file for file in (*inside, *files) if file.is_file()]
 
 
 def open_entry(
@@ -290,9 +295,8 @@ def names_of(measures: Measures) -> dict[int, RankNames]:
 def _store_of(
     entry: Entry, run: Run, measures: Measures, fingerprint: str, loading: Loading
 ) -> Store:
-    beside = entry.path if entry.path.is_dir() else entry.path.parent
-    folder = cache_folder(beside, fingerprint)
-    cached = open_store(folder)
+    folder = cache_folder(entry.path, fingerprint)
+    cached = None if folder is None else open_store(folder)
     if cached is not None:
         return cached
     loading.what = "laying out the timeline"
@@ -301,8 +305,9 @@ def _store_of(
         loading.done, loading.total = done, total
 
     store = build_store(tracks_of(run, measures, laid_out), fingerprint)
-    if any(rank.header.ended == "running" for rank in measures.ranks):
-        return store  # it will have changed by the next time
+    growing = any(rank.header.ended == "running" for rank in measures.ranks)
+    if folder is None or growing:
+        return store  # a growing run will have changed by the next time
     try:
         save_store(store, folder)
     except OSError:

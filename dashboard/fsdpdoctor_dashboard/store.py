@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.run import is_run_folder
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
 from fsdpdoctor_dashboard.marks import SERIES, Exposed, Marks, Track, marks_of
 
@@ -345,9 +347,14 @@ def _table(folder: Path, key: str, told: dict[str, Any]) -> RankTable:
     )
 
 
-def cache_folder(beside: Path, fingerprint: str) -> Path:
-    """Where a run's store is kept: in the run's folder, else in the user's cache."""
-    if beside.is_dir() and os.access(beside, os.W_OK):
-        return beside / ".fsdpdoctor-cache" / f"timeline-{fingerprint}"
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "fsdpdoctor" / f"timeline-{fingerprint}"
+def cache_folder(path: Path, fingerprint: str) -> Path | None:
+    """Where a run's store is kept: in its own folder, else in the user's cache.
+
+    A folder of traces is somebody else's: nothing is written there. None where the
+    user wants no cache.
+    """
+    name = f"timeline-{fingerprint}"
+    if is_run_folder(path) and os.access(path, os.W_OK):
+        return path / ".fsdpdoctor-cache" / name
+    folder = default_folder()
+    return None if folder is None else folder / name

@@ -21,7 +21,9 @@ COMMANDS: dict[str, str] = {
     "rehearse": "fsdpdoctor.cli.rehearse",
     "analyze": "fsdpdoctor.cli.analyze",
     "report": "fsdpdoctor.cli.report",
+    "view": "fsdpdoctor.cli.view",
     "compare": "fsdpdoctor.cli.compare",
+    "whatif": "fsdpdoctor.cli.whatif",
     "explain": "fsdpdoctor.cli.explain",
     "import": "fsdpdoctor.cli.import_",
 }

@@ -1,0 +1,107 @@
+"""`fsdpdoctor view`: runs in a browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsdpdoctor.cli.inputs import RUNS_FOLDER, Reading, open_paths
+from fsdpdoctor.errors import MissingDependencyError
+from fsdpdoctor.run import Run
+
+if TYPE_CHECKING:
+    from fsdpdoctor_dashboard.serve import Address
+
+NEEDS_DASH = "the dashboard needs dash: pip install 'fsdpdoctor[dashboard]'"
+
+
+@click.command(name="view")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--port",
+    default=8050,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Where to listen; 0 takes a free port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Which interface to listen on.",
+)
+@click.option(
+    "--prefix",
+    default="/",
+    help="The path that a proxy serves this under and takes off, as "
+    "/user/me/proxy/8050/ in Jupyter.",
+)
+@click.option(
+    "--trust-host",
+    "hosts",
+    multiple=True,
+    help="Another name that browsers may reach this under, such as the proxy's.",
+)
+@click.option(
+    "--browser/--no-browser", default=False, help="Open a browser on this machine."
+)
+def command(
+    runs: tuple[Path, ...],
+    port: int,
+    host: str,
+    prefix: str,
+    hosts: tuple[str, ...],
+    browser: bool,
+) -> None:
+    r"""Look at runs in a browser: what hurts, and the timeline that shows why.
+
+    RUN is a run's folder, `latest`, a folder of traces, or a folder that holds
+    several runs. A run that is still going is followed as it grows. Two runs can be
+    set beside each other. Stop with Ctrl+C.
+
+    \b
+    fsdpdoctor view latest
+    fsdpdoctor view fsdpdoctor-runs --port 0
+    fsdpdoctor view before after
+    """
+    try:
+        from fsdpdoctor_dashboard.serve import serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fsdpdoctor"):
+            raise
+        raise MissingDependencyError(NEEDS_DASH) from None
+    serve(
+        [_named(run) for run in runs],
+        _open,
+        announce=_announcer(browser),
+        port=port,
+        host=host,
+        prefix=prefix,
+        hosts=hosts,
+    )
+
+
+def _named(path: Path) -> Path:
+    """`latest` is the newest run, as everywhere."""
+    if path == Path("latest") and not path.exists():
+        return (RUNS_FOLDER / "latest").resolve()
+    return path
+
+
+def _open(path: Path) -> Run:
+    return open_paths([path], Reading())
+
+
+def _announcer(browser: bool) -> Callable[[Address], None]:
+    def announce(address: Address) -> None:
+        click.echo(f"fsdpdoctor is at {address.url}")
+        click.echo(f"from another machine: {address.tunnel}")
+        click.echo("Ctrl+C stops it")
+        if browser:
+            webbrowser.open(address.url)
+
+    return announce
