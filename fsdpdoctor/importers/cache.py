@@ -7,6 +7,7 @@ Whatever is wrong with a cached file, the trace is read again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -99,7 +100,8 @@ def save(place: Path, key: str, trace: TraceFile) -> None:
             file.writelines(blobs)
         new.replace(place)
     except OSError:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new.unlink()
 
 
 def load(place: Path, key: str) -> TraceFile | None:

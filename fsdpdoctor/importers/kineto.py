@@ -15,6 +15,7 @@ from fsdpdoctor.importers.host_comm import host_collectives
 from fsdpdoctor.importers.host_spans import host_spans
 from fsdpdoctor.importers.launches import find_launches
 from fsdpdoctor.importers.pass_spans import passes_on_device, passes_on_host
+from fsdpdoctor.importers.set_aside import set_first_aside
 from fsdpdoctor.importers.soundness import DeviceHealth, device_health, warnings
 from fsdpdoctor.importers.steps import cut_into_steps, step_windows
 from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
@@ -96,6 +97,9 @@ def rank_data(
     parts.append(host_spans(context))
     windows = step_windows(trace)
     cut = cut_into_steps(parts, windows, on_device=on_device)
+    judged = set_first_aside(cut.steps)
+    if judged.reason is not None:
+        notes = (*notes, judged.reason)
     spans = Spans.concat([part.spans for part in parts])
     health = device_health(trace, work)
     return RankData(
@@ -107,8 +111,8 @@ def rank_data(
             world_size=world_size,
             warnings=(*notes, *warnings(context, spans, health, windows)),
         ),
-        steps=cut.steps,
-        outside=cut.outside,
+        steps=judged.steps,
+        outside=Spans.concat([judged.aside, cut.outside]),
         names=context.names.all,
     )
 

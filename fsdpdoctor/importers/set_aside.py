@@ -1,0 +1,101 @@
+"""First steps of a capture that show the capture and not the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fsdpdoctor.quantities import MS, duration
+from fsdpdoctor.schema import Kind, Spans, StepRecord
+from fsdpdoctor.timeline import COMMUNICATION_LANES
+
+SKEW_FACTOR = 10
+"""A first collective this many times the median of its like waited for ranks whose
+capture began later. The public report has 17 456 ms against 14.3 us; in the real
+traces tried, a first collective took at most 1.4 times the median."""
+
+MIN_SKEW_NS = 10 * MS
+"""Below this a late rank cannot be told from a late capture."""
+
+MIN_LIKE = 3
+"""Collectives of the same kind and size that a median is taken of."""
+
+MIN_KERNEL_SHARE = 0.5
+"""Of the kernels per launch in the other steps. CUPTI drops what ran before its
+buffers were ready (pytorch/kineto#1380): then most of a first step's are missing."""
+
+DEVICE_KINDS = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """The steps to judge, and why the first one is not among them."""
+
+    steps: tuple[StepRecord, ...]
+    aside: Spans
+    reason: str | None = None
+
+
+def set_first_aside(steps: tuple[StepRecord, ...]) -> SetAside:
+    """Take the first step out where it shows the capture's own start."""
+    if len(steps) < 2:
+        return SetAside(steps=steps, aside=Spans.build(0))
+    reason = _skew(steps) or _late_device(steps)
+    if reason is None:
+        return SetAside(steps=steps, aside=Spans.build(0))
+    return SetAside(
+        steps=steps[1:],
+        aside=steps[0].spans,
+        reason=f"step {steps[0].step} is set aside: {reason}",
+    )
+
+
+def _communication(spans: Spans) -> Spans:
+    return spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
+
+
+def _skew(steps: Sequence[StepRecord]) -> str | None:
+    """A first collective that waited out the distance between captures."""
+    everything = Spans.concat([_communication(step.spans) for step in steps])
+    for group in np.unique(everything.group).tolist():
+        mine = everything.rows(everything.group == group)
+        at = int(np.argmin(mine.start_ns))
+        like = (mine.kind == mine.kind[at]) & (mine.bytes == mine.bytes[at])
+        like[at] = False
+        took = int(mine.duration_ns[at])
+        if like.sum() < MIN_LIKE or took < MIN_SKEW_NS:
+            continue
+        median = float(np.median(mine.duration_ns[like]))
+        if took > SKEW_FACTOR * median:
+            return (
+                f"its first collective took {duration(took)}, where the median of its "
+                f"kind is {duration(median)}: it waited for ranks whose capture began "
+                "later. Start captures together, after a barrier"
+            )
+    return None
+
+
+def _late_device(steps: Sequence[StepRecord]) -> str | None:
+    """A first step most of whose kernels are missing."""
+    shares = [_kernels_per_launch(step.spans) for step in steps]
+    if shares[0] is None:
+        return None
+    others = [share for share in shares[1:] if share]
+    if not others or shares[0] >= MIN_KERNEL_SHARE * float(np.median(others)):
+        return None
+    return (
+        "the device's events begin late in it, most of its kernels are missing. Give "
+        "the profiler a warm-up step: schedule(wait=1, warmup=1, ...)"
+    )
+
+
+def _kernels_per_launch(spans: Spans) -> float | None:
+    launches = int((spans.kind == Kind.LAUNCH).sum())
+    kernels = int(
+        (
+            np.isin(spans.kind, DEVICE_KINDS) | np.isin(spans.lane, COMMUNICATION_LANES)
+        ).sum()
+    )
+    return kernels / launches if launches else None
