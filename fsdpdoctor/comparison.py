@@ -126,11 +126,11 @@ def _settings(a: Report, b: Report) -> Iterator[Difference]:
     yield from _unequal("setting", "applied", a.run.applied, b.run.applied)
     units_a, units_b = _unit_rows(a), _unit_rows(b)
     yield from _unequal("setting", "units", len(units_a), len(units_b))
-    for key in units_a.keys() - units_b.keys():
+    for key in (key for key in units_a if key not in units_b):
         yield _only("setting", key, True, False)
-    for key in units_b.keys() - units_a.keys():
+    for key in (key for key in units_b if key not in units_a):
         yield _only("setting", key, False, True)
-    for key in units_a.keys() & units_b.keys():
+    for key in (key for key in units_a if key in units_b):
         mine, other = units_a[key].settings, units_b[key].settings
         for field in fields(mine):
             name = field.name

@@ -17,14 +17,14 @@ from rich.progress import (
     DownloadColumn,
     Progress,
     TextColumn,
-    TimeRemainingColumn,
+    TimeElapsedColumn,
 )
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, import_run
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.measures import Measures, measure
-from fsdpdoctor.quantities import MIB
+from fsdpdoctor.quantities import MIB, count
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 
 RUNS_FOLDER = Path("fsdpdoctor-runs")
@@ -33,6 +33,10 @@ RUNS_FOLDER = Path("fsdpdoctor-runs")
 WORTH_A_PROCESS = 32 * MIB
 """A worker takes about 0.4 s to start (measured, 2 cores), in which one process
 reads and measures roughly this much of a record."""
+
+
+WORTH_A_BAR = 4 * MIB
+"""Less is read before a bar could be looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +95,11 @@ def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
     """Open and measure, in processes where that is worth it or asked for."""
     run = open_paths(paths, how)
     sizes = {source.rank: _size(source) for source in run.sources}
-    with (
-        _workers(run, how.jobs, sum(sizes.values())) as executor,
-        _progress(run) as bar,
-    ):
-        task = bar.add_task("reading ranks", total=sum(sizes.values()))
+    size = sum(sizes.values())
+    with _workers(run, how.jobs, size) as executor, _progress(size) as bar:
+        # One file's progress is not known before its end: then the bar only moves.
+        total = size if len(sizes) > 1 else None
+        task = bar.add_task(f"reading {count(len(sizes), 'rank')}", total=total)
 
         def advance(rank: int) -> None:
             bar.advance(task, sizes[rank])
@@ -118,23 +122,25 @@ def _size(source: RankSource) -> int:
 def _workers(run: Run, jobs: int | None, size: int) -> Iterator[Executor | None]:
     """Processes over ranks; None where this one is enough."""
     worth = min(len(os.sched_getaffinity(0)), size // WORTH_A_PROCESS)
-    count = min(jobs or worth, len(run.sources))
-    if count <= 1:
+    processes = min(jobs or worth, len(run.sources))
+    if processes <= 1:
         yield None
         return
-    with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as executor:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("forkserver")
+    ) as executor:
         yield executor
 
 
-def _progress(run: Run) -> Progress:
+def _progress(size: int) -> Progress:
     """A bar on stderr, only where somebody looks and there is something to wait for."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TimeRemainingColumn(),
+        TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal or len(run.sources) < 2,
+        disable=not console.is_terminal or size < WORTH_A_BAR,
     )

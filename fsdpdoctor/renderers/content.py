@@ -191,30 +191,39 @@ def _facts(report: Report) -> Iterator[str]:
 def _alerts(report: Report) -> Iterator[str]:
     run, health = report.run, report.health
     yield from run.notes
-    for stopped in health.stopped:
-        yield stopped_words(stopped)
+    yield from _stopped(health.stopped)
     if health.missing_ranks:
-        left = ranges(health.missing_ranks)
-        noun = "rank" if len(health.missing_ranks) == 1 else "ranks"
         yield (
-            f"{noun} {left} of {run.world_size} left no record that can be read: "
-            "figures are of the others"
+            f"{_ranks(health.missing_ranks)} of {run.world_size} left no record that "
+            "can be read: figures are of the others"
         )
     for cut in health.truncated:
         yield f"rank {cut.rank}: {cut.reason}"
     yield from health.warnings
 
 
-def stopped_words(stopped: StoppedRank) -> str:
-    """Which rank did not end, and the last it was seen doing."""
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}"
+
+
+def _stopped(rows: Sequence[StoppedRank]) -> Iterator[str]:
+    """Which ranks did not end, and the last they were seen doing; alike ones once."""
+    alike: dict[str, list[int]] = {}
+    for row in rows:
+        alike.setdefault(_last_seen(row), []).append(row.rank)
+    for words, ranks in alike.items():
+        yield f"{_ranks(ranks)} {words}"
+
+
+def _last_seen(stopped: StoppedRank) -> str:
     how = (
         "did not end (killed, or still running)"
         if stopped.ended == "running"
         else f"ended by {stopped.ended}"
     )
     if stopped.step is None:
-        return f"rank {stopped.rank} {how}, before its first step"
-    seen = f"rank {stopped.rank} {how}; last seen in step {stopped.step}"
+        return f"{how}, before the first step"
+    seen = f"{how}; last seen in step {stopped.step}"
     if stopped.micro_batch:
         seen += f", micro-batch {stopped.micro_batch}"
     if stopped.doing is not None:
@@ -242,8 +251,7 @@ def _finding(finding: FindingRow) -> FindingWords:
     if finding.phase:
         where.append(finding.phase)
     if finding.ranks:
-        noun = "rank" if len(finding.ranks) == 1 else "ranks"
-        where.append(f"{noun} {ranges(finding.ranks)}")
+        where.append(_ranks(finding.ranks))
     return FindingWords(
         severity=finding.severity,
         code=finding.code,
@@ -263,7 +271,9 @@ def _advice(advice: Advice) -> AdviceWords:
     if advice.memory_cost_bytes is not None:
         cost = advice.memory_cost_bytes
         word = "costs" if cost >= 0 else "saves"
-        effects.append(f"{word} {size(abs(cost))} per rank" if cost else "costs no memory")
+        effects.append(
+            f"{word} {size(abs(cost))} per rank" if cost else "costs no memory"
+        )
     text = visible(advice.text)
     return AdviceWords(
         text=f"{text.rstrip('.')} ({', '.join(effects)})." if effects else text,

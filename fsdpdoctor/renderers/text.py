@@ -26,6 +26,9 @@ PLAIN_WIDTH = 100
 MOST_ROWS = {"unit": 24, "size": 8, "rank": 16}
 """Rows shown of each table; the other formats have all. A terminal's screen."""
 
+MOST_ALERTS = 12
+"""A job of a thousand ranks may have a thousand damaged files."""
+
 NAME_WIDTH = 14
 """A unit's name gets at least this much, and columns are left out before less."""
 
@@ -67,8 +70,10 @@ def show(report: Report, console: Console) -> None:
     _say(console, Text(content.headline, style="bold"))
     for fact in content.facts:
         _say(console, Text(fact, style="dim"))
-    for alert in content.alerts:
+    for alert in content.alerts[:MOST_ALERTS]:
         _say(console, Text(f"! {alert}", style="bold yellow"))
+    if (hidden := len(content.alerts) - MOST_ALERTS) > 0:
+        _say(console, Text(f"! and {hidden} more: --format html has them all"))
     _findings(console, content)
     if content.units is not None:
         _table(console, content.units)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -45,7 +45,7 @@ class _Sums:
     exposed: dict[tuple[int, int], int] = field(
         default_factory=lambda: defaultdict(int)
     )
-    sizes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    sizes: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     window_ns: int = 0
     peak_bytes: int = UNKNOWN
 
@@ -95,9 +95,13 @@ def _add_rank(
     moved = rank.collectives.rows(
         rank.in_judged(rank.collectives.step) & (rank.collectives.bytes != UNKNOWN)
     )
-    for unit, kind, size in zip(moved.unit, moved.kind, moved.bytes, strict=True):
+    ids = np.stack((moved.unit, moved.kind, moved.bytes), axis=1)
+    distinct, times_seen = np.unique(ids, axis=0, return_counts=True)
+    for (unit, kind, size), count in zip(
+        distinct.tolist(), times_seen.tolist(), strict=True
+    ):
         if unit != UNKNOWN:
-            sums[keys[int(unit)]].sizes[int(kind)].append(int(size))
+            sums[keys[unit]].sizes[kind][size] += count
 
 
 def _sum_by(unit: npt.NDArray[np.int32], amount: Int64s) -> Iterator[tuple[int, int]]:
@@ -200,9 +204,9 @@ def _over_phases(s: _Sums, name: str) -> int:
     return sum(total for (n, _), total in s.times.items() if n == name)
 
 
-def _typical(sizes: Sequence[int]) -> int | None:
-    """The median size, one that did occur."""
-    return sorted(sizes)[len(sizes) // 2] if sizes else None
+def _typical(sizes: Counter[int]) -> int | None:
+    """The size that occurred most often."""
+    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
 
 def _known(value: int) -> int | None:

@@ -327,6 +327,32 @@ def test_a_stopped_rank_stands_at_the_top() -> None:
     assert lines[3].startswith("! rank 1 did not end")
 
 
+def test_ranks_that_stopped_alike_are_one_line() -> None:
+    """A thousand ranks that wait for one do not hide that one."""
+    rows = [
+        StoppedRank(
+            rank=rank,
+            ended="running",
+            step=7,
+            micro_batch=None,
+            unit="layers.1",
+            phase="forward",
+            doing="all-gather" if rank != 40 else "forward",
+            group=None,
+            seq=None,
+        )
+        for rank in range(1000)
+    ]
+    report = report_with()
+    report = replace(report, health=replace(report.health, stopped=tuple(rows)))
+
+    seen = "did not end (killed, or still running); last seen in step 7"
+    assert content_of(report).alerts == (
+        f"ranks 0-39, 41-999 {seen}: all-gather of layers.1, forward",
+        f"rank 40 {seen}: forward of layers.1",
+    )
+
+
 def test_json_is_the_report() -> None:
     """The JSON renderer loses nothing."""
     report = report_with(findings=(finding(),))

@@ -1,0 +1,96 @@
+"""A replay and its predictions on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from fsdpdoctor.quantities import gbps, ms, percent, size
+from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.forecast import Forecast
+from fsdpdoctor.simulate.predict import Prediction, Replay
+
+
+def show_forecast(found: Forecast, console: Console) -> None:
+    """Print the replay's error, then every prediction with its code."""
+    _show_replay(found.base, console)
+    if found.withheld is not None:
+        console.print(f"\n{found.withheld}")
+        return
+    if not found.predictions:
+        console.print("\nNo change was found that makes this run faster or smaller.")
+        return
+    console.print()
+    console.print(_table(found))
+    for at, prediction in enumerate(found.predictions, 1):
+        _show_details(at, prediction, console)
+
+
+def _show_replay(base: Replay, console: Console) -> None:
+    calibration = base.calibration
+    console.print(
+        f"replay: {ms(base.outcome.step_ns)} against "
+        f"{ms(calibration.measured_ns)} measured ({base.error:+.1%}), rank "
+        f"{calibration.rank}, {calibration.steps} steps"
+    )
+    lanes = [
+        f"{kind.replace('_', '-')} {error:+.1%}"
+        for kind, error in base.lane_errors.items()
+        if calibration.exposed_ns[kind] or error
+    ]
+    if lanes:
+        console.print(f"  exposed time, off by share of the step: {', '.join(lanes)}")
+    for kind, fit in calibration.fits.items():
+        latency = "" if fit.sizes > 1 else ", of one size: the latency is a guess"
+        console.print(
+            f"  {kind.replace('_', '-')}: {ms(fit.wire.latency_ns)} + bytes / "
+            f"{gbps(fit.wire.bytes_per_second)} ({fit.count} seen, off by "
+            f"{percent(fit.residual_share)} in the median{latency})"
+        )
+
+
+def _table(found: Forecast) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("change")
+    for name in ("step", "+-", "gain", "exposed", "memory"):
+        table.add_column(name, justify="right")
+    base = found.base
+    table.add_row(
+        "",
+        "as it was",
+        ms(base.calibration.measured_ns),
+        "",
+        "",
+        ms(base.outcome.exposed.total_ns),
+        "",
+    )
+    for at, p in enumerate(found.predictions, 1):
+        table.add_row(
+            str(at),
+            str(p.plan),
+            ms(p.step_ns),
+            ms(p.error_ns),
+            ms(p.gain_ns),
+            ms(sum(p.exposed_ns.values())),
+            signed_size(p.memory_cost_bytes),
+        )
+    return table
+
+
+def signed_size(count: int) -> str:
+    """Bytes more or less than now."""
+    return f"+{size(count)}" if count > 0 else size(count)
+
+
+def _show_details(at: int, p: Prediction, console: Console) -> None:
+    lines = code(p.plan, p.step)
+    if not lines and not p.assumptions and p.forbidden is None:
+        return
+    console.print(f"\n{at}. {p.plan}")
+    if p.forbidden is not None:
+        console.print(f"   not advised: {p.forbidden}")
+    for said in p.assumptions:
+        console.print(f"   assumed: {said}")
+    for line in lines.splitlines():
+        console.print(f"    {line}")
