@@ -29,6 +29,7 @@ from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.recorder.wire import Wire
 from fsdpdoctor.recorder.wire_group import BACKEND, World, modelling
+from fsdpdoctor.recorder.wire_work import Transfer
 
 DIMENSIONS = ("dp_replicate", "dp_shard")
 """Of the mesh that a rehearsal with replicas makes; torchtitan's names."""
@@ -91,13 +92,19 @@ class Rehearsal:
 
 
 @contextmanager
-def rehearsing(rehearsal: Rehearsal) -> Iterator[None]:
-    """While it is open, whatever uses torch.distributed is rank 0 of the job."""
+def rehearsing(
+    rehearsal: Rehearsal, log: list[Transfer] | None = None
+) -> Iterator[None]:
+    """While it is open, whatever uses torch.distributed is rank 0 of the job.
+
+    Every collective goes into `log`, where one is given.
+    """
     world = World(
         wire=rehearsal.wire,
         size=rehearsal.world_size,
         shard_size=rehearsal.shard_size,
         node_size=rehearsal.node_size,
+        log=log,
     )
     patches = Patches()
     with _environment(rehearsal.environment), modelling(world):

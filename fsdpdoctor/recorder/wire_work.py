@@ -60,8 +60,8 @@ class Transfer:
 
 
 class WireWork(dist.Work):
-    """A collective under way. `fsdpdoctor_start_ns` and `fsdpdoctor_end_ns` are
-    when it has the communicator and when it is done, on the host's clock.
+    """A collective under way. On CPU, `fsdpdoctor_start_ns` and `fsdpdoctor_end_ns`
+    are when it has the communicator and when it is done; a device knows that itself.
     """
 
     def __init__(
@@ -75,8 +75,9 @@ class WireWork(dist.Work):
         self._result = result  # also keeps device memory until somebody waited
         self._done = done
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
-        self.fsdpdoctor_start_ns = transfer.start_ns
-        self.fsdpdoctor_end_ns = transfer.end_ns
+        if done is None:
+            self.fsdpdoctor_start_ns = transfer.start_ns
+            self.fsdpdoctor_end_ns = transfer.end_ns
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait as the backend of the device would: the host on CPU, else the stream."""

@@ -201,7 +201,7 @@ def train_fake(
     with one_thread(), modelled_world(world), timing_calls(log), recording():
         model = shard(job.model(spins).to(job.device), job)
         on_model(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         for _ in range(job.steps):
             starts.append(time.perf_counter_ns())
             losses += _step(model, optimizer, job)

@@ -81,10 +81,10 @@ class Stack(nn.Module):
         self.head = nn.Linear(width, 1, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean of the head's output: a loss."""
+        """The mean square of the head's output: a loss."""
         for layer in self.layers:
             x = layer(x)
-        loss: torch.Tensor = self.head(x).mean()
+        loss: torch.Tensor = self.head(x).square().mean()
         return loss
 
 

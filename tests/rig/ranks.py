@@ -132,12 +132,16 @@ def start_ranks(
     ]
 
 
-def finish(started: Sequence[Started], timeout_s: float = TIMEOUT_S) -> list[Finished]:
-    """Wait for all; once one has failed the others get `GRACE_S`, then are killed."""
+def finish(
+    started: Sequence[Started],
+    timeout_s: float = TIMEOUT_S,
+    grace_s: float = GRACE_S,
+) -> list[Finished]:
+    """Wait for all; once one has failed the others get `grace_s`, then are killed."""
     deadline = time.monotonic() + timeout_s
     while any(s.process.poll() is None for s in started):
         if any(s.process.poll() for s in started):
-            deadline = min(deadline, time.monotonic() + GRACE_S)
+            deadline = min(deadline, time.monotonic() + grace_s)
         if time.monotonic() > deadline:
             for s in started:
                 s.kill()
@@ -150,9 +154,10 @@ def run_ranks(
     *argv: str,
     env: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
+    grace_s: float = GRACE_S,
 ) -> list[Finished]:
     """Run a job to its end: one `Finished` per rank, in order. See `start_ranks`."""
-    return finish(start_ranks(nproc, *argv, env=env), timeout_s)
+    return finish(start_ranks(nproc, *argv, env=env), timeout_s, grace_s)
 
 
 def run_torchrun(
