@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.remedies import MODEL, has, listing, needs_torch
-from fsdpdoctor.detectors.tables import PHASES, all_units, per_step
+from fsdpdoctor.detectors.gather_counts import step_gathers
+from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
+from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.rank_measures import RankMeasures
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
-from fsdpdoctor.timeline import Collectives
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
 
 CODE, NAME = "FD107", "duplicate-all-gather"
 
@@ -91,93 +90,26 @@ def duplicate_all_gather(m: Measures) -> Iterator[Finding]:
 
 def _collect(rank: RankMeasures, found: dict[Key, _Excess]) -> None:
     """Add one rank's gathers beyond the expected ones."""
-    gathers = rank.collectives
-    of_training = (gathers.kind == Kind.ALL_GATHER) & (
-        gathers.flags & Flag.NO_GRAD == 0
-    )
-    phase = np.where(
-        # A gather of recomputation is needed by backward, whatever state it is in.
-        gathers.flags & Flag.RECOMPUTE != 0,
-        Phase.BACKWARD,
-        gathers.phase,
-    )
-    exposed_ns = np.zeros(len(gathers), dtype=np.int64)
+    exposed_ns = np.zeros(len(rank.collectives), dtype=np.int64)
     np.add.at(exposed_ns, rank.stalls.collective, rank.stalls.duration_ns)
-    for step in rank.judged_steps.tolist():
-        times = rank.unit_times
-        for unit in np.unique(times.unit[times.step == step]).tolist():
-            here = of_training & (gathers.step == step) & (gathers.unit == unit)
-            extra = _extra_rows(rank, step, unit, here, phase)
-            for which in PHASES:
-                entry = found[rank.units[unit].fqn, which]
-                entry.counted += int((here & (phase == which)).sum())
-                entry.expected += max(_expected(rank, step, unit, which), 0)
-            for row in extra:
-                _add(
-                    found[rank.units[unit].fqn, int(phase[row])], rank, row, exposed_ns
-                )
+    for here in step_gathers(rank):
+        for unit in here.units:
+            fqn = rank.units[unit].fqn
+            for phase in PHASES:
+                found[fqn, phase].counted += here.counted(unit, phase)
+                found[fqn, phase].expected += max(here.wanted(unit, phase), 0)
+            for phase, rows in here.duplicates(unit).items():
+                for row in rows:
+                    _add(found[fqn, phase], rank, row, int(exposed_ns[row]))
 
 
-def _extra_rows(
-    rank: RankMeasures, step: int, unit: int, here: np.ndarray, phase: np.ndarray
-) -> list[int]:
-    """The gathers of one unit and step that nothing asked for.
-
-    A surplus in one phase that another phase lacks is an early gather, not a
-    duplicate; and what nothing used is not counted here.
-    """
-    surplus: dict[int, int] = {}
-    lack = 0
-    for which in PHASES:
-        expected = _expected(rank, step, unit, which)
-        if expected == UNKNOWN:
-            return []
-        difference = int((here & (phase == which)).sum()) - expected
-        surplus[which] = max(difference, 0)
-        lack += max(-difference, 0)
-    windows = rank.windows
-    unused = int(
-        (
-            (windows.step == step)
-            & (windows.unit == unit)
-            & (windows.flags & Flag.NEVER_USED != 0)
-        ).sum()
-    )
-    left = sum(surplus.values()) - lack - unused
-    rows: list[int] = []
-    for which in reversed(PHASES):
-        take = min(surplus[which], max(left - len(rows), 0))
-        rows += _later(rank.collectives, np.flatnonzero(here & (phase == which)))[:take]
-    return rows
-
-
-def _expected(rank: RankMeasures, step: int, unit: int, phase: int) -> int:
-    """What the policy asks for; 0 in a phase in which the unit did nothing."""
-    times = rank.unit_times
-    row = (times.step == step) & (times.unit == unit) & (times.phase == phase)
-    return int(times.expected_all_gathers[row].max()) if row.any() else 0
-
-
-def _later(gathers: Collectives, rows: np.ndarray) -> list[int]:
-    """Rows of one unit and phase, those that are not their micro-batch's first in
-    front: they are the duplicates.
-    """
-    seen: Counter[int] = Counter()
-    nth: list[tuple[int, int]] = []
-    for row in rows.tolist():
-        micro_batch = int(gathers.micro_batch[row])
-        nth.append((-seen[micro_batch], row))
-        seen[micro_batch] += 1
-    return [row for _, row in sorted(nth)]
-
-
-def _add(entry: _Excess, rank: RankMeasures, row: int, exposed_ns: Int64s) -> None:
+def _add(entry: _Excess, rank: RankMeasures, row: int, exposed_ns: int) -> None:
     gathers = rank.collectives
     flags = int(gathers.flags[row])
     step, unit = int(gathers.step[row]), int(gathers.unit[row])
     entry.rows += 1
     entry.bytes += max(int(gathers.bytes[row]), 0)
-    entry.exposed_ns += int(exposed_ns[row])
+    entry.exposed_ns += exposed_ns
     entry.ranks.add(rank.rank)
     times = rank.unit_times
     calls = times.calls[(times.step == step) & (times.unit == unit)]
@@ -205,19 +137,12 @@ def _add(entry: _Excess, rank: RankMeasures, row: int, exposed_ns: Int64s) -> No
 
 def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
     names = sorted(mine, key=lambda unit: (-mine[unit].exposed_ns, -mine[unit].bytes))
-    rows = sum(e.rows for e in mine.values())
+    extra = sum(e.rows for e in mine.values()) / len(m.step_ns)
     cost_ns = per_step(m, sum(e.exposed_ns for e in mine.values()))
     cost_bytes = per_step(m, sum(e.bytes for e in mine.values()))
     gathered = sum(
-        int(
-            r.collectives.bytes[
-                r.in_judged(r.collectives.step)
-                & (r.collectives.kind == Kind.ALL_GATHER)
-            ]
-            .clip(0)
-            .sum()
-        )
-        for r in m.ranks
+        int(rows.bytes[rows.kind == Kind.ALL_GATHER].clip(0).sum())
+        for _, rows in judged_collectives(m)
     )
     why = sum((e.why for e in mine.values()), Counter[str]()).most_common(1)[0][0]
     places = sorted(
@@ -231,7 +156,6 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
         level(share, 0.0, CRITICAL_TIME_SHARE),
         level(bytes_share, 0.0, CRITICAL_BYTES_SHARE),
     )
-    extra = rows / len(m.step_ns)
     return Finding(
         code=CODE,
         name=NAME,
@@ -264,50 +188,13 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
 
 
 def _advice(m: Measures, why: str, names: list[str]) -> tuple[Advice, ...]:
-    specs = all_units(m)
-    kept_bytes = sum(max(specs[name].unsharded_bytes, 0) for name in names)
-    result: list[Advice] = []
-    if why == "prefetch" and has(m, "set_modules_to_forward_prefetch"):
-        listed = [u.fqn for u in m.units if u.forward_prefetch]
-        result.append(
-            Advice(
-                text="Clear the forward prefetch lists: recomputation runs them again.",
-                code="\n".join(
-                    [
-                        MODEL,
-                        listing("listed", listed),
-                        "for name in listed:",
-                        "    unit = model.get_submodule(name)",
-                        "    unit.set_modules_to_forward_prefetch([])",
-                    ]
-                ),
-                memory_cost_bytes=0,
-            )
-        )
+    listed = [spec.fqn for spec in m.units if spec.forward_prefetch]
+    clear = clear_prefetch(m, "forward", listed) if why == "prefetch" else None
+    inside = None
     if why == "recompute":
-        result.append(
-            Advice(
-                text="Checkpoint whole units from inside: checkpoint the block, then "
-                "fully_shard() it, and make no units inside a checkpointed block.",
-                memory_cost_bytes=0,
-            )
+        inside = Advice(
+            text="Checkpoint whole units from inside: checkpoint the block, then "
+            "fully_shard() it, and make no units inside a checkpointed block.",
+            memory_cost_bytes=0,
         )
-    call = "set_reshard_after_forward"
-    if has(m, call):
-        result.append(
-            Advice(
-                text="Or keep these units gathered from forward to backward"
-                f"{needs_torch(m, call)}.",
-                code="\n".join(
-                    [
-                        MODEL,
-                        listing("keep", names),
-                        "for name in keep:",
-                        "    unit = model.get_submodule(name)",
-                        "    unit.set_reshard_after_forward(False, recurse=False)",
-                    ]
-                ),
-                memory_cost_bytes=kept_bytes,
-            )
-        )
-    return tuple(result)
+    return present(clear, inside, keep_unsharded(m, names))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import (
-    MODEL,
     RECOMPUTE_REASON,
-    listing,
+    clear_prefetch,
     prefetch,
     present,
 )
@@ -206,17 +205,6 @@ def _advice(m: Measures, phase: str, lists: dict[str, list[str]]) -> tuple[Advic
     right = present(prefetch(m, phase))
     if right:
         return right
-    clear = Advice(
-        text="Clear the lists.",
-        code="\n".join(
-            [
-                MODEL,
-                listing("listed", list(lists)),
-                "for name in listed:",
-                f"    model.get_submodule(name).set_modules_to_{phase}_prefetch([])",
-            ]
-        ),
-        memory_cost_bytes=0,
-    )
+    clear = present(clear_prefetch(m, phase, list(lists)))
     forbidden = phase == "forward" and recompute_seen(m)
-    return (clear, Advice(text=RECOMPUTE_REASON)) if forbidden else (clear,)
+    return (*clear, Advice(text=RECOMPUTE_REASON)) if forbidden else clear

@@ -117,6 +117,25 @@ def prefetch(m: Measures, phase: str) -> Advice | None:
     )
 
 
+def clear_prefetch(m: Measures, phase: str, owners: Sequence[str]) -> Advice | None:
+    """No prefetch lists any more on some units."""
+    call = f"set_modules_to_{phase}_prefetch"
+    if not owners or not has(m, call):
+        return None
+    return Advice(
+        text=f"Clear the {phase} prefetch lists of these units{needs_torch(m, call)}.",
+        code="\n".join(
+            [
+                MODEL,
+                listing("listed", owners),
+                "for name in listed:",
+                f"    model.get_submodule(name).{call}([])",
+            ]
+        ),
+        memory_cost_bytes=0,
+    )
+
+
 def host_overlap(m: Measures, phase: str) -> Advice | None:
     """On CPU: all-gathers that return a handle, and an explicit order for them."""
     specs = all_units(m)

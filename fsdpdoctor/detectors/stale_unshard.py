@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.remedies import MODEL, RECOMPUTE_REASON, has, listing
+from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
 from fsdpdoctor.detectors.tables import recompute_seen
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.measures import Measures
@@ -97,18 +97,7 @@ def _owners(m: Measures, name: str) -> list[str]:
 
 def _advice(m: Measures, names: list[str]) -> tuple[Advice, ...]:
     owners = list(dict.fromkeys(o for name in names for o in _owners(m, name)))
-    if not owners or not has(m, "set_modules_to_forward_prefetch"):
+    clear = present(clear_prefetch(m, "forward", owners))
+    if not clear:
         return (Advice(text="Call unshard() only for units that run next."),)
-    clear = Advice(
-        text="Clear the forward prefetch lists that name these units.",
-        code="\n".join(
-            [
-                MODEL,
-                listing("owners", owners),
-                "for name in owners:",
-                "    model.get_submodule(name).set_modules_to_forward_prefetch([])",
-            ]
-        ),
-        memory_cost_bytes=0,
-    )
-    return (clear, Advice(text=RECOMPUTE_REASON)) if recompute_seen(m) else (clear,)
+    return (*clear, Advice(text=RECOMPUTE_REASON)) if recompute_seen(m) else clear

@@ -32,7 +32,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.timeline import Collectives, first_of_step
 
-PHASES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
+PHASES: dict[int, str] = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
 """Phases under their JSON names."""
 
 EMBEDDING = re.compile(r"(^|[._])(embed\w*|wte|wpe|emb|lm_head|head|output)([._]|$)")

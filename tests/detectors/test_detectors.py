@@ -47,7 +47,7 @@ CODES_AND_NAMES = {
 }
 """The words of reports, JSON and documentation. They do not change."""
 
-SHARED = {"base", "tables", "remedies", "pauses"}
+SHARED = {"base", "tables", "remedies", "pauses", "gather_counts"}
 """Modules of the folder that are no detectors."""
 
 

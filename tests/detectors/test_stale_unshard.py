@@ -25,7 +25,7 @@ def test_gathered_and_freed_for_nothing() -> None:
     assert finding.units == ("layers.0",)
     assert finding.evidence["windows_per_step"] == {"layers.0": 1.0}
     assert finding.evidence["prefetched_by"] == {"layers.0": ["layers.1"]}
-    assert 'owners = ["layers.1"]' in codes(finding)[0]
+    assert 'listed = ["layers.1"]' in codes(finding)[0]
     assert finding.places[0] == Place(
         rank=0, step=3, start_ns=28 * MS, end_ns=32 * MS, unit="layers.0"
     )
