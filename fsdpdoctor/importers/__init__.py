@@ -17,7 +17,8 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.importers.framing import read_head
 from fsdpdoctor.importers.kineto import KinetoSource
-from fsdpdoctor.importers.ranks import rank_files
+from fsdpdoctor.importers.nsys import NsysSource
+from fsdpdoctor.importers.ranks import rank_files, rank_in_name
 from fsdpdoctor.importers.scan import read_metadata
 from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
 from fsdpdoctor.run import Run
@@ -25,6 +26,11 @@ from fsdpdoctor.schema import UNKNOWN, RunHeader
 
 SYNTHETIC_KEY = "fsdpdoctor_synthetic"
 """A trace's metadata key that says it was generated, and of what."""
+
+NO_WORLD_SIZE = (
+    "the traces do not say the world size: taken as {world_size}, from their highest "
+    "rank"
+)
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3")
 """What is looked for in a folder. A file that is named is read whatever its name."""
@@ -119,16 +125,44 @@ def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
     return [pair for match in found for pair in _expand(match)]
 
 
+def _nsys_run(paths: Sequence[Path], options: ImportOptions) -> Run:
+    named = [(path, rank_in_name(path, options.rank_regex)) for path in paths]
+    if len(named) > 1 and any(rank is None for _, rank in named):
+        shown = ", ".join(path.name for path, rank in named if rank is None)
+        raise InputError(
+            f"no rank is known for {shown}: expected a name like rank3.sqlite; say "
+            "where it is with --rank-regex"
+        )
+    by_rank = {rank or 0: path for path, rank in named}
+    if len(by_rank) < len(named):
+        raise InputError(
+            f"two of {', '.join(path.name for path, _ in named)} are of one rank"
+        )
+    world_size = max(by_rank) + 1
+    digest = hashlib.sha256("\n".join(str(p.resolve()) for p in paths).encode())
+    return Run(
+        header=RunHeader(
+            run_id=digest.hexdigest()[:16],
+            source="nsys",
+            world_size=world_size,
+            device="cuda",
+            fsdpdoctor=__version__,
+        ),
+        sources=tuple(
+            NsysSource(path=by_rank[rank], rank=rank, world_size=world_size)
+            for rank in sorted(by_rank)
+        ),
+        warnings=(NO_WORLD_SIZE.format(world_size=world_size),),
+    )
+
+
 def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
     files = rank_files(paths, options.rank_regex)
     said = {file.world_size for file in files if file.world_size != UNKNOWN}
     world_size = max([*said, files[-1].rank + 1])
     warnings = [note for file in files for note in file.notes]
     if not said:
-        warnings.append(
-            f"the traces do not say the world size: taken as {world_size}, from their "
-            "highest rank"
-        )
+        warnings.append(NO_WORLD_SIZE.format(world_size=world_size))
     if len(said) > 1:
         warnings.append(f"the traces disagree on the world size: {sorted(said)}")
     metadata = read_metadata(read_head(files[0].path).head)
@@ -159,5 +193,6 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
 
 IMPORTERS: tuple[Importer, ...] = (
     Importer(kind=FileKind.KINETO, open_run=_kineto_run),
+    Importer(kind=FileKind.NSYS_SQLITE, open_run=_nsys_run),
 )
 """Every kind of file that becomes a run."""

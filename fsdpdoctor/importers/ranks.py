@@ -101,15 +101,24 @@ def _rank_of(
     world_size = _whole(info.get("world_size"))
     size = UNKNOWN if world_size is None else world_size
     if pattern is not None:
-        match = pattern.search(str(path))
-        digits = match[1] if match else None
-        rank = int(digits) if digits is not None and digits.isdecimal() else None
-        return path, rank, size, ()
+        return path, _match(pattern, path), size, ()
     if said is not None:
         return path, said, size, ()
     named = rank_of_name(path.name)
     notes = () if named is None else (f"rank {named} is from the name {path.name}",)
     return path, named, size, notes
+
+
+def rank_in_name(path: Path, rank_regex: str | None) -> int | None:
+    """The rank in a path: by the user's expression where there is one."""
+    pattern = _compile(rank_regex)
+    return rank_of_name(path.name) if pattern is None else _match(pattern, path)
+
+
+def _match(pattern: re.Pattern[str], path: Path) -> int | None:
+    match = pattern.search(str(path))
+    digits = match[1] if match else None
+    return int(digits) if digits is not None and digits.isdecimal() else None
 
 
 def rank_of_name(name: str) -> int | None:
