@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from fsdpdoctor.comparison import Comparison, Difference, Scalar
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
-from fsdpdoctor.renderers.words import shorten, unit_name, visible
+from fsdpdoctor.renderers.words import shorten, units, visible
 
 MOST_LINES = 40
 """Differences shown of each sort; --json has them all."""
@@ -25,13 +27,13 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         ("Counts and bytes per unit (A, B)", ("count", "bytes")),
         ("Times per step (A, B, change, noise)", ("time",)),
     ):
-        rows = [d for d in comparison.differences if d.kind in kinds]
+        rows = _alike([d for d in comparison.differences if d.kind in kinds])
         if not rows:
             continue
         console.print()
         _print(console, title, "bold")
-        for row in rows[:MOST_LINES]:
-            _print(console, f"  {_line(row)}")
+        for row, names in rows[:MOST_LINES]:
+            _print(console, f"  {_line(row, names)}")
         if len(rows) > MOST_LINES:
             _print(console, f"  and {len(rows) - MOST_LINES} more, see --json", "dim")
     for reason in comparison.not_compared:
@@ -51,14 +53,27 @@ def _headline(comparison: Comparison) -> str:
     verdict = "no difference beyond noise"
     if steps:
         verdict = f"{percent(abs(b - a) / a)} {'slower' if b > a else 'faster'}"
-    elif not comparison.differences:
+    elif a == b and not comparison.differences:
         verdict = "nothing differs"
     return f"step {ms(a)} to {ms(b)}: {verdict}"
 
 
-def _line(row: Difference) -> str:
-    unit = "" if row.unit is None else f"{shorten(unit_name(row.unit), UNIT_WIDTH)}  "
-    name = f"{unit}{visible(row.figure)}"
+def _alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]]:
+    """Differences with the units they are of: what many units share stands once."""
+    groups: dict[tuple[object, ...], list[Difference]] = {}
+    for row in rows:
+        # Times are each unit's own.
+        own = row.unit if row.kind == "time" else row.unit is None
+        groups.setdefault((row.figure, row.a, row.b, own), []).append(row)
+    return [
+        (group[0], tuple(row.unit for row in group if row.unit is not None))
+        for group in groups.values()
+    ]
+
+
+def _line(row: Difference, names: tuple[str, ...]) -> str:
+    of = f"{shorten(units(names), UNIT_WIDTH)}  " if names else ""
+    name = f"{of}{visible(row.figure)}"
     line = f"{name:<52} {_value(row.kind, row.a)}, {_value(row.kind, row.b)}"
     if row.kind == "time" and row.change is not None and row.noise is not None:
         sign = "+" if row.change > 0 else "-"

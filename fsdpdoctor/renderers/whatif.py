@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, size
 from fsdpdoctor.simulate.code import code
@@ -15,7 +16,7 @@ def show_forecast(found: Forecast, console: Console) -> None:
     """Print the replay's error, then every prediction with its code."""
     _show_replay(found.base, console)
     if found.withheld is not None:
-        console.print(f"\n{found.withheld}")
+        _print(console, f"\n{found.withheld}")
         return
     if not found.predictions:
         console.print("\nNo change was found that makes this run faster or smaller.")
@@ -26,12 +27,18 @@ def show_forecast(found: Forecast, console: Console) -> None:
         _show_details(at, prediction, console)
 
 
+def _print(console: Console, line: str) -> None:
+    """A line that is never broken: code must run as pasted."""
+    console.print(Text(line), soft_wrap=True)
+
+
 def _show_replay(base: Replay, console: Console) -> None:
     calibration = base.calibration
-    console.print(
+    _print(
+        console,
         f"replay: {ms(base.outcome.step_ns)} against "
         f"{ms(calibration.measured_ns)} measured ({base.error:+.1%}), rank "
-        f"{calibration.rank}, {calibration.steps} steps"
+        f"{calibration.rank}, {calibration.steps} steps",
     )
     lanes = [
         f"{kind.replace('_', '-')} {error:+.1%}"
@@ -39,13 +46,14 @@ def _show_replay(base: Replay, console: Console) -> None:
         if calibration.exposed_ns[kind] or error
     ]
     if lanes:
-        console.print(f"  exposed time, off by share of the step: {', '.join(lanes)}")
+        _print(console, f"  exposed time, off by share of the step: {', '.join(lanes)}")
     for kind, fit in calibration.fits.items():
         latency = "" if fit.sizes > 1 else ", of one size: the latency is a guess"
-        console.print(
+        _print(
+            console,
             f"  {kind.replace('_', '-')}: {ms(fit.wire.latency_ns)} + bytes / "
             f"{gbps(fit.wire.bytes_per_second)} ({fit.count} seen, off by "
-            f"{percent(fit.residual_share)} in the median{latency})"
+            f"{percent(fit.residual_share)} in the median{latency})",
         )
 
 
@@ -87,10 +95,10 @@ def _show_details(at: int, p: Prediction, console: Console) -> None:
     lines = code(p.plan, p.step)
     if not lines and not p.assumptions and p.forbidden is None:
         return
-    console.print(f"\n{at}. {p.plan}")
+    _print(console, f"\n{at}. {p.plan}")
     if p.forbidden is not None:
-        console.print(f"   not advised: {p.forbidden}")
+        _print(console, f"   not advised: {p.forbidden}")
     for said in p.assumptions:
-        console.print(f"   assumed: {said}")
+        _print(console, f"   assumed: {said}")
     for line in lines.splitlines():
-        console.print(f"    {line}")
+        _print(console, f"    {line}")
