@@ -124,7 +124,12 @@ class Run:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks of the job that left no record."""
+        """Ranks of the job that left no record, and should have.
+
+        A rehearsal has one rank, which stands for all.
+        """
+        if self.header.source == "rehearsal":
+            return ()
         here = set(self.ranks)
         return tuple(r for r in range(self.header.world_size) if r not in here)
 
