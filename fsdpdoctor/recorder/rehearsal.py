@@ -6,7 +6,8 @@ copies of this one (`wire_group`), and so losses are meaningless. What the scrip
 asks torch.distributed for is taken over: the job's size and rank, in the
 environment and in `init_process_group`, and the backend of every group. Where the
 rehearsal has replicas (HSDP), a 2-D mesh gets its shape, and a `fully_shard`
-without a mesh, or with one over all ranks, gets a 2-D one.
+without a mesh, or with one over all ranks, gets a 2-D one. Distributed checkpoints
+are not saved: their parts would not fit together, and they could replace good ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.fsdp
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.checkpoint import state_dict_saver as saver
 from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.errors import UsageError
@@ -109,6 +113,7 @@ def rehearsing(
     patches = Patches()
     with _environment(rehearsal.environment), modelling(world):
         _take_over_groups(patches, rehearsal)
+        _take_over_checkpoints(patches)
         if rehearsal.replicas > 1:
             _take_over_meshes(patches, rehearsal)
         try:
@@ -218,3 +223,21 @@ def _take_over_meshes(patches: Patches, rehearsal: Rehearsal) -> None:
 
     _replace(patches, init_mesh, make_mesh)
     _replace(patches, shard, fully_shard)
+
+
+def _take_over_checkpoints(patches: Patches) -> None:
+    def save(*_args: object, **_kwargs: object) -> None:
+        warnings.warn(
+            "fsdpdoctor rehearse: distributed checkpoints are not saved",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def async_save(*_args: object, **_kwargs: object) -> Future[None]:
+        done: Future[None] = Future()
+        save()
+        done.set_result(None)
+        return done
+
+    _replace(patches, saver.save, save)
+    _replace(patches, saver.async_save, async_save)

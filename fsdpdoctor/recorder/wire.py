@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fsdpdoctor.errors import UsageError
@@ -243,25 +243,27 @@ def parse_link(text: str) -> Link:
     Raises UsageError.
     """
     speed, at, latency = text.strip().partition("@")
-    preset = PRESETS.get(speed.lower())
-    found = _SPEED.fullmatch(speed)
-    if preset is None and found is None:
+    link = PRESETS.get(speed.lower()) or _custom(speed)
+    if link is None:
         raise UsageError(
             f"--bandwidth {text!r} is no link; expected one of "
             f"{', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s or 25GB/s@10us"
         )
-    latency_ns = preset.latency_ns if preset is not None else CUSTOM_LATENCY_NS
-    if at:
-        time = _TIME.fullmatch(latency)
-        if time is None:
-            raise UsageError(
-                f"--bandwidth {text!r}: {latency!r} is no latency; expected 10us"
-            )
+    time = _TIME.fullmatch(latency)
+    if at and time is None:
+        raise UsageError(
+            f"--bandwidth {text!r}: {latency!r} is no latency; expected 10us"
+        )
+    if time is not None:
         latency_ns = round(float(time["n"]) * _NS[time["unit"]])
-    if preset is not None:
-        rate = preset.bytes_per_second
-    else:
-        assert found is not None
-        rate = float(found["n"]) * _PREFIX[found["prefix"]]
-        rate /= 8 if found["unit"] == "b" else 1
-    return Link(name=text.strip(), bytes_per_second=rate, latency_ns=latency_ns)
+        link = replace(link, name=text.strip(), latency_ns=latency_ns)
+    return link
+
+
+def _custom(speed: str) -> Link | None:
+    found = _SPEED.fullmatch(speed)
+    if found is None:
+        return None
+    rate = float(found["n"]) * _PREFIX[found["prefix"]]
+    rate /= 8 if found["unit"] == "b" else 1
+    return Link(name=speed, bytes_per_second=rate, latency_ns=CUSTOM_LATENCY_NS)

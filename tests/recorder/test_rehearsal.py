@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import state_dict_saver as saver
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -105,6 +106,22 @@ def test_a_two_dimensional_mesh_gets_the_shape_of_the_rehearsal() -> None:
         dist.init_process_group()
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
         assert mesh.shape == (8, 64)
+
+
+def test_distributed_checkpoints_are_not_saved(tmp_path: Path) -> None:
+    """One rank's parts are no checkpoint; a script that saves one goes on."""
+    with rehearsing(Rehearsal(wire=WIRE, world_size=8)):
+        dist.init_process_group()
+        model = torch.nn.Linear(8, 8)
+        fully_shard(model)
+        with pytest.warns(RuntimeWarning, match="checkpoints are not saved"):
+            saver.save(model.state_dict(), checkpoint_id=str(tmp_path / "a"))
+        with pytest.warns(RuntimeWarning, match="checkpoints are not saved"):
+            saving = saver.async_save(
+                model.state_dict(), checkpoint_id=str(tmp_path / "b")
+            )
+    assert saving.result() is None  # type: ignore[union-attr]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_torch_is_as_it_was_afterwards() -> None:
