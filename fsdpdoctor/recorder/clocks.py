@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,7 @@ class Event(Protocol):
 
     def query(self) -> bool: ...
 
-    def elapsed_time(self, end_event: Event) -> float: ...
+    def elapsed_time(self, end_event: Any) -> float: ...
 
 
 class CudaClock:
@@ -127,12 +127,6 @@ class CudaClock:
         self._recorded_ns: list[int] = []
         self._bases: list[tuple[int, Event, int]] = []  # from event, base, its time
         self._times: list[int] = []  # of the first events held: those resolved
-        self._last_lead_ns = 0
-
-    @property
-    def lead_ns(self) -> int:
-        """How far the host ran ahead of the device, at least, when last resolved."""
-        return self._last_lead_ns
 
     def mark(self, stream: object = None) -> int:
         """Record an event on a stream."""
@@ -196,13 +190,13 @@ class CudaClock:
             elapsed_ms = base.elapsed_time(self._events[i])
             self._times.append(base_ns + round(elapsed_ms * MS))
         leads = [self._times[i] - self._recorded_ns[i] for i in range(begin, count)]
-        self._last_lead_ns = min(leads)
-        if self._last_lead_ns < 0:
+        early_ns = min(leads)
+        if early_ns < 0:
             for i in range(begin, count):
-                self._times[i] -= self._last_lead_ns
+                self._times[i] -= early_ns
             number, base, base_ns = self._bases[-1]
             if base_ns != NO_TIME:
-                self._bases[-1] = (number, base, base_ns - self._last_lead_ns)
+                self._bases[-1] = (number, base, base_ns - early_ns)
 
     def _base_of(self, number: int) -> tuple[Event, int]:
         at = 0

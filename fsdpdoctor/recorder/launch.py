@@ -56,12 +56,13 @@ def torchrun(options: Sequence[str], target: Target, own: Sequence[str]) -> None
 def load(target: Target) -> Callable[[], None]:
     """The target as `__main__`, ready to run. Raises UsageError if it is none."""
     main = types.ModuleType("__main__")
+    source: Any
     if target.is_module:
-        code, path = _find_module(target.name, main)
+        source, path = _find_module(target.name, main)
         first = str(Path.cwd())
     else:
         path = target.name
-        code = _read_script(path)
+        source = _read_script(path)
         first = str(Path(path).resolve().parent)
     main.__file__ = path
     main.__dict__["__builtins__"] = builtins
@@ -71,20 +72,21 @@ def load(target: Target) -> Callable[[], None]:
         sys.argv[:] = [path, *target.args]
         if not sys.flags.safe_path:
             sys.path[0] = first
-        exec(code, main.__dict__)
+        # Compiled here: a syntax error is the script's, and reads as such.
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
     return run
 
 
-def _read_script(path: str) -> types.CodeType:
+def _read_script(path: str) -> bytes:
     try:
-        content = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot run {path}: {error.strerror}") from None
-    return compile(content, path, "exec", dont_inherit=True)
 
 
-def _find_module(name: str, main: types.ModuleType) -> tuple[types.CodeType, str]:
+def _find_module(name: str, main: types.ModuleType) -> tuple[Any, str]:
+    """A module's source, and its file."""
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd())
     try:
@@ -94,26 +96,24 @@ def _find_module(name: str, main: types.ModuleType) -> tuple[types.CodeType, str
     except ImportError as error:
         raise UsageError(f"cannot run -m {name}: {error}") from None
     loader: Any = None if spec is None else spec.loader
-    code = None if loader is None else loader.get_code(spec.name if spec else name)
-    if spec is None or code is None:
+    if spec is None or not hasattr(loader, "get_data") or spec.origin is None:
         raise UsageError(f"cannot run -m {name}: no module of that name is found")
     main.__spec__ = spec
     main.__package__ = spec.parent
     main.__loader__ = loader
-    return code, str(spec.origin)
+    return loader.get_data(spec.origin), spec.origin
 
 
 def report_exception(error: BaseException) -> None:
     """Print a traceback as Python does, from the script's own frame on."""
-    trace = error.__traceback__
     here = Path(__file__).absolute()
-    for _ in range(32):
-        if trace is None or trace.tb_next is None:
-            break
+    trace = error.__traceback__
+    while trace is not None:
         ours = Path(trace.tb_frame.f_code.co_filename).absolute() == here
         trace = trace.tb_next
-        if ours and (trace.tb_frame.f_code.co_name == "<module>"):
+        if ours and trace is not None and trace.tb_frame.f_code.co_name == "<module>":
             break
+    # None: the script did not compile, and Python shows no frame either.
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 

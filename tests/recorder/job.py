@@ -1,4 +1,4 @@
-"""Runs scenarios as one rank of a job: job.py FOLDER one|two|four."""
+"""Runs scenarios as one rank of a job: job.py FOLDER one|two|four|identical."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from tests.recorder import scenarios
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+if sys.argv[2] == "identical":
+    scenarios.compare_all(sys.argv[1])
+    dist.destroy_process_group()
+    sys.exit()
 scenarios.run_all(
     sys.argv[1],
     {

@@ -1,0 +1,172 @@
+"""Device times on the host's axis, from events that stand in for torch's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fsdpdoctor.quantities import MS, US
+from fsdpdoctor.recorder.clocks import CudaClock, HostClock
+from fsdpdoctor.schema import NO_TIME
+
+
+class Device:
+    """A host and a device, each with its own clock; work ends when it is told to.
+
+    The device's clock shows `offset_ns` more than the host's.
+    """
+
+    def __init__(self, offset_ns: int = 5_000 * MS) -> None:
+        self.host_ns = 1_000 * MS
+        self.behind_ns = 0  # how long after its record an event happens
+        self.offset_ns = offset_ns
+        self.done_until_ns = 1 << 62  # on the host's axis
+        self.made = 0
+        self.synchronized = 0
+
+    def clock(self) -> CudaClock:
+        """A clock over this device."""
+        return CudaClock(
+            new_event=lambda: StandInEvent(self),
+            current_stream=lambda: "compute",
+            synchronize=self.synchronize,
+            host_ns=lambda: self.host_ns,
+        )
+
+    def synchronize(self) -> None:
+        """Count the calls: there may be one."""
+        self.synchronized += 1
+
+
+class StandInEvent:
+    """What `torch.cuda.Event` does, float32 milliseconds included."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        device.made += 1
+        self.at_ns = 0
+
+    def record(self, stream: object) -> None:
+        """Happen a while after now."""
+        self.at_ns = self._device.host_ns + self._device.behind_ns
+
+    def query(self) -> bool:
+        """Whether it has happened."""
+        return self.at_ns <= self._device.done_until_ns
+
+    def elapsed_time(self, end_event: StandInEvent) -> float:
+        """Milliseconds, as torch gives them."""
+        return float(np.float32((end_event.at_ns - self.at_ns) / MS))
+
+
+def resolve(clock: CudaClock, *marks: int) -> list[int]:
+    """The times of marks."""
+    times = clock.resolve(np.array(marks, dtype=np.int64))
+    return [int(time) for time in times]
+
+
+def test_the_host_clock_s_marks_are_times() -> None:
+    """They pass through, ascending."""
+    clock = HostClock()
+    marks = np.array([clock.mark(), clock.mark()])
+
+    assert clock.resolve(marks).tolist() == marks.tolist()
+    assert marks[0] <= marks[1]
+    assert clock.ready(clock.mark())
+
+
+def test_events_become_host_times() -> None:
+    """An event that happens 3 ms after its record is 3 ms later."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    device.behind_ns = 3 * MS
+    first = clock.mark()
+    device.host_ns += 10 * MS
+    second = clock.mark("other stream")
+
+    assert resolve(clock, second, first, 7, NO_TIME) == [
+        1_013 * MS,
+        1_003 * MS,
+        7,
+        NO_TIME,
+    ]
+    assert device.synchronized == 1
+
+
+def test_far_from_the_first_base_a_step_is_as_exact() -> None:
+    """A float32 of an hour in milliseconds is coarse; each step has its own base."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    marks = []
+    for _ in range(3_600):
+        device.host_ns += 1_000 * MS
+        clock.rebase()
+        marks.append(clock.mark())
+        device.host_ns += 123_456
+        marks.append(clock.mark())
+        begun, ended = resolve(clock, *marks[-2:])
+        clock.release(marks[-2])
+
+    assert abs((ended - begun) - 123_456) < 50
+    assert abs(ended - device.host_ns) < 100 * US
+
+
+def test_waits_for_no_event() -> None:
+    """What has not happened is not ready, and asking does not change it."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    device.behind_ns = 5 * MS
+    mark = clock.mark()
+    device.done_until_ns = device.host_ns
+
+    assert not clock.ready(mark)
+    device.done_until_ns = device.host_ns + 5 * MS
+    assert clock.ready(mark)
+    assert device.synchronized == 1
+
+
+def test_events_are_used_again() -> None:
+    """A hundred steps of ten marks need the events of two steps, and the bases."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    before = 0
+    for _ in range(100):
+        clock.rebase()
+        marks = [clock.mark() for _ in range(10)]
+        resolve(clock, *marks)
+        if before:
+            clock.release(before)
+        before = marks[0]
+        device.host_ns += MS
+
+    assert device.made <= 20 + 10 + 101
+
+
+def test_a_released_mark_has_no_time() -> None:
+    """It is said to be unknown, never computed from another event."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    old, kept = clock.mark(), clock.mark()
+    resolve(clock, kept)
+    clock.release(kept)
+
+    assert resolve(clock, old, kept) == [NO_TIME, 1_000 * MS]
+
+
+def test_no_event_happens_before_its_record() -> None:
+    """Where the clocks have drifted apart, the step moves until that holds."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    device.host_ns += 4 * MS
+    device.behind_ns = -2 * US  # the device's clock has fallen behind
+    first = clock.mark()
+    device.host_ns += MS
+    device.behind_ns = 3 * US
+    second = clock.mark()
+
+    assert resolve(clock, first, second) == [1_004 * MS, 1_005 * MS + 5 * US]
