@@ -1,21 +1,21 @@
 """From a measured run to a `Step`: what its compute, calls and collectives cost.
 
-[Note: Normalised medians]
-A median keeps an odd step from bending a figure, but medians of parts do not add up
-to the median of the whole where noise is skewed. So each set of medians is scaled
-to what the set as a whole took in the median step.
+[Note: Middle steps]
+Medians of parts do not add up to the median of the whole where noise is skewed; means
+do, but one odd step bends them. So figures are means over the middle half of the
+steps, by duration: what an odd step did is left out, and the parts add up.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.intervals import Int64s, covered_ns, union
+from fsdpdoctor.intervals import covered_ns, union
 from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -76,11 +76,11 @@ class Calibration:
     step: Step
     facts: Facts
     rank: int
-    steps: int  # that figures were taken from
-    measured_ns: int  # median step
-    spread: float  # median |step - median| / median
+    steps: int  # that figures were taken from: the middle half
+    measured_ns: int  # their mean step
+    spread: float  # median distance of all judged steps from it, as a share
     fits: Mapping[str, Fit]  # by kind of collective
-    exposed_ns: Mapping[str, int]  # measured, by kind: the median step's
+    exposed_ns: Mapping[str, int]  # measured, by kind
 
 
 def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibration:
@@ -105,7 +105,9 @@ class _Calibrator:
         self, data: RankData, measures: RankMeasures, lines: Sequence[Timeline]
     ) -> None:
         self.data, self.measures = data, measures
-        self.lines = _alike(lines)
+        alike = _alike(lines)
+        self.step_ns = np.array([line.duration_ns for line in alike])
+        self.lines = _middle(alike)
         self.shape: Shape = shape_of(self.lines[-1])
         self.blocking = data.header.clock == "host"
         order = [u for u in self.shape.walk(self.shape.root) if u != VIRTUAL_ROOT]
@@ -160,8 +162,7 @@ class _Calibrator:
             after_ns=outside[AFTER],
             host_after_ns=host_outside[AFTER],
         )
-        step_ns = np.array([line.duration_ns for line in self.lines])
-        median = int(np.median(step_ns))
+        middle = _mean(line.duration_ns for line in self.lines)
         model = header.model
         return Calibration(
             step=step,
@@ -169,20 +170,19 @@ class _Calibrator:
                 tied=model.tied if model else (),
                 blocks=model.blocks if model else (),
                 local_world_size=header.local_world_size,
+                device_bytes=None
+                if header.device_bytes == UNKNOWN
+                else header.device_bytes,
             ),
             rank=header.rank,
             steps=len(self.lines),
-            measured_ns=median,
-            spread=float(np.median(np.abs(step_ns - median)) / max(median, 1)),
+            measured_ns=middle,
+            spread=float(np.median(np.abs(self.step_ns - middle)) / max(middle, 1)),
             fits=fits,
             exposed_ns={
-                kind.name.lower(): int(
-                    np.median(
-                        [
-                            x.stalls.duration_ns[x.stalls.kind == kind].sum()
-                            for x in self.lines
-                        ]
-                    )
+                kind.name.lower(): _mean(
+                    x.stalls.duration_ns[x.stalls.kind == kind].sum()
+                    for x in self.lines
                 )
                 for kind in COLLECTIVE_KINDS
             },
@@ -191,22 +191,15 @@ class _Calibrator:
     # -- the model
 
     def place_times(self, parts: Sequence[Partition]) -> dict[Place, int]:
-        """Normalised medians of each place, over steps and micro-batches."""
+        """What each place takes: means over steps and micro-batches."""
         if not parts:
             return {}
-        every: dict[Place, list[int]] = defaultdict(list)
-        totals = []
+        count = len(next(iter(parts[0].inside.values()), [0])) * len(parts)
+        totals: dict[Place, int] = defaultdict(int)
         for part in parts:
-            totals.append(sum(sum(times) for times in part.inside.values()))
-        places = {place for part in parts for place in part.inside}
-        count = len(next(iter(parts[0].inside.values()), [0]))
-        for part in parts:
-            for place in places:
-                every[place] += part.inside.get(place, [0] * count)
-        medians = {place: float(np.median(times)) for place, times in every.items()}
-        whole = sum(medians.values()) * count
-        scale = float(np.median(totals)) / whole if whole else 1.0
-        return {place: round(ns * scale) for place, ns in medians.items()}
+            for place, times in part.inside.items():
+                totals[place] += sum(times)
+        return {place: round(total / count) for place, total in totals.items()}
 
     def node(
         self, unit: int, device: Mapping[Place, int], host: Mapping[Place, int]
@@ -373,10 +366,10 @@ class _Calibrator:
     # -- costs
 
     def each(self, kind: Kind, unit: int) -> int:
-        """What a unit's copies take each, median."""
+        """What a unit's copies take each."""
         spans = [of_kinds(line.spans, kind) for line in self.lines]
         took = np.concatenate([s.duration_ns[s.unit == unit] for s in spans])
-        return int(np.median(took)) if len(took) else 0
+        return round(float(took.mean())) if len(took) else 0
 
     def fits(self) -> dict[str, Fit]:
         result: dict[str, Fit] = {}
@@ -394,9 +387,8 @@ class _Calibrator:
         for name, which in kinds.items():
             if which.any():
                 mine, taken = rows.rows(which), self.durations[which]
-                scale = _scale(mine, taken)
                 latency = min((f.wire.latency_ns for f in result.values()), default=0)
-                result[name] = fit_wire(mine, taken, scale, latency)
+                result[name] = fit_wire(mine, taken, latency)
         return result
 
     def mesh(self) -> Mesh:
@@ -434,19 +426,14 @@ class _Calibrator:
         return tuple(result)
 
     def host_costs(self) -> HostCosts:
-        """Each hook's own time: nested hooks, copies and stalls taken out.
-
-        Of what a hook took in the median step, its share for each call.
-        """
-        steps: dict[str, list[float]] = defaultdict(list)
+        """Each hook's own time: nested hooks, copies and stalls taken out."""
+        calls: dict[str, list[int]] = defaultdict(list)
         for line in self.lines:
-            times = self.hook_times(line)
-            for name in {name for name, _ in times}:
-                mine = [ns for called, ns in times if called == name]
-                steps[name].append(sum(mine) / len(mine))
+            for name, ns in self.hook_times(line):
+                calls[name].append(ns)
 
         def each(name: str) -> int:
-            return round(float(np.median(steps[name]))) if name in steps else 0
+            return _mean(calls.get(name, ()))
 
         return HostCosts(
             pre_forward_ns=each("pre_forward"),
@@ -504,8 +491,8 @@ class _Calibrator:
         """How long the host waits for data, before each micro-batch."""
         if self.blocking:
             return _share(outside[BETWEEN], count - 1)
-        waits = [of_kinds(x.spans, Kind.INPUT).duration_ns.sum() for x in self.lines]
-        return _share(int(np.median(waits)), count)
+        waits = (of_kinds(x.spans, Kind.INPUT).duration_ns.sum() for x in self.lines)
+        return _share(_mean(waits), count)
 
     def syncs(self, where: str) -> bool:
         """Whether the host waits for the device after forward, or at the end."""
@@ -535,33 +522,33 @@ def _alike(lines: Sequence[Timeline]) -> list[Timeline]:
     return [x for x, kind in zip(lines, kinds, strict=True) if kind == usual]
 
 
+MIN_MIDDLE = 3
+"""Of fewer steps all are taken."""
+
+
+def _middle(lines: Sequence[Timeline]) -> list[Timeline]:
+    """The middle half by duration, in their order. See [Note: Middle steps]."""
+    ordered = sorted(lines, key=lambda line: line.duration_ns)
+    aside = min(len(ordered) // 4, max(len(ordered) - MIN_MIDDLE, 0) // 2)
+    kept = ordered[aside : len(ordered) - aside]
+    return sorted(kept, key=lambda line: line.step)
+
+
 def _outside(parts: Sequence[Partition]) -> dict[str, int]:
     names = (BEFORE, BETWEEN, LOSS, AFTER)
     if not parts:
         return dict.fromkeys(names, 0)
-    return {
-        name: int(np.median([part.outside.get(name, 0) for part in parts]))
-        for name in names
-    }
+    return {name: _mean(part.outside.get(name, 0) for part in parts) for name in names}
 
 
 def _share(total: int, count: int) -> int:
     return round(total / count) if count > 0 else 0
 
 
-def _scale(rows: Collectives, taken: Int64s) -> float:
-    """See [Note: Normalised medians]: by unit and phase, against the whole."""
-    keys: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for unit, phase, ns in zip(
-        rows.unit.tolist(), rows.phase.tolist(), taken.tolist(), strict=True
-    ):
-        keys[unit, phase].append(ns)
-    steps = np.unique(rows.step)
-    totals = [int(taken[rows.step == step].sum()) for step in steps]
-    whole = sum(
-        float(np.median(times)) * len(times) / len(steps) for times in keys.values()
-    )
-    return float(np.median(totals)) / whole if whole else 1.0
+def _mean(values: Iterable[int]) -> int:
+    """The mean of some times, 0 of none."""
+    known = list(values)
+    return round(sum(known) / len(known)) if known else 0
 
 
 def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> Wires:

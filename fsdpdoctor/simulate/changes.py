@@ -30,6 +30,7 @@ class Facts:
     tied: tuple[tuple[str, ...], ...] = ()  # FQNs that share one parameter
     blocks: tuple[BlockSpec, ...] = ()  # module classes that repeat
     local_world_size: int = UNKNOWN  # ranks on a node
+    device_bytes: int | None = None  # of memory; None: not known
     available: tuple[str, ...] | None = None  # FSDPModule's methods; None: not known
 
 

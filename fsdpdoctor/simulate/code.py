@@ -46,7 +46,11 @@ def settings(plan: Plan, step: Step) -> dict[str, Any]:
     result: dict[str, Any] = {"units": units}
     if {"merge", "split_root", "wrap"} & set(changes):
         result["groups"] = [module_names(u) for u in step.units if u.fqn != ROOT]
+    if "replicate" in changes:
+        result["mesh"] = {"replicate": step.mesh.replicate, "shard": step.mesh.shard}
     for name in (
+        "param_dtype",
+        "reduce_dtype",
         "unshard_async_op",
         "separate_reduce_scatter_group",
         "max_input_buffers",

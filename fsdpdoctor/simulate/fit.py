@@ -25,7 +25,7 @@ class Fit:
     count: int
     sizes: int  # different numbers of bytes among them; 1: latency cannot be told
     residual_share: float  # median of |taken - fitted| / taken
-    by_unit_ns: Mapping[int, int]  # what a unit's own took, median
+    by_unit_ns: Mapping[int, int]  # what a unit's own took, mean
 
     def extra_ns(self, unit: int, count: int) -> int:
         """What a unit's collectives of so many bytes take beyond the fit."""
@@ -51,16 +51,12 @@ def own_durations(rows: Collectives) -> Int64s:
     return result
 
 
-def fit_wire(
-    rows: Collectives, durations: Int64s, scale: float, latency_ns: int = 0
-) -> Fit:
-    """Least squares on the median of each size, weighted by how often it came.
+def fit_wire(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
+    """Least squares on the mean of each size, weighted by how often it came.
 
-    Medians keep a few stragglers from bending the line. `scale` brings medians to
-    what they add up to over a step. `latency_ns` is taken where there is one size.
+    `latency_ns` is taken where there is one size: a line needs two.
     """
     sizes, taken, counts = _by_size(rows.bytes, durations)
-    taken = taken * scale
     if len(sizes) == 1:
         wire = _one_size(float(sizes[0]), float(taken[0]), latency_ns)
     else:
@@ -73,7 +69,7 @@ def fit_wire(
         sizes=len(sizes),
         residual_share=float(np.median(off)) if len(off) else 0.0,
         by_unit_ns={
-            int(unit): round(float(np.median(durations[rows.unit == unit])) * scale)
+            int(unit): round(float(durations[rows.unit == unit].mean()))
             for unit in np.unique(rows.unit)
         },
     )
@@ -88,7 +84,7 @@ def _by_size(
     ordered = sorted(each)
     return (
         np.array(ordered, dtype=np.float64),
-        np.array([np.median(each[size]) for size in ordered]),
+        np.array([np.mean(each[size]) for size in ordered]),
         np.array([len(each[size]) for size in ordered], dtype=np.float64),
     )
 

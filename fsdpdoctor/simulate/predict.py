@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor.simulate.calibrate import Calibration
 from fsdpdoctor.simulate.changes import changed, forbidden
 from fsdpdoctor.simulate.model import Step
@@ -127,10 +126,3 @@ def _error_ns(base: Replay, exposed: Mapping[str, int]) -> int:
         if kind in before:
             total += fit.residual_share * abs(exposed[kind] - before[kind])
     return round(total)
-
-
-def memory_limit(device_bytes: int, base: Replay) -> int | None:
-    """The most that a plan may need; None where the run's own need is not known."""
-    if device_bytes == UNKNOWN or base.calibration.step.resident_bytes <= 0:
-        return None
-    return device_bytes

@@ -1,0 +1,62 @@
+"""How many steps are simulated in a second, on one core.
+
+    python -m tests.benchmarks.simulate
+
+A model of 34 units (a root and 33 blocks), each figure the best of several rounds
+in processor time. `new plan` works out FSDP2's schedule anew, as a search must;
+`same plan` only has other durations, as for another wire.
+"""
+
+# ruff: noqa: T201 - it prints a table
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from fsdpdoctor.simulate.calibrate import calibrate
+from fsdpdoctor.simulate.outcome import simulate, walk
+from fsdpdoctor.simulate.predict import replay
+from fsdpdoctor.simulate.program import durations, program
+from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.search import search
+from tests.simulate.steps import prefetching, step
+
+BLOCKS = 33
+ROUNDS, TIMES = 15, 20
+
+
+def per_second(call: Callable[[], object]) -> float:
+    """How often it can be called in a second of processor time, at best."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        for _ in range(TIMES):
+            call()
+        best = min(best, time.process_time() - start)
+    return TIMES / best
+
+
+def main() -> None:
+    """Print the table."""
+    for name, blocking in (("streams", False), ("blocking host", True)):
+        one = prefetching(step(BLOCKS, blocking=blocking), 1)
+        plan, ns = program(one), durations(one)
+        walked = len(walk(one, plan, ns, 1)) + (0 if blocking else 1)
+        print(f"{name}: {len(one.units)} units, {len(plan.ops)} operations")
+        print(f"  new plan   {per_second(lambda: simulate(one)):8,.0f} predictions/s")
+        print(
+            f"  same plan  {per_second(lambda: simulate(one, plan)):8,.0f} "
+            f"predictions/s, {walked * per_second(lambda: simulate(one, plan)):,.0f} "
+            "steps/s"
+        )
+        base = replay(calibrate(record(replace(one, blocking=blocking))))
+        start = time.process_time()
+        found = search(base)
+        took = time.process_time() - start
+        print(f"  search     {took:8.2f} s, {len(found)} plans on the front")
+
+
+if __name__ == "__main__":
+    main()
