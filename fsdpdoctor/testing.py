@@ -9,7 +9,7 @@ One line per lane, one character per millisecond, a digit is the unit:
 Lanes of collectives give each stretch its own `op`; `wait` and `rs_wait` stretches
 belong to the latest collective of their unit that started by then; an `issue` mark
 is when the host issued the unit's next collective. `.` is idle. The digit of a `gc`
-is its generation.
+is its generation, that of a `micro_batch` its number for all that starts in it.
 """
 
 from __future__ import annotations
@@ -243,6 +243,8 @@ def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
             }
             if kind == Kind.GC:
                 row |= {"unit": UNKNOWN, "value": unit_at}
+            if kind == Kind.MICRO_BATCH:
+                row |= {"unit": UNKNOWN, "micro_batch": unit_at}
             if kind == Kind.SYNC:
                 row |= {"unit": UNKNOWN, "name": 0}
             if kind in _WAITED.values():
@@ -264,12 +266,22 @@ def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
         ]
         if owners:
             row["op"] = max(owners, key=lambda c: c["start_ns"])["op"]
+    for row in rows:
+        row["micro_batch"] = max(
+            (
+                other["micro_batch"]
+                for other in rows
+                if other["kind"] == Kind.MICRO_BATCH
+                and other["start_ns"] <= row["start_ns"] < other["end_ns"]
+            ),
+            default=0,
+        )
     absent = {"op": UNKNOWN, "bytes": UNKNOWN, "group": UNKNOWN, "seq": UNKNOWN}
     absent |= {"issued_ns": NO_TIME, "name": UNKNOWN, "value": UNKNOWN}
-    names = ("kind", "lane", "phase", "flags", "unit", "start_ns", "end_ns", *absent)
+    given = ("kind", "lane", "phase", "flags", "unit", "micro_batch")
+    names = (*given, "start_ns", "end_ns", *absent)
     return Spans.build(
         len(rows),
-        micro_batch=0,
         **{
             name: [row.get(name, absent.get(name, 0)) for row in rows] for name in names
         },

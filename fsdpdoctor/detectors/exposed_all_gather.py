@@ -22,6 +22,7 @@ from fsdpdoctor.detectors.tables import (
     few_steps,
     forward_order,
     on_cpu,
+    per_step,
     recompute_seen,
     steady,
     unit_sums,
@@ -29,7 +30,7 @@ from fsdpdoctor.detectors.tables import (
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent
-from fsdpdoctor.schema import Evidence, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 CODE, NAME = "FD101", "exposed-all-gather"
 
@@ -88,9 +89,13 @@ def exposed_all_gather(m: Measures) -> Iterator[Finding]:
 
 def _phase(m: Measures, here: Exposed, body: Exposed, phase: int) -> Iterator[Finding]:
     """Findings of one phase, by main cause."""
+    main = {unit: _main_cause(here.named(unit)) for unit in here.by_unit()}
+    nameless = here.where(here.rows.unit == UNKNOWN)
     for cause in CAUSES:
-        names = [u for u in here.by_unit() if _main_cause(here.named(u)) == cause]
+        names = [unit for unit, most in main.items() if most == cause]
         group = here.named(*names)
+        if not main and len(nameless.rows) and _main_cause(nameless) == cause:
+            group = nameless  # a source without units: the time is known all the same
         if group.ns_per_step >= max(1, MINOR_CAUSE * body.ns_per_step):
             yield _finding(m, group, Phase(phase), cause, names)
 
@@ -112,6 +117,7 @@ def _finding(
         None if on_cpu(m) else CRITICAL_SHARE,
     )
     told = Evidence.RANKS in m.evidence and not few_steps(m)
+    of_units = f" of {count(len(names), 'unit')}" if names else ""
     also = f"; {JUDGED_ELSEWHERE[cause]} says why" if cause in JUDGED_ELSEWHERE else ""
     return Finding(
         code=CODE,
@@ -119,8 +125,8 @@ def _finding(
         severity=severity,
         confidence=Confidence.HIGH if told else Confidence.MEDIUM,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
-        f"in {PHASES[phase]} for the all-gathers of {count(len(names), 'unit')}, "
-        f"mostly because {WORDS[cause]}{also}"
+        f"in {PHASES[phase]} for the all-gathers{of_units}, mostly because "
+        f"{WORDS[cause]}{also}"
         + (" (on CPU an all-gather blocks by default)" if on_cpu(m) else ""),
         units=tuple(names),
         phase=PHASES[phase],
@@ -129,31 +135,40 @@ def _finding(
         evidence={
             "share_of_step": round(cost_ns / step_ns, 4),
             "by_cause": group.by_cause(),
-            "units": [_unit_row(m, group, phase, name) for name in names],
+            "units": _unit_rows(m, group, phase, names),
         },
         advice=_advice(m, phase, cause, names),
         places=group.places(),
     )
 
 
-def _unit_row(m: Measures, group: Exposed, phase: Phase, name: str) -> Value:
-    """What one unit's all-gathers took, and what they could have hidden under."""
-    mine = group.named(name)
-    spec = all_units(m)[name]
-    hide_under = unit_sums(m, "compute_ns", phase).get(_before(m, name, phase) or "")
-    steps = len(m.step_ns)
-    return {
-        "unit": name,
-        "exposed_ns": mine.ns_per_step,
-        "by_cause": mine.by_cause(),
-        "bytes": spec.unsharded_bytes if spec.unsharded_bytes >= 0 else None,
-        "hide_under_ns": None if hide_under is None else round(hide_under / steps),
-    }
+def _unit_rows(
+    m: Measures, group: Exposed, phase: Phase, names: list[str]
+) -> list[Value]:
+    """What each unit's all-gathers took, and what they could have hidden under."""
+    specs, order = all_units(m), forward_order(m)
+    compute = unit_sums(m, "compute_ns", phase)
+    rows: list[Value] = []
+    for name in names:
+        mine = group.named(name)
+        size = specs[name].unsharded_bytes
+        hide_under = compute.get(_before(order, name, phase) or "")
+        rows.append(
+            {
+                "unit": name,
+                "exposed_ns": mine.ns_per_step,
+                "by_cause": mine.by_cause(),
+                "bytes": None if size == UNKNOWN else size,
+                "hide_under_ns": None
+                if hide_under is None
+                else per_step(m, hide_under),
+            }
+        )
+    return rows
 
 
-def _before(m: Measures, name: str, phase: Phase) -> str | None:
+def _before(order: list[str], name: str, phase: Phase) -> str | None:
     """The unit whose compute an all-gather could hide under."""
-    order = forward_order(m)
     if name not in order:
         return None
     at = order.index(name) + (-1 if phase == Phase.FORWARD else 1)

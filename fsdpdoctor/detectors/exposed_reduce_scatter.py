@@ -56,13 +56,14 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     if on_cpu(m):
         severity = Severity.INFO
     names = tuple(stalls.by_unit())
+    of_units = f" of {count(len(names), 'unit')}" if names else ""
     yield Finding(
         code=CODE,
         name=NAME,
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
-        f"for the gradient reductions of {count(len(names), 'unit')}"
+        f"for the gradient reductions{of_units}"
         + (" (on CPU FSDP2 always waits for them)" if on_cpu(m) else ""),
         units=names,
         phase="backward",
@@ -89,6 +90,9 @@ def _advice(m: Measures, stalls: Exposed) -> tuple[Advice, ...]:
         return (
             Advice(text="Nothing to change: gloo cannot overlap a reduce-scatter."),
         )
+    wider = Advice(text="A larger micro-batch gives each reduction more compute.")
+    if not m.units:
+        return (wider,)  # DDP, or a trace without labels: FSDP2's calls do not apply
     waits_for_buffer = bool((stalls.rows.kind == Kind.REDUCE_SCATTER).any())
     queued = bool(stalls.rows.queued.any())
     return (
@@ -96,5 +100,5 @@ def _advice(m: Measures, stalls: Exposed) -> tuple[Advice, ...]:
             reduce_buffers(m) if waits_for_buffer else None,
             separate_reduce_group(m) if queued else None,
         ),
-        Advice(text="A larger micro-batch gives each reduction more compute."),
+        wider,
     )

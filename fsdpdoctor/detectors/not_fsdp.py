@@ -16,6 +16,9 @@ CODE, NAME = "FD900", "not-fsdp"
 # As many as fit a sentence.
 NAMED_PARTS = 3
 
+# As FD101 and FD102 report from.
+EXPLAINED_SHARE = 0.05
+
 WORDS = {
     "exposed_all_gather": "exposed all-gathers",
     "exposed_reduce_scatter": "exposed reduce-scatters",
@@ -50,6 +53,8 @@ def not_fsdp(m: Measures) -> Iterator[Finding]:
     parts = m.budget_ns_per_step()
     largest = sorted(parts, key=lambda part: -parts[part])[:NAMED_PARTS]
     exposed_ns = m.exposed_ns_per_step() or 0
+    # What is exposed all the same has a finding of its own, as information.
+    explained = ", see there" if exposed_ns / step_ns >= EXPLAINED_SHARE else ""
     named = ", ".join(
         f"{WORDS.get(part, part)} {percent(parts[part] / step_ns)}"
         for part in largest
@@ -62,7 +67,7 @@ def not_fsdp(m: Measures) -> Iterator[Finding]:
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"no fault of the sharding costs enough to change: a step of "
         f"{ms(step_ns)} goes to {named}; {percent(exposed_ns / step_ns)} is exposed "
-        "communication",
+        f"communication{explained}",
         ranks=tuple(rank.rank for rank in m.ranks),
         evidence={
             "step_ns": round(step_ns),

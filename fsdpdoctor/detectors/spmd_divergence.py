@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
@@ -177,62 +180,69 @@ def _missing(m: Measures) -> Finding:
 
 def _sequences(m: Measures) -> Iterator[Finding]:
     """The first collective in which two ranks of a group differ."""
-    members: dict[GroupName, list[tuple[RankMeasures, int]]] = {}
+    members: dict[GroupName, dict[int, set[int]]] = {}
+    by_rank = {rank.rank: rank for rank in m.ranks}
     for rank in m.ranks:
         for at, group in enumerate(rank.header.groups):
-            members.setdefault(group_key(group), []).append((rank, at))
-    for (name, _), ranks in members.items():
-        if len(ranks) < 2:
-            continue
-        difference = _first_difference(ranks)
-        if difference is not None:
-            yield _differs(name, *difference)
+            if rank.rank in group.ranks:  # else who belongs together is not known
+                ids = members.setdefault(group_key(group), {})
+                ids.setdefault(rank.rank, set()).add(at)
+    for (name, _), ids in members.items():
+        sides = [_Side(rank=by_rank[r], groups=ids[r]) for r in sorted(ids)]
+        for other in sides[1:]:
+            difference = _first_difference(sides[0], other)
+            if difference is not None:
+                yield _differs(m, name, difference)
+                break
 
 
-Difference = tuple[RankMeasures, RankMeasures, int, int, int, int]
-"""Two ranks, the step, the position, and each one's row (UNKNOWN: it has none)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One rank of a group."""
+
+    rank: RankMeasures
+    groups: set[int]  # the group's indices in the rank's header
+
+    def whole_steps(self) -> Int64s:
+        return self.rank.steps.rows(self.rank.steps.complete == 1).step
+
+    def issued(self, step: int) -> list[int]:
+        """Rows of the group's collectives of one step, in their order in it."""
+        table = self.rank.collectives
+        rows = np.flatnonzero(
+            np.isin(table.group, list(self.groups))
+            & (table.step == step)
+            & (table.seq != UNKNOWN)
+        )
+        return [int(row) for row in rows[np.argsort(table.seq[rows], kind="stable")]]
+
+    def what(self, row: int) -> Issued:
+        table = self.rank.collectives
+        return int(table.kind[row]), int(table.bytes[row])
 
 
-def _first_difference(ranks: list[tuple[RankMeasures, int]]) -> Difference | None:
-    one, group = ranks[0]
-    for other, other_group in ranks[1:]:
-        for step in np.intersect1d(_whole(one), _whole(other)).tolist():
-            mine, theirs = _rows(one, group, step), _rows(other, other_group, step)
-            for at in range(max(len(mine), len(theirs))):
-                a = mine[at] if at < len(mine) else UNKNOWN
-                b = theirs[at] if at < len(theirs) else UNKNOWN
-                if UNKNOWN in (a, b) or _issued(one, a) != _issued(other, b):
-                    return one, other, step, at, a, b
+class _Difference(NamedTuple):
+    """A step and a place in it, and each side's row (UNKNOWN: it has none)."""
+
+    one: RankMeasures
+    other: RankMeasures
+    step: int
+    place: int
+    row: int
+    other_row: int
+
+
+def _first_difference(one: _Side, other: _Side) -> _Difference | None:
+    for step in np.intersect1d(one.whole_steps(), other.whole_steps()).tolist():
+        pairs = zip_longest(one.issued(step), other.issued(step), fillvalue=UNKNOWN)
+        for place, (a, b) in enumerate(pairs):
+            if UNKNOWN in (a, b) or one.what(a) != other.what(b):
+                return _Difference(one.rank, other.rank, step, place, a, b)
     return None
 
 
-def _whole(rank: RankMeasures) -> Int64s:
-    """Steps that did not end within."""
-    return rank.steps.rows(rank.steps.complete == 1).step
-
-
-def _rows(rank: RankMeasures, group: int, step: int) -> list[int]:
-    """A group's collectives of one step, in their order in the group."""
-    table = rank.collectives
-    rows = np.flatnonzero(
-        (table.group == group) & (table.step == step) & (table.seq != UNKNOWN)
-    )
-    return [int(row) for row in rows[np.argsort(table.seq[rows], kind="stable")]]
-
-
-def _issued(rank: RankMeasures, row: int) -> Issued:
-    return int(rank.collectives.kind[row]), int(rank.collectives.bytes[row])
-
-
-def _differs(
-    group: str,
-    one: RankMeasures,
-    other: RankMeasures,
-    step: int,
-    at: int,
-    row: int,
-    other_row: int,
-) -> Finding:
+def _differs(m: Measures, group: str, difference: _Difference) -> Finding:
+    one, other, step, at, row, other_row = difference
     says, there = _words(one, row), _words(other, other_row)
     units = [
         name
@@ -243,11 +253,13 @@ def _differs(
     sides = [(r, i) for r, i in ((one, row), (other, other_row)) if i != UNKNOWN]
     rank, index = sides[0]
     table = rank.collectives
+    # Captures drop events and begin at different moments; a record does neither.
+    captured = Evidence.KERNELS in m.evidence
     return Finding(
         code=CODE,
         name=NAME,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
+        severity=Severity.WARNING if captured else Severity.CRITICAL,
+        confidence=Confidence.LOW if captured else Confidence.HIGH,
         summary=f"ranks {one.rank} and {other.rank} differ in step {step}, collective "
         f"{at} of group {group}: {says}, {there}",
         units=tuple(dict.fromkeys(units)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -141,6 +142,7 @@ class Exposed:
         )
 
 
+@lru_cache(maxsize=1)  # a dozen detectors ask the same of one run
 def exposed(m: Measures) -> Exposed:
     """Every judged stall of a run. Units of one name on several ranks are one."""
     names: dict[str, int] = {}
@@ -219,11 +221,11 @@ def unit_sums(m: Measures, name: str, phase: int | None = None) -> dict[str, int
         keep = rank.in_judged(times.step)
         if phase is not None:
             keep &= times.phase == phase
-        for unit, value in zip(
-            times.unit[keep], getattr(times, name)[keep], strict=True
-        ):
+        totals = np.zeros(len(rank.units), dtype=np.int64)
+        np.add.at(totals, times.unit[keep], getattr(times, name)[keep])
+        for unit in np.unique(times.unit[keep]).tolist():
             fqn = rank.units[unit].fqn
-            sums[fqn] = sums.get(fqn, 0) + int(value)
+            sums[fqn] = sums.get(fqn, 0) + int(totals[unit])
     return sums
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
-from fsdpdoctor.finding import Place, Severity
+from fsdpdoctor.finding import Confidence, Place, Severity
 from fsdpdoctor.measures import Measures, reduce
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.run import Beat, RankData
-from fsdpdoctor.schema import Evidence, Kind, Phase, RunHeader
-from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
+from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit
 from tests.detectors.answers import found, not_judged, only, without
 
 TWO_LAYERS = """
@@ -111,6 +111,25 @@ def test_a_collective_that_one_rank_leaves_out() -> None:
     assert finding.units == ("layers.1",)
     assert finding.evidence["1"] == "rank 1 has no more"
     assert finding.evidence["position"] == 1
+
+
+def test_groups_of_unknown_ranks_are_not_compared() -> None:
+    """Groups of one name on two ranks may be two groups; one rank may list both."""
+    groups = (GroupSpec(name="0", ranks=(), size=2),) * 2
+    here = draw(TWO_LAYERS, groups=groups)
+    there = draw(TWO_LAYERS, rank=1, groups=groups, bytes=3 << 20)
+
+    assert found(spmd_divergence, measured(here, there)) == []
+
+
+def test_a_capture_proves_less_than_a_record() -> None:
+    """It drops events, and begins elsewhere."""
+    here = draw(TWO_LAYERS, evidence=TRACED)
+    there = draw(TWO_LAYERS, evidence=TRACED, rank=1, bytes=3 << 20)
+
+    finding = only(spmd_divergence, measured(here, there))
+
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LOW)
 
 
 def test_ranks_without_a_record_are_named() -> None:
