@@ -69,8 +69,9 @@ class Link:
         return self.latency_ns + round(moved * SECOND / self.bytes_per_second)
 
     def __str__(self) -> str:
-        latency = duration(self.latency_ns)
-        return f"{self.name} ({gbps(self.bytes_per_second)}, {latency})"
+        preset = self.name.partition("@")[0].lower() in PRESETS
+        speed = f"{gbps(self.bytes_per_second)}, " if preset else ""
+        return f"{self.name} ({speed}{duration(self.latency_ns)})"
 
 
 def moved_bytes(kind: Kind, payload_bytes: int, group_size: int) -> float:

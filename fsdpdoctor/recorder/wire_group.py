@@ -5,8 +5,9 @@ one. So a gather returns this rank's part in every slot, a sum N times this rank
 value. Numbers are finite and plausible, and losses are meaningless.
 
 A collective is done at a deadline: the communicator's previous one ended, plus
-what `wire.Link.duration_ns` says. On CPU whoever waits sleeps until then; on
-CUDA a kernel spins that long on the stream of the collective.
+what `wire.Link.duration_ns` says. On CPU whoever waits sleeps until then, and a
+collective lasts at least as long as writing its output takes the host; on CUDA a
+kernel spins that long on the stream of the collective, after writing the output.
 
 `ProcessGroup` is subclassed in Python, as torch's own threaded test backend does.
 Seen to work in torch 2.13. Both names of a method that was renamed are defined

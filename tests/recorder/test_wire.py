@@ -111,6 +111,13 @@ def test_a_latency_can_be_given_to_anything() -> None:
     assert parse_link("25GB/s@1.5ms").latency_ns == 1500 * US
 
 
+def test_a_wire_says_what_it_is() -> None:
+    """In the words it was given, with the figures behind a preset."""
+    assert str(parse_wire("shard=nvlink4@3us,1MB/s")) == (
+        "shard=nvlink4@3us (360 GB/s, 3.00 us), 1MB/s (20.0 us)"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
