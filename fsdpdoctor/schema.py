@@ -32,6 +32,9 @@ UNKNOWN = -1
 NO_TIME = np.iinfo(np.int64).min
 """What a time holds where the source did not say. Times may be negative."""
 
+SYNTHETIC_KEY = "fsdpdoctor_synthetic"
+"""The key in a trace's head that says it was not measured, and what it was made of."""
+
 ROOT = "<root>"
 """The name of a root unit, whose module FQN is empty."""
 

@@ -1,1 +1,1 @@
-"""exporters."""
+"""Exporters: a run, for other tools."""

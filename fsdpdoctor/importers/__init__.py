@@ -22,10 +22,7 @@ from fsdpdoctor.importers.ranks import rank_files, rank_in_name
 from fsdpdoctor.importers.scan import read_metadata
 from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
 from fsdpdoctor.run import Run
-from fsdpdoctor.schema import UNKNOWN, RunHeader
-
-SYNTHETIC_KEY = "fsdpdoctor_synthetic"
-"""A trace's metadata key that says it was generated, and of what."""
+from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, RunHeader
 
 NO_WORLD_SIZE = (
     "the traces do not say the world size: taken as {world_size}, from their highest "

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.quantities import MS, duration
-from fsdpdoctor.schema import Kind, Spans, StepRecord
-from fsdpdoctor.timeline import COMMUNICATION_LANES
+from fsdpdoctor.schema import Kind, Lane, Spans, StepRecord
 
 SKEW_FACTOR = 10
 """A first collective this many times the median of its like waited for ranks whose
@@ -25,6 +24,13 @@ MIN_LIKE = 3
 MIN_KERNEL_SHARE = 0.5
 """Of the kernels per launch in the other steps. CUPTI drops what ran before its
 buffers were ready (pytorch/kineto#1380): then most of a first step's are missing."""
+
+COMMUNICATION_LANES = (
+    Lane.ALL_GATHER,
+    Lane.REDUCE_SCATTER,
+    Lane.ALL_REDUCE,
+    Lane.OTHER_COMM,
+)
 
 DEVICE_KINDS = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
 

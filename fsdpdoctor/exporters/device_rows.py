@@ -1,0 +1,179 @@
+"""A step's device work, with its launches: measured, or made of a record's passes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fsdpdoctor.intervals import Intervals, subtract, union
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Evidence,
+    Kind,
+    Lane,
+    Phase,
+    Spans,
+    StepRecord,
+)
+from fsdpdoctor.timeline import of_kinds, timeline_of
+
+STREAMS = {
+    Lane.COMPUTE: 7,
+    Lane.COPY_IN: 20,
+    Lane.ALL_GATHER: 22,
+    Lane.REDUCE_SCATTER: 24,
+    Lane.ALL_REDUCE: 26,
+    Lane.OTHER_COMM: 28,
+    Lane.COPY: 7,
+}
+"""Streams for records that do not say theirs."""
+
+NAMES = {
+    Kind.COPY_IN: "fsdp_all_gather_copy_in",
+    Kind.COPY_OUT: "split_with_sizes_copy_out_contiguous",
+    Kind.REDUCE_COPY_IN: "chunk_cat_cuda_kernel",
+    Kind.ALL_GATHER: "ncclDevKernel_AllGather_RING_LL",
+    Kind.REDUCE_SCATTER: "ncclDevKernel_ReduceScatter_Sum_RING_LL",
+    Kind.ALL_REDUCE: "ncclDevKernel_AllReduce_Sum_RING_LL",
+    Kind.MEMCPY: "Memcpy DtoD (Device -> Device)",
+    Kind.MEMSET: "Memset (Device)",
+}
+
+WORK = (
+    *(Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN),
+    *(Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE),
+    *(Kind.MEMCPY, Kind.MEMSET),
+)
+
+PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER)
+
+
+class DeviceRow(NamedTuple):
+    """One kernel or copy, and when the host launched it."""
+
+    kind: Kind
+    name: str
+    phase: Phase
+    unit: int
+    op: int
+    stream: int
+    start_ns: int
+    end_ns: int
+    launched_ns: int
+    bytes: int
+    group: int
+    seq: int
+
+
+def device_rows(data: RankData, record: StepRecord) -> list[DeviceRow]:
+    """All device work of a step, by start."""
+    rows = list(_measured(data, record))
+    if Evidence.KERNELS not in data.evidence:
+        rows += _made(data, record)
+    return sorted(rows, key=lambda row: row.start_ns)
+
+
+def _measured(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
+    spans = of_kinds(record.spans, *WORK)
+    launched = np.where(spans.issued_ns == NO_TIME, spans.start_ns, spans.issued_ns)
+    windows = _Windows(record.spans)
+    for i, kind in enumerate(spans.kind.tolist()):
+        name = data.name(int(spans.name[i])) or NAMES.get(kind, "kernel")
+        stream = int(spans.stream[i])
+        at = int(launched[i])
+        if spans.issued_ns[i] == NO_TIME:
+            at = windows.of_copy(spans, i, at)
+        yield DeviceRow(
+            kind=Kind(kind),
+            name=name,
+            phase=Phase(int(spans.phase[i])),
+            unit=int(spans.unit[i]),
+            op=int(spans.op[i]),
+            stream=stream if stream >= 0 else STREAMS[Lane(int(spans.lane[i]))],
+            start_ns=int(spans.start_ns[i]),
+            end_ns=int(spans.end_ns[i]),
+            launched_ns=at,
+            bytes=int(spans.bytes[i]),
+            group=int(spans.group[i]),
+            seq=int(spans.seq[i]),
+        )
+
+
+def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
+    """One kernel per stretch in which a unit's own pass kept the compute lane busy."""
+    busy = timeline_of(data, record).compute
+    copies = of_kinds(record.spans, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+    busy = subtract(busy, union(copies.start_ns, copies.end_ns))
+    windows = _Windows(record.spans)
+    passes = of_kinds(record.spans, *PASSES)
+    for start, end, at in _pieces(busy, passes):
+        kind = Kind(int(passes.kind[at])) if at >= 0 else Kind.MICRO_BATCH
+        unit = int(passes.unit[at]) if at >= 0 else UNKNOWN
+        yield DeviceRow(
+            kind=Kind.KERNEL,
+            name=f"{kind.name.lower()}_kernel",
+            phase=Phase(int(passes.phase[at])) if at >= 0 else Phase.OTHER,
+            unit=unit,
+            op=UNKNOWN,
+            stream=STREAMS[Lane.COMPUTE],
+            start_ns=start,
+            end_ns=end,
+            launched_ns=windows.of_pass(kind, unit, start),
+            bytes=UNKNOWN,
+            group=UNKNOWN,
+            seq=UNKNOWN,
+        )
+
+
+def _pieces(busy: Intervals, passes: Spans) -> Iterator[tuple[int, int, int]]:
+    """Busy time cut where a pass begins or ends, with the innermost pass around it."""
+    edges = np.unique(np.concatenate((passes.start_ns, passes.end_ns)))
+    for start, end in busy.tolist():
+        inside = edges[(edges > start) & (edges < end)].tolist()
+        bounds = [start, *inside, end]
+        for left, right in itertools.pairwise(bounds):
+            around = (passes.start_ns <= left) & (passes.end_ns >= right)
+            at = np.flatnonzero(around)
+            innermost = at[np.argmax(passes.start_ns[at])] if len(at) else UNKNOWN
+            yield left, right, int(innermost)
+
+
+class _Windows:
+    """When the host was in each unit's passes, from its hooks."""
+
+    def __init__(self, spans: Spans) -> None:
+        self._hooks = of_kinds(spans, Kind.HOOK)
+        self._calls = of_kinds(spans, Kind.UNSHARD, Kind.REDUCE)
+
+    def of_pass(self, kind: Kind, unit: int, start_ns: int) -> int:
+        """A launch time within a unit's pass on the host, not after the work began."""
+        phase = Phase.FORWARD if kind == Kind.FORWARD else Phase.BACKWARD
+        mine = (self._hooks.unit == unit) & (self._hooks.phase == phase)
+        ends = self._hooks.end_ns[mine]
+        starts = self._hooks.start_ns[mine]
+        entered = ends[ends <= start_ns]
+        if kind == Kind.OPTIMIZER or not len(entered):
+            return start_ns
+        left = starts[starts > entered.max()]
+        return int(min(start_ns, left.min() - 1)) if len(left) else start_ns
+
+    def of_copy(self, spans: Spans, i: int, start_ns: int) -> int:
+        """A launch time within the host's call that a copy belongs to."""
+        kind, op = int(spans.kind[i]), int(spans.op[i])
+        calls = self._calls.rows(self._calls.op == op)
+        if op == UNKNOWN or not len(calls):
+            return start_ns
+        if kind != Kind.COPY_OUT:
+            return int(calls.start_ns[0])
+        # The unit's own hook, after the call: it ends with the copy-out.
+        own = self._hooks.unit == spans.unit[i]
+        own &= (self._hooks.end_ns >= calls.end_ns[0]) & (
+            self._hooks.phase == spans.phase[i]
+        )
+        ends = self._hooks.end_ns[own]
+        return int(ends.min()) - 1 if len(ends) else int(calls.end_ns[0]) + 1

@@ -1,0 +1,343 @@
+"""The events of one step: labels of the host, launches, and work of the device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fsdpdoctor.exporters.device_rows import DeviceRow, device_rows
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import (
+    ROOT,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    Phase,
+    Spans,
+    StepRecord,
+)
+
+MAIN_THREAD = 1
+BACKEND_THREAD = 2
+PROCESS = 1_000_000
+"""A process id that no device's number can be."""
+
+HOOK_LABELS = {
+    "pre_forward": "pre_forward",
+    "post_forward": "post_forward",
+    "pre_backward": "pre_backward",
+    "post_backward": "post_backward_accumulate",
+    "post_backward_accumulate": "post_backward_accumulate",
+    "inputs_to_device": "inputs_to_device",
+    "cast_forward_inputs": "cast_forward_inputs",
+    "cast_forward_outputs": "cast_forward_outputs",
+}
+"""Names of HOOK spans to FSDP2's labels. The root's are made of the micro-batches."""
+
+MARK_NS = 1_000
+"""How long a label is that only marks a moment."""
+
+C10D = {
+    Kind.ALL_GATHER: ("c10d::_allgather_base_", "gloo:all_gather", "_allgather_base"),
+    Kind.REDUCE_SCATTER: (
+        "c10d::_reduce_scatter_base_",
+        "gloo:reduce_scatter",
+        "_reduce_scatter_base",
+    ),
+    Kind.ALL_REDUCE: ("c10d::allreduce_", "gloo:all_reduce", "allreduce"),
+}
+"""Names of the host's operator, of the backend's event, and in the arguments."""
+
+
+class Event(NamedTuple):
+    """One event; times in nanoseconds."""
+
+    phase: str
+    cat: str
+    name: str
+    tid: int
+    start_ns: int
+    duration_ns: int
+    args: Mapping[str, object]
+    pid: int = PROCESS
+
+    def text(self, base_ns: int) -> str:
+        """The event as JSON, with times in microseconds since the file's origin."""
+        name = json.dumps(self.name)
+        at = _microseconds(self.start_ns - base_ns)
+        where = f'"pid": {self.pid}, "tid": {self.tid}, "ts": {at}'
+        head = f'{{"ph": "{self.phase}", "cat": "{self.cat}", "name": {name}, {where}'
+        if self.phase != "X":
+            bound = ', "bp": "e"' if self.phase == "f" else ""
+            return f'{head}, "id": {self.args["id"]}{bound}}}'
+        return (
+            f'{head}, "dur": {_microseconds(self.duration_ns)}, '
+            f'"args": {json.dumps(self.args)}}}'
+        )
+
+
+def _microseconds(ns: int) -> str:
+    whole, part = divmod(abs(ns), 1000)
+    return f"{'-' if ns < 0 else ''}{whole}.{part:03d}"
+
+
+@dataclass(slots=True, kw_only=True)
+class StepEvents:
+    """Makes the events of one step."""
+
+    data: RankData
+    record: StepRecord
+    correlation: int  # last one used
+    flows: bool
+    operators: int
+    _calls: dict[int, int] = field(default_factory=dict)  # launches: start to length
+
+    def events(self) -> Iterator[Event]:
+        """All of them; the host's first."""
+        spans = self.record.spans
+        yield self._host(
+            f"ProfilerStep#{self.record.step}",
+            self.record.host_start_ns,
+            self.record.host_end_ns,
+        )
+        yield from self._labels(spans)
+        yield from self._other_host(spans)
+        launches = spans.rows(spans.kind == Kind.LAUNCH)
+        self._calls = dict(
+            zip(launches.start_ns.tolist(), launches.duration_ns.tolist(), strict=True)
+        )
+        if self.on_device:
+            yield from self._device()
+        else:
+            yield from self._host_collectives(spans)
+            yield from self._optimizers(spans)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the record is of a device's lanes."""
+        return self.data.header.clock == "cuda" or (
+            Evidence.KERNELS in self.data.evidence
+        )
+
+    def _host(
+        self, name: str, start_ns: int, end_ns: int, cat: str = "user_annotation"
+    ) -> Event:
+        length = max(end_ns - start_ns, 0)
+        return Event("X", cat, name, MAIN_THREAD, start_ns, length, {})
+
+    def _label(self, label: str, unit: int, start_ns: int, end_ns: int) -> Event:
+        return self._host(_label_text(label, self._unit(unit)), start_ns, end_ns)
+
+    def _unit(self, unit: int) -> str:
+        return self.data.unit_name(unit) or ROOT
+
+    def _labels(self, spans: Spans) -> Iterator[Event]:
+        for i in np.flatnonzero(spans.kind == Kind.MICRO_BATCH).tolist():
+            start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
+            yield self._host("FSDP::root_pre_forward", start, start)
+            yield self._host(
+                "FSDP::root_post_backward_callback", max(end - MARK_NS, start), end
+            )
+        for i in np.flatnonzero(spans.kind == Kind.HOOK).tolist():
+            label = HOOK_LABELS.get(self.data.name(int(spans.name[i])) or "")
+            if label is None:
+                continue
+            start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
+            if label == "post_backward_accumulate":
+                end = min(end, start + MARK_NS)
+            yield self._label(label, int(spans.unit[i]), start, end)
+        for kind, label in (
+            (Kind.REDUCE, "post_backward_reduce"),
+            (Kind.RESHARD, "post_backward_reshard"),
+        ):
+            mine = (spans.kind == kind) & (spans.phase == Phase.BACKWARD)
+            for i in np.flatnonzero(mine).tolist():
+                yield self._label(
+                    label,
+                    int(spans.unit[i]),
+                    int(spans.start_ns[i]),
+                    int(spans.end_ns[i]),
+                )
+        for i in np.flatnonzero(spans.kind == Kind.UNSHARD).tolist():
+            yield from self._unshard(spans, i)
+
+    def _unshard(self, spans: Spans, i: int) -> Iterator[Event]:
+        """An all_gather label, inside its prefetch's where it was one."""
+        unit, start = int(spans.unit[i]), int(spans.start_ns[i])
+        end = int(spans.end_ns[i])
+        if not self.on_device:
+            end = _blocking_end(spans, int(spans.op[i]), end)
+        flags = int(spans.flags[i])
+        for flag, word in (
+            (Flag.FORWARD_PREFETCH, "forward"),
+            (Flag.BACKWARD_PREFETCH, "backward"),
+        ):
+            if flags & flag:
+                target = self._unit(unit).split(" [pg=")[0]
+                name = "" if target == ROOT else target
+                yield self._host(f"FSDP::{word}_prefetch for {name}", start, end)
+        yield self._label("all_gather", unit, start, end)
+
+    def _other_host(self, spans: Spans) -> Iterator[Event]:
+        for i in np.flatnonzero(spans.kind == Kind.INPUT).tolist():
+            yield self._host(
+                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+                int(spans.start_ns[i]),
+                int(spans.end_ns[i]),
+            )
+        for i in np.flatnonzero(spans.kind == Kind.SYNC).tolist():
+            yield self._host(
+                self.data.name(int(spans.name[i])) or "cudaStreamSynchronize",
+                int(spans.start_ns[i]),
+                int(spans.end_ns[i]),
+                "cuda_runtime",
+            )
+
+    def _optimizers(self, spans: Spans) -> Iterator[Event]:
+        for i in np.flatnonzero(spans.kind == Kind.OPTIMIZER).tolist():
+            yield self._host(
+                "Optimizer.step#Optimizer.step",
+                int(spans.start_ns[i]),
+                int(spans.end_ns[i]),
+            )
+
+    def _host_collectives(self, spans: Spans) -> Iterator[Event]:
+        """Operators of c10d and the backend's work, where the host is all there is."""
+        for i in np.flatnonzero(np.isin(spans.kind, list(C10D))).tolist():
+            operator, backend, _ = C10D[Kind(int(spans.kind[i]))]
+            start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
+            args: dict[str, object] = {}
+            if (size := int(spans.bytes[i])) >= 0:
+                args = {
+                    "Input Dims": [[size], [size], [], []],
+                    "Input type": ["byte", "byte", "", ""],
+                }
+            # It returns at once or blocks; the label around it says which.
+            length = min(MARK_NS, end - start)
+            yield Event("X", "cpu_op", operator, MAIN_THREAD, start, length, args)
+            yield Event(
+                "X", "user_annotation", backend, BACKEND_THREAD, start, end - start, {}
+            )
+        for i in np.flatnonzero(spans.kind == Kind.COPY_OUT).tolist():
+            start = _wait_start(spans, int(spans.op[i]), int(spans.start_ns[i]))
+            yield self._label(
+                "all_gather_copy_out", int(spans.unit[i]), start, int(spans.end_ns[i])
+            )
+
+    def _device(self) -> Iterator[Event]:
+        """Kernels and their launches; labels for copy-outs and the optimizer."""
+        rows = device_rows(self.data, self.record)
+        optimizer = [row for row in rows if row.phase == Phase.OPTIMIZER]
+        if optimizer:
+            yield self._host(
+                "Optimizer.step#Optimizer.step",
+                min(row.launched_ns for row in optimizer),
+                max(row.launched_ns for row in optimizer) + 1,
+            )
+        copied: dict[int, list[DeviceRow]] = {}
+        for row in rows:
+            if row.kind == Kind.COPY_OUT:
+                copied.setdefault(row.op, []).append(row)
+            yield from self._launch(row)
+        for of_one in copied.values():
+            yield self._label(
+                "all_gather_copy_out",
+                of_one[0].unit,
+                min(row.launched_ns for row in of_one),
+                max(row.launched_ns for row in of_one) + 1,
+            )
+
+    def _launch(self, row: DeviceRow) -> Iterator[Event]:
+        self.correlation += 1
+        args: dict[str, object] = {
+            "device": 0,
+            "stream": row.stream,
+            "correlation": self.correlation,
+            **self._collective_args(row),
+        }
+        call = {Kind.MEMCPY: "cudaMemcpyAsync", Kind.MEMSET: "cudaMemsetAsync"}
+        length = self._calls.get(row.launched_ns, MARK_NS)
+        launched = {"correlation": self.correlation}
+        for _ in range(self.operators):
+            yield Event(
+                "X", "cpu_op", "aten::mm", MAIN_THREAD, row.launched_ns, length, {}
+            )
+        yield Event(
+            "X",
+            "cuda_runtime",
+            call.get(row.kind, "cudaLaunchKernel"),
+            MAIN_THREAD,
+            row.launched_ns,
+            length,
+            launched,
+        )
+        cat = {Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
+        yield Event(
+            "X",
+            cat.get(row.kind, "kernel"),
+            row.name,
+            row.stream,
+            row.start_ns,
+            row.end_ns - row.start_ns,
+            args,
+            0,
+        )
+        if self.flows:
+            flow = {"id": self.correlation}
+            yield Event("s", "ac2g", "ac2g", MAIN_THREAD, row.launched_ns, 0, flow)
+            yield Event("f", "ac2g", "ac2g", row.stream, row.start_ns, 0, flow, 0)
+
+    def _collective_args(self, row: DeviceRow) -> dict[str, object]:
+        if row.kind in (Kind.MEMCPY, Kind.MEMSET) and row.bytes >= 0:
+            return {"bytes": row.bytes}
+        if row.kind not in (*C10D, Kind.COLLECTIVE):
+            return {}
+        said: dict[str, object] = {
+            "Collective name": C10D[row.kind][2] if row.kind in C10D else row.name
+        }
+        if 0 <= row.group < len(self.data.header.groups):
+            group = self.data.header.groups[row.group]
+            said["Process Group Name"] = group.name
+            said["Group size"] = group.size
+            said["Process Group Ranks"] = str(list(group.ranks))
+            if row.seq != UNKNOWN:
+                said["Seq"] = row.seq
+        if row.bytes >= 0:
+            parts = max(self._group_size(row.group), 1)
+            large, small = row.bytes, row.bytes // parts
+            gathers = row.kind == Kind.ALL_GATHER
+            said["In msg nelems"] = small if gathers else large
+            said["Out msg nelems"] = small if row.kind == Kind.REDUCE_SCATTER else large
+            said["dtype"] = "Byte"
+        return said
+
+    def _group_size(self, group: int) -> int:
+        groups = self.data.header.groups
+        return groups[group].size if 0 <= group < len(groups) else 1
+
+
+def _label_text(label: str, unit: str) -> str:
+    name, mark, number = unit.partition(" [pg=")
+    suffix = "" if name == ROOT else f" ({name})"
+    return f"FSDP::{label}{suffix}{mark}{number}"
+
+
+def _blocking_end(spans: Spans, op: int, end_ns: int) -> int:
+    """Where a blocking gather's label ends: with the collective."""
+    mine = (spans.op == op) & (spans.kind == Kind.ALL_GATHER)
+    mine &= spans.flags & Flag.BLOCKING != 0
+    return int(spans.end_ns[mine].max()) if mine.any() else end_ns
+
+
+def _wait_start(spans: Spans, op: int, start_ns: int) -> int:
+    """A copy-out's label begins with the wait before the copy, if that is there."""
+    mine = (spans.op == op) & (spans.kind == Kind.ALL_GATHER_WAIT)
+    gathers = (spans.op == op) & (spans.kind == Kind.ALL_GATHER)
+    if not mine.any() or (spans.flags[gathers] & Flag.BLOCKING != 0).any():
+        return start_ns
+    return int(spans.start_ns[mine].min())
