@@ -10,9 +10,11 @@ A plan is a function from a `Step` to a changed `Step`, and nothing else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 ITEMSIZE = {
     "float64": 8,
@@ -152,7 +154,6 @@ class Segment:
     host_forward_ns: int = 0  # what launching it costs the host
     host_backward_ns: int = 0
     sync: bool = False  # the host waits for the device after it, in forward
-    grad_weight: int = 1  # its share of the unit's gradients, against its siblings
     other_forward_bytes: int = 0  # the most that is allocated beside what FSDP2
     other_backward_bytes: int = 0  # holds, while this segment runs
 
@@ -168,6 +169,10 @@ class Node:
     units: tuple[int, ...]
     items: tuple[int | Node, ...]
     checkpoint: Checkpoint = Checkpoint.NONE
+    # Of a root: worked out once, for the thousands of plans that keep its shape.
+    _layout: list[Layout] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def walk(self) -> Iterator[Node]:
         """This node and those below it, parents first."""
@@ -175,6 +180,44 @@ class Node:
         for item in self.items:
             if isinstance(item, Node):
                 yield from item.walk()
+
+    @property
+    def layout(self) -> Layout:
+        """Who is where below this root."""
+        if not self._layout:
+            self._layout.append(_layout_of(self))
+        return self._layout[0]
+
+
+class Layout(NamedTuple):
+    """Who is where below a root."""
+
+    nodes: tuple[Node, ...]  # parents first
+    node_of: dict[int, Node]  # by unit
+    owners: dict[int, tuple[int, ...]]  # the units that a segment computes with: of
+    # the nearest node that has any
+    share: dict[int, float]  # a segment's part of its units' gradients
+
+
+def _layout_of(root: Node) -> Layout:
+    owners: dict[int, tuple[int, ...]] = {}
+
+    def visit(node: Node, above: tuple[int, ...]) -> None:
+        units = node.units or above
+        for item in node.items:
+            if isinstance(item, Node):
+                visit(item, units)
+            else:
+                owners[item] = units
+
+    visit(root, ())
+    counts = Counter(owners.values())
+    return Layout(
+        nodes=tuple(root.walk()),
+        node_of={u: node for node in root.walk() for u in node.units},
+        owners=owners,
+        share={segment: 1 / counts[units] for segment, units in owners.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +293,7 @@ class Step:
     state_copies: int = 2  # elements of optimizer state for each parameter: Adam's
 
     def __post_init__(self) -> None:
-        used = [u for node in self.root.walk() for u in node.units]
+        used = list(self.root.layout.node_of)
         if sorted(used) != list(range(len(self.units))):
             raise ValueError(f"nodes hold units {used}, expected each of them once")
         if self.mesh.replicate > 1 and self.wires.all_reduce is None:

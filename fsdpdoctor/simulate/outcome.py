@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fsdpdoctor.simulate.lanes import Clock, Exposed, Walk, blocking, streams
 from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.program import Program, durations, program
+from fsdpdoctor.simulate.program import Program, bare_program, durations
 
 WARM_UP_STEPS = 1
 """With streams the host's lead carries over from step to step: a step is taken
@@ -30,7 +30,7 @@ def simulate(step: Step, plan: Program | None = None) -> Outcome:
     `plan` is the step's program where the caller has it already: it stays the same
     as long as only durations change.
     """
-    plan = plan or program(step)
+    plan = plan or bare_program(step)
     ns = durations(step)
     walks = walk(step, plan, ns, 1)
     start, last = walks[0][0], walks[-1][1]
@@ -69,7 +69,7 @@ def simulate_ranks(steps: Sequence[Step]) -> list[Walk]:
     bytes once its last rank has arrived. What arrives when depends only on earlier
     collectives, so repeating the walk with the others' arrivals settles.
     """
-    plan = program(steps[0])
+    plan = bare_program(steps[0])
     all_ns = [durations(step) for step in steps]
     run = blocking if steps[0].blocking else streams
     last: list[int] = []

@@ -14,8 +14,7 @@ The rules are those of torch 2.13, `_fully_shard/_fsdp_param_group.py` and
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -195,6 +194,11 @@ def program(step: Step) -> Program:
     return _Fsdp2(step).run()
 
 
+def bare_program(step: Step) -> Program:
+    """The same for a search: without `meta`, `moves` and `passes`."""
+    return _BareFsdp2(step).run()
+
+
 IDLE, FORWARD, PRE_BACKWARD, POST_BACKWARD = range(4)
 """FSDP2's TrainingState of a unit."""
 
@@ -212,8 +216,8 @@ class _Fsdp2:
         units, shard = step.units, step.mesh.shard
         n = len(units)
         self.ops: list[Op] = []
-        self.meta: list[Meta] = []
-        self.moves: list[Move] = []
+        self.meta: list[Meta] | deque[Meta] = []
+        self.moves: list[Move] | deque[Move] = []
         self.passes: list[Pass] = []
         self.rest = n * UNIT_NS + len(step.segments) * SEGMENT_NS
         self.segments_at = n * UNIT_NS
@@ -232,9 +236,7 @@ class _Fsdp2:
         self.sharded_grads = [0] * n
         self.post_reduce = [NO_SLOT] * n  # _post_reduce_event of each
         self.all_reduce_held = [0] * n  # _all_reduce_state, _partial_reduce_output
-        self.node_of = _nodes(step.root, n)
-        self.owners = _owners(step)
-        self.grad_weights = _grad_weights(step, self.owners)
+        self.nodes, self.node_of, self.owners, self.share = step.root.layout
         # what FSDPCommContext shares among the units
         self.order: list[int] = []  # post_forward_order
         self.scatters: list[tuple[int, int]] = []  # reduce_scatter_states: id, unit
@@ -388,9 +390,9 @@ class _Fsdp2:
 
     def compute_backward(self, segment: int) -> None:
         at = self.segments_at + segment * SEGMENT_NS
-        owners, weight = self.owners[segment], self.grad_weights[segment]
+        owners, share = self.owners[segment], self.share[segment]
         for u in owners:
-            self.grow_grads(u, math.ceil(self.grad_bytes[u] * weight))
+            self.grow_grads(u, math.ceil(self.grad_bytes[u] * share))
         self.with_others(self.step.segments[segment].other_backward_bytes)
         self.ops.append((COMPUTE, at + BWD, at + HOST_BWD))
         unit = owners[0] if owners else UNKNOWN
@@ -632,7 +634,7 @@ class _Fsdp2:
         root = self.step.root.units
         unit = root[0] if root else UNKNOWN
         self.emit((HOST, self.rest + H_FINAL), unit, P_BACKWARD, unit)
-        for node in self.step.root.walk():
+        for node in self.nodes:
             for u in reversed(node.units):
                 if self.state[u] != POST_BACKWARD:
                     self.post_backward(u)
@@ -661,37 +663,24 @@ class _Fsdp2:
         self.indices[u].clear()
 
 
-def _nodes(root: Node, count: int) -> list[Node]:
-    """Each unit's node."""
-    nodes = [root] * count
-    for node in root.walk():
-        for u in node.units:
-            nodes[u] = node
-    return nodes
+class _BareFsdp2(_Fsdp2):
+    """Keeps the operations and the peaks, and forgets what they were about."""
 
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self.meta = deque(maxlen=0)
+        self.moves = deque(maxlen=0)
 
-def _owners(step: Step) -> list[tuple[int, ...]]:
-    """The units that each segment computes with: of the nearest node that has any."""
-    owners: list[tuple[int, ...]] = [()] * len(step.segments)
+    def emit(
+        self, op: Op, unit: int, phase: int, by_unit: int = UNKNOWN, flags: int = 0
+    ) -> None:
+        self.ops.append(op)
 
-    def visit(node: Node, above: tuple[int, ...]) -> None:
-        units = node.units or above
-        for item in node.items:
-            if isinstance(item, Node):
-                visit(item, units)
-            else:
-                owners[item] = units
-
-    visit(step.root, ())
-    return owners
-
-
-def _grad_weights(step: Step, owners: Sequence[tuple[int, ...]]) -> list[float]:
-    """Each segment's share of its units' gradients."""
-    totals: dict[tuple[int, ...], int] = defaultdict(int)
-    for segment, units in zip(step.segments, owners, strict=True):
-        totals[units] += segment.grad_weight
-    return [
-        segment.grad_weight / (totals[units] or 1)
-        for segment, units in zip(step.segments, owners, strict=True)
-    ]
+    def hold(self, held: int, unit: int, delta: int) -> None:
+        live = self.live = self.live + delta
+        if live > self.peak:
+            self.peak = live
+        if held == GATHERED:
+            live = self.live_gathered = self.live_gathered + delta
+            if live > self.peak_gathered:
+                self.peak_gathered = live

@@ -1,5 +1,7 @@
 """How many steps are simulated in a second, on one core.
 
+One command:
+
     python -m tests.benchmarks.simulate
 
 A model of 34 units (a root and 33 blocks), each figure the best of several rounds
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from fsdpdoctor.simulate.calibrate import calibrate
+from fsdpdoctor.simulate.model import Step
 from fsdpdoctor.simulate.outcome import simulate, walk
 from fsdpdoctor.simulate.predict import replay
 from fsdpdoctor.simulate.program import durations, program
@@ -38,24 +40,27 @@ def per_second(call: Callable[[], object]) -> float:
     return TIMES / best
 
 
+def figures(one: Step) -> None:
+    """Print the figures of one step."""
+    plan, ns = program(one), durations(one)
+    steps = len(walk(one, plan, ns, 1)) + (0 if one.blocking else 1)
+    anew = per_second(lambda: simulate(one))
+    again = per_second(lambda: simulate(one, plan))
+    print(f"{len(one.units)} units, {len(plan.ops)} operations in a step")
+    print(f"  new plan   {anew:8,.0f} predictions/s")
+    print(f"  same plan  {again:8,.0f} predictions/s, {steps * again:,.0f} steps/s")
+    base = replay(calibrate(record(one)))
+    start = time.process_time()
+    found = search(base)
+    took = time.process_time() - start
+    print(f"  search     {took:8.2f} s, {len(found)} plans on the front")
+
+
 def main() -> None:
     """Print the table."""
     for name, blocking in (("streams", False), ("blocking host", True)):
-        one = prefetching(step(BLOCKS, blocking=blocking), 1)
-        plan, ns = program(one), durations(one)
-        walked = len(walk(one, plan, ns, 1)) + (0 if blocking else 1)
-        print(f"{name}: {len(one.units)} units, {len(plan.ops)} operations")
-        print(f"  new plan   {per_second(lambda: simulate(one)):8,.0f} predictions/s")
-        print(
-            f"  same plan  {per_second(lambda: simulate(one, plan)):8,.0f} "
-            f"predictions/s, {walked * per_second(lambda: simulate(one, plan)):,.0f} "
-            "steps/s"
-        )
-        base = replay(calibrate(record(replace(one, blocking=blocking))))
-        start = time.process_time()
-        found = search(base)
-        took = time.process_time() - start
-        print(f"  search     {took:8.2f} s, {len(found)} plans on the front")
+        print(f"{name}: ", end="")
+        figures(prefetching(step(BLOCKS, blocking=blocking), 1))
 
 
 if __name__ == "__main__":
