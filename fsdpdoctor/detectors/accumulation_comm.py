@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -97,19 +98,14 @@ def _micro_batches(m: Measures) -> int:
 
 def _every_time(m: Measures, name: str, accumulated: int) -> set[str]:
     """Units that were reduced in every micro-batch."""
-    steps = {
-        fqn: sum(int(r.judged.sum()) for r in m.ranks if fqn in _names(r.units))
-        for fqn in all_units(m)
-    }
+    steps: Counter[str] = Counter()
+    for rank in m.ranks:
+        steps.update({spec.fqn: int(rank.judged.sum()) for spec in rank.units})
     return {
         fqn
         for fqn, total in unit_sums(m, name).items()
         if steps[fqn] and total >= EVERY * accumulated * steps[fqn]
     }
-
-
-def _names(units: tuple[object, ...]) -> set[str]:
-    return {getattr(spec, "fqn", "") for spec in units}
 
 
 def _avoidable(stalls: Exposed, accumulated: int, cost_ns: int | None) -> int | None:
