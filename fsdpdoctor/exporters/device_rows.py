@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fsdpdoctor.exporters.hooks import hooks_of
 from fsdpdoctor.intervals import Intervals, subtract, union
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -75,19 +76,18 @@ def device_rows(data: RankData, record: StepRecord) -> list[DeviceRow]:
     rows = list(_measured(data, record))
     if Evidence.KERNELS not in data.evidence:
         rows += _made(data, record)
+        rows += _gathers_without_copy(data, record)
     return sorted(rows, key=lambda row: row.start_ns)
 
 
 def _measured(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
     spans = of_kinds(record.spans, *WORK)
     launched = np.where(spans.issued_ns == NO_TIME, spans.start_ns, spans.issued_ns)
-    windows = _Windows(record.spans)
+    windows = _Windows(data, record)
     for i, kind in enumerate(spans.kind.tolist()):
         name = data.name(int(spans.name[i])) or NAMES.get(kind, "kernel")
         stream = int(spans.stream[i])
-        at = int(launched[i])
-        if spans.issued_ns[i] == NO_TIME:
-            at = windows.of_copy(spans, i, at)
+        at = windows.of_call(spans, i, int(launched[i]))
         yield DeviceRow(
             kind=Kind(kind),
             name=name,
@@ -109,7 +109,7 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
     busy = timeline_of(data, record).compute
     copies = of_kinds(record.spans, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
     busy = subtract(busy, union(copies.start_ns, copies.end_ns))
-    windows = _Windows(record.spans)
+    windows = _Windows(data, record)
     passes = of_kinds(record.spans, *PASSES)
     for start, end, at in _pieces(busy, passes):
         kind = Kind(int(passes.kind[at])) if at >= 0 else Kind.MICRO_BATCH
@@ -123,7 +123,9 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
             stream=STREAMS[Lane.COMPUTE],
             start_ns=start,
             end_ns=end,
-            launched_ns=windows.of_pass(kind, unit, start),
+            launched_ns=windows.of_pass(
+                kind, unit, int(passes.phase[at]) if at >= 0 else Phase.OTHER, start
+            ),
             bytes=UNKNOWN,
             group=UNKNOWN,
             seq=UNKNOWN,
@@ -143,37 +145,80 @@ def _pieces(busy: Intervals, passes: Spans) -> Iterator[tuple[int, int, int]]:
             yield left, right, int(innermost)
 
 
-class _Windows:
-    """When the host was in each unit's passes, from its hooks."""
-
-    def __init__(self, spans: Spans) -> None:
-        self._hooks = of_kinds(spans, Kind.HOOK)
-        self._calls = of_kinds(spans, Kind.UNSHARD, Kind.REDUCE)
-
-    def of_pass(self, kind: Kind, unit: int, start_ns: int) -> int:
-        """A launch time within a unit's pass on the host, not after the work began."""
-        phase = Phase.FORWARD if kind == Kind.FORWARD else Phase.BACKWARD
-        mine = (self._hooks.unit == unit) & (self._hooks.phase == phase)
-        ends = self._hooks.end_ns[mine]
-        starts = self._hooks.start_ns[mine]
-        entered = ends[ends <= start_ns]
-        if kind == Kind.OPTIMIZER or not len(entered):
-            return start_ns
-        left = starts[starts > entered.max()]
-        return int(min(start_ns, left.min() - 1)) if len(left) else start_ns
-
-    def of_copy(self, spans: Spans, i: int, start_ns: int) -> int:
-        """A launch time within the host's call that a copy belongs to."""
-        kind, op = int(spans.kind[i]), int(spans.op[i])
-        calls = self._calls.rows(self._calls.op == op)
-        if op == UNKNOWN or not len(calls):
-            return start_ns
-        if kind != Kind.COPY_OUT:
-            return int(calls.start_ns[0])
-        # The unit's own hook, after the call: it ends with the copy-out.
-        own = self._hooks.unit == spans.unit[i]
-        own &= (self._hooks.end_ns >= calls.end_ns[0]) & (
-            self._hooks.phase == spans.phase[i]
+def _gathers_without_copy(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
+    """An empty copy-out where a wait ended, for records that know of no copy-out: it
+    is what tells a reader how long compute stood still.
+    """
+    spans = record.spans
+    windows = _Windows(data, record)
+    copied = spans.op[spans.kind == Kind.COPY_OUT]
+    waits = spans.rows(
+        (spans.kind == Kind.ALL_GATHER_WAIT) & ~np.isin(spans.op, copied)
+    )
+    for i, end in enumerate(waits.end_ns.tolist()):
+        yield DeviceRow(
+            kind=Kind.COPY_OUT,
+            name=NAMES[Kind.COPY_OUT],
+            phase=Phase(int(waits.phase[i])),
+            unit=int(waits.unit[i]),
+            op=int(waits.op[i]),
+            stream=STREAMS[Lane.COMPUTE],
+            start_ns=end,
+            end_ns=end,
+            launched_ns=windows.of_copy_out(waits, i, end),
+            bytes=UNKNOWN,
+            group=UNKNOWN,
+            seq=UNKNOWN,
         )
-        ends = self._hooks.end_ns[own]
-        return int(ends.min()) - 1 if len(ends) else int(calls.end_ns[0]) + 1
+
+
+class _Windows:
+    """When the host was in each unit's passes and calls."""
+
+    def __init__(self, data: RankData, record: StepRecord) -> None:
+        self._hooks = hooks_of(data, record.spans)
+        self._calls = of_kinds(record.spans, Kind.UNSHARD, Kind.REDUCE)
+        self._last = record.host_end_ns - 2
+
+    def of_pass(self, kind: Kind, unit: int, phase: int, start_ns: int) -> int:
+        """A launch time within a unit's pass on the host, not after the work began.
+
+        Where the host ran ahead of the device, that is long before it began.
+        """
+        at = min(start_ns, self._last)
+        if kind not in (Kind.FORWARD, Kind.BACKWARD):
+            return at
+        enters = "pre_forward" if kind == Kind.FORWARD else "pre_backward"
+        _, ends = self._hooks.of(enters, unit, phase)
+        leaves = self._hooks.leaving(kind, unit, phase)
+        entered = np.flatnonzero(ends <= at)
+        if not len(entered):
+            return at
+        left = leaves[leaves >= ends[entered[-1]]]
+        return int(min(at, left[0] - 1)) if len(left) else at
+
+    def of_call(self, spans: Spans, i: int, launched_ns: int) -> int:
+        """A launch time inside the host's call that a span belongs to."""
+        kind, op = int(spans.kind[i]), int(spans.op[i])
+        if kind == Kind.COPY_OUT and spans.issued_ns[i] == NO_TIME:
+            return self.of_copy_out(spans, i, launched_ns)
+        calls = self._calls.rows(self._calls.op == op)
+        if op == UNKNOWN or kind == Kind.COPY_OUT or not len(calls):
+            return min(launched_ns, self._last)
+        first, last = int(calls.start_ns[0]), int(calls.end_ns[0])
+        # The last nanosecond may be the copy-out label's.
+        return max(min(launched_ns, last - 2), first)
+
+    def of_copy_out(self, spans: Spans, i: int, start_ns: int) -> int:
+        """At the end of the unit's own hook, once the gather was issued."""
+        calls = self._calls.rows(self._calls.op == int(spans.op[i]))
+        if not len(calls):
+            return min(start_ns, self._last)
+        issued = int(calls.end_ns[0])
+        phase = int(spans.phase[i])
+        for name in ("pre_forward", "pre_backward"):
+            _, ends = self._hooks.of(name, int(spans.unit[i]), phase)
+            later = ends[ends >= issued]
+            if len(later):
+                return int(later[0]) - 1
+        return issued + 1

@@ -16,9 +16,10 @@ from typing import IO, cast
 import numpy as np
 from isal import igzip
 
+from fsdpdoctor.exporters.device_rows import STREAMS
 from fsdpdoctor.exporters.kineto_events import Event, StepEvents
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import SYNTHETIC_KEY, Evidence
+from fsdpdoctor.schema import SYNTHETIC_KEY, Evidence, Lane
 
 _SECOND_NS = 1_000_000_000
 
@@ -53,6 +54,8 @@ def write_trace(data: RankData, path: Path, options: TraceOptions) -> None:
 def trace_events(data: RankData, options: TraceOptions) -> Iterator[Event]:
     """The events of a rank, step by step. A correlation id is used once a file."""
     correlation = 0
+    if data.steps:
+        yield from _before(data)
     for record in data.steps:
         step = StepEvents(
             data=data,
@@ -63,6 +66,19 @@ def trace_events(data: RankData, options: TraceOptions) -> Iterator[Event]:
         )
         yield from step.events()
         correlation = step.correlation
+
+
+def _before(data: RankData) -> Iterator[Event]:
+    """The device's lag behind the host when the first step began, as one kernel that
+    was launched before: without it, that step would seem to begin with the host's.
+    """
+    first = data.steps[0]
+    lag_ns = first.start_ns - first.host_start_ns
+    if data.header.clock == "cuda" and lag_ns > 0:
+        args = {"device": 0, "stream": STREAMS[Lane.COMPUTE]}
+        name = "work of steps before this trace"
+        stream = STREAMS[Lane.COMPUTE]
+        yield Event("X", "kernel", name, stream, first.host_start_ns, lag_ns, args, 0)
 
 
 def _base_ns(data: RankData) -> int:

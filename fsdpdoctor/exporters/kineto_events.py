@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fsdpdoctor.exporters.device_rows import DeviceRow, device_rows
+from fsdpdoctor.exporters.hooks import Hooks, hooks_of
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     ROOT,
@@ -100,11 +101,11 @@ class StepEvents:
     def events(self) -> Iterator[Event]:
         """All of them; the host's first."""
         spans = self.record.spans
-        yield self._host(
-            f"ProfilerStep#{self.record.step}",
-            self.record.host_start_ns,
-            self.record.host_end_ns,
-        )
+        record = self.record
+        window = (record.host_start_ns, record.host_end_ns)
+        if not self.on_device:
+            window = (record.start_ns, record.end_ns)
+        yield self._host(f"ProfilerStep#{record.step}", *window)
         yield from self._labels(spans)
         yield from self._other_host(spans)
         launches = spans.rows(spans.kind == Kind.LAUNCH)
@@ -137,20 +138,16 @@ class StepEvents:
         return self.data.unit_name(unit) or ROOT
 
     def _labels(self, spans: Spans) -> Iterator[Event]:
-        for i in np.flatnonzero(spans.kind == Kind.MICRO_BATCH).tolist():
-            start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
-            yield self._host("FSDP::root_pre_forward", start, start)
-            yield self._host(
-                "FSDP::root_post_backward_callback", max(end - MARK_NS, start), end
-            )
-        for i in np.flatnonzero(spans.kind == Kind.HOOK).tolist():
-            label = HOOK_LABELS.get(self.data.name(int(spans.name[i])) or "")
+        hooks = hooks_of(self.data, spans)
+        yield from self._roots(spans, hooks)
+        for i, name in enumerate(hooks.names):
+            label = HOOK_LABELS.get(name)
             if label is None:
                 continue
-            start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
+            start, end = int(hooks.spans.start_ns[i]), int(hooks.spans.end_ns[i])
             if label == "post_backward_accumulate":
                 end = min(end, start + MARK_NS)
-            yield self._label(label, int(spans.unit[i]), start, end)
+            yield self._label(label, int(hooks.spans.unit[i]), start, end)
         for kind, label in (
             (Kind.REDUCE, "post_backward_reduce"),
             (Kind.RESHARD, "post_backward_reshard"),
@@ -165,6 +162,23 @@ class StepEvents:
                 )
         for i in np.flatnonzero(spans.kind == Kind.UNSHARD).tolist():
             yield from self._unshard(spans, i)
+
+    def _roots(self, spans: Spans, hooks: Hooks) -> Iterator[Event]:
+        """The root's labels, which begin and end a micro-batch: on a device, whose
+        micro-batches may be in its own time, the root's hooks.
+        """
+        begin, end = "root_pre_forward", "root_post_backward_callback"
+        seen = set(hooks.names) if self.on_device else set()
+        for i in np.flatnonzero(spans.kind == Kind.MICRO_BATCH).tolist():
+            first, last = int(spans.start_ns[i]), int(spans.end_ns[i])
+            if begin not in seen:
+                yield self._host(f"FSDP::{begin}", first, first)
+            if end not in seen:
+                yield self._host(f"FSDP::{end}", max(last - MARK_NS, first), last)
+        for i, name in enumerate(hooks.names):
+            if name in (begin, end) and name in seen:
+                start, stop = hooks.spans.start_ns[i], hooks.spans.end_ns[i]
+                yield self._host(f"FSDP::{name}", int(start), int(stop))
 
     def _unshard(self, spans: Spans, i: int) -> Iterator[Event]:
         """An all_gather label, inside its prefetch's where it was one."""
@@ -211,12 +225,13 @@ class StepEvents:
         for i in np.flatnonzero(np.isin(spans.kind, list(C10D))).tolist():
             operator, backend, _ = C10D[Kind(int(spans.kind[i]))]
             start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
-            args: dict[str, object] = {}
-            if (size := int(spans.bytes[i])) >= 0:
-                args = {
-                    "Input Dims": [[size], [size], [], []],
-                    "Input type": ["byte", "byte", "", ""],
-                }
+            args = self._collective_args(
+                Kind(int(spans.kind[i])),
+                "",
+                int(spans.bytes[i]),
+                int(spans.group[i]),
+                int(spans.seq[i]),
+            )
             # It returns at once or blocks; the label around it says which.
             length = min(MARK_NS, end - start)
             yield Event("X", "cpu_op", operator, MAIN_THREAD, start, length, args)
@@ -258,7 +273,7 @@ class StepEvents:
             "device": 0,
             "stream": row.stream,
             "correlation": self.correlation,
-            **self._collective_args(row),
+            **self._collective_args(row.kind, row.name, row.bytes, row.group, row.seq),
         }
         call = {Kind.MEMCPY: "cudaMemcpyAsync", Kind.MEMSET: "cudaMemsetAsync"}
         length = self._calls.get(row.launched_ns, MARK_NS)
@@ -292,33 +307,32 @@ class StepEvents:
             yield Event("s", "ac2g", "ac2g", MAIN_THREAD, row.launched_ns, 0, flow)
             yield Event("f", "ac2g", "ac2g", row.stream, row.start_ns, 0, flow, 0)
 
-    def _collective_args(self, row: DeviceRow) -> dict[str, object]:
-        if row.kind in (Kind.MEMCPY, Kind.MEMSET) and row.bytes >= 0:
-            return {"bytes": row.bytes}
-        if row.kind not in (*C10D, Kind.COLLECTIVE):
+    def _collective_args(
+        self, kind: Kind, name: str, size: int, group: int, seq: int
+    ) -> dict[str, object]:
+        """What a collective's event says of it; of a copy, its bytes."""
+        if kind in (Kind.MEMCPY, Kind.MEMSET) and size >= 0:
+            return {"bytes": size}
+        if kind not in (*C10D, Kind.COLLECTIVE):
             return {}
         said: dict[str, object] = {
-            "Collective name": C10D[row.kind][2] if row.kind in C10D else row.name
+            "Collective name": C10D[kind][2] if kind in C10D else name
         }
-        if 0 <= row.group < len(self.data.header.groups):
-            group = self.data.header.groups[row.group]
-            said["Process Group Name"] = group.name
-            said["Group size"] = group.size
-            said["Process Group Ranks"] = str(list(group.ranks))
-            if row.seq != UNKNOWN:
-                said["Seq"] = row.seq
-        if row.bytes >= 0:
-            parts = max(self._group_size(row.group), 1)
-            large, small = row.bytes, row.bytes // parts
-            gathers = row.kind == Kind.ALL_GATHER
-            said["In msg nelems"] = small if gathers else large
-            said["Out msg nelems"] = small if row.kind == Kind.REDUCE_SCATTER else large
+        parts = 1
+        if 0 <= group < len(self.data.header.groups):
+            spec = self.data.header.groups[group]
+            parts = max(spec.size, 1)
+            said["Process Group Name"] = spec.name
+            said["Group size"] = spec.size
+            said["Process Group Ranks"] = str(list(spec.ranks))
+            if seq != UNKNOWN:
+                said["Seq"] = seq
+        if size >= 0:
+            small = size // parts
+            said["In msg nelems"] = small if kind == Kind.ALL_GATHER else size
+            said["Out msg nelems"] = small if kind == Kind.REDUCE_SCATTER else size
             said["dtype"] = "Byte"
         return said
-
-    def _group_size(self, group: int) -> int:
-        groups = self.data.header.groups
-        return groups[group].size if 0 <= group < len(groups) else 1
 
 
 def _label_text(label: str, unit: str) -> str:

@@ -15,7 +15,7 @@ from fsdpdoctor.importers.host_comm import host_collectives
 from fsdpdoctor.importers.host_spans import host_spans
 from fsdpdoctor.importers.launches import find_launches
 from fsdpdoctor.importers.pass_spans import passes_on_device, passes_on_host
-from fsdpdoctor.importers.set_aside import set_first_aside
+from fsdpdoctor.importers.set_aside import SetAside, set_first_aside
 from fsdpdoctor.importers.soundness import DeviceHealth, device_health, warnings
 from fsdpdoctor.importers.steps import cut_into_steps, step_windows
 from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
@@ -23,6 +23,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     NO_TIME,
     ROOT,
+    SYNTHETIC_KEY,
     UNKNOWN,
     Evidence,
     Flag,
@@ -97,7 +98,9 @@ def rank_data(
     parts.append(host_spans(context))
     windows = step_windows(trace)
     cut = cut_into_steps(parts, windows, on_device=on_device)
-    judged = set_first_aside(cut.steps)
+    # What was written of a record has no capture that could have begun late.
+    measured = SYNTHETIC_KEY not in trace.metadata
+    judged = set_first_aside(cut.steps) if measured else SetAside(steps=cut.steps)
     if judged.reason is not None:
         notes = (*notes, judged.reason)
     spans = Spans.concat([part.spans for part in parts])

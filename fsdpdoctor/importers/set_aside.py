@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,17 +40,17 @@ class SetAside:
     """The steps to judge, and why the first one is not among them."""
 
     steps: tuple[StepRecord, ...]
-    aside: Spans
+    aside: Spans = field(default_factory=lambda: Spans.build(0))
     reason: str | None = None
 
 
 def set_first_aside(steps: tuple[StepRecord, ...]) -> SetAside:
     """Take the first step out where it shows the capture's own start."""
     if len(steps) < 2:
-        return SetAside(steps=steps, aside=Spans.build(0))
+        return SetAside(steps=steps)
     reason = _skew(steps) or _late_device(steps)
     if reason is None:
-        return SetAside(steps=steps, aside=Spans.build(0))
+        return SetAside(steps=steps)
     return SetAside(
         steps=steps[1:],
         aside=steps[0].spans,

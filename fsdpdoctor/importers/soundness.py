@@ -48,8 +48,11 @@ def device_health(trace: TraceFile, work: DeviceWork) -> DeviceHealth:
     """Check a trace's device work."""
     events = trace.events
     rows = work.rows[events.cat[work.rows] == Cat.KERNEL]
-    by_stream = rows[
-        np.lexsort((events.start_ns[rows], events.stream[rows], events.device[rows]))
+    lasting = rows[events.duration_ns[rows] > 0]
+    by_stream = lasting[
+        np.lexsort(
+            (events.start_ns[lasting], events.stream[lasting], events.device[lasting])
+        )
     ]
     same = (np.diff(events.stream[by_stream]) == 0) & (
         np.diff(events.device[by_stream]) == 0

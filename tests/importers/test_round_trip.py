@@ -10,11 +10,15 @@ import pytest
 
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
+from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Kind, Spans
+from fsdpdoctor.simulate.model import HostCosts
+from fsdpdoctor.simulate.record import record
 from fsdpdoctor.timeline import timeline_of
 from tests.importers.generated import generated_rank
 from tests.importers.real_traces import load
+from tests.simulate.steps import step
 
 COMPARED = (
     *("kind", "lane", "phase", "flags", "unit", "by_unit", "start_ns", "end_ns"),
@@ -117,3 +121,35 @@ def test_a_written_trace_says_that_it_is_synthetic(tmp_path: Path) -> None:
 
     assert json.loads(path.read_text())["fsdpdoctor_synthetic"] == "a simulation"
     assert import_run([path]).header.notes == ("synthetic trace: a simulation",)
+
+
+def test_a_simulated_run(tmp_path: Path) -> None:
+    """A record of passes without kernels: counts, phases, compute and exposed time of
+    every step are the same, and the host that ran ahead of the device is, too.
+    """
+    costs = HostCosts(
+        root_pre_forward_ns=5_000,
+        pre_forward_ns=20_000,
+        unshard_ns=30_000,
+        wait_ns=10_000,
+        post_forward_ns=8_000,
+        pre_backward_ns=9_000,
+        post_backward_ns=12_000,
+        reduce_ns=40_000,
+        final_callback_ns=20_000,
+    )
+    data = record(step(host=costs, after_ns=2 * MS))
+    found = written(data, tmp_path / "rank0.json.gz")
+
+    assert found.header.warnings == ()
+    for before, after in zip(data.steps, found.steps, strict=True):
+        a, b = timeline_of(data, before), timeline_of(found, after)
+        shared = ("kind", "phase", "unit", "by_unit", "bytes", "start_ns", "end_ns")
+        for name in shared:
+            assert np.array_equal(
+                getattr(a.collectives, name), getattr(b.collectives, name)
+            )
+        assert np.array_equal(a.compute, b.compute)
+        assert (a.start_ns, a.end_ns) == (b.start_ns, b.end_ns)
+        # Where one gap had two waits in it, a trace gives it to the all-gather.
+        assert a.stalls.duration_ns.sum() == b.stalls.duration_ns.sum()
