@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,6 +21,9 @@ from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 CODE, NAME = "FD406", "spmd-divergence"
+
+LOST_PEER = re.compile(r"peer|connection|timed? ?out|abort", re.IGNORECASE)
+"""How communication libraries say that another rank is gone."""
 
 Issued = tuple[int, int]
 """A collective as every rank of its group must issue it: kind and bytes."""
@@ -55,14 +59,24 @@ def _stopped(m: Measures) -> Iterator[Finding]:
     recorded = any(rank.beats for rank in m.ranks)
     if recorded and m.missing_ranks:
         yield _missing(m)
-    ended = {rank.rank: rank.header.ended for rank in m.ranks}
-    bad = [r for r in m.ranks if ended[r.rank] != "done"]
+    ended = {
+        rank.rank: rank.header.ended for rank in m.ranks if not _only_detached(rank)
+    }
+    bad = [r for r in m.ranks if ended.get(r.rank, "done") != "done"]
     under_way = all(how == "running" for how in ended.values())
     if under_way and not any(rank.truncated for rank in m.ranks):
         return
     if bad and recorded:
         first = min(bad, key=_order)
         yield _stopped_finding(m, first, ended)
+
+
+def _only_detached(rank: RankMeasures) -> bool:
+    """Whether the recording stopped and the training went on: what that rank did
+    later is not known, and no sign of a fault.
+    """
+    how = rank.header.ended
+    return how.startswith("detached") and not LOST_PEER.search(how)
 
 
 def _order(rank: RankMeasures) -> tuple[int, int]:

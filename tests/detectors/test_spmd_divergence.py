@@ -82,6 +82,16 @@ def test_done_or_still_running_is_no_finding() -> None:
     assert found(spmd_divergence, ranks("running", "running")) == []
 
 
+def test_a_recording_that_stopped_is_no_rank_that_stopped() -> None:
+    """Only where it stopped for a lost peer is the other one's end a fault."""
+    ours = "detached: KeyError in _wait:10: 3"
+    peer = "detached: RuntimeError in _wait:10: Connection closed by peer"
+
+    assert found(spmd_divergence, ranks(ours, "done")) == []
+    assert found(spmd_divergence, ranks(ours, "running")) == []
+    assert only(spmd_divergence, ranks(peer, "running")).ranks == (1,)
+
+
 def test_a_different_unit_at_the_same_place() -> None:
     """The second gather of step 3 moves other bytes on rank 1."""
     here = draw(TWO_LAYERS)
