@@ -79,7 +79,7 @@ def kinds_of(measures: Measures) -> list[KindTimes]:
     for kind in COLLECTIVE_KINDS:
         rows = collectives_of(measures, kind)
         if len(rows):
-            fit = fit_wire(rows, rows.duration_ns, 1.0)
+            fit = fit_wire(rows, rows.duration_ns)
             found.append(KindTimes(kind, rows, fit))
     return found
 

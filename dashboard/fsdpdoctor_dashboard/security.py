@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from flask import Flask, Response, request
+from werkzeug.sansio.utils import host_is_trusted
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
 def new_token() -> str:
@@ -34,10 +35,13 @@ def protect(
     """Guard every route of a server, Dash's own included."""
     # Two servers on one host share its cookies: their names must differ.
     cookie = f"fsdpdoctor-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
-    server.config["TRUSTED_HOSTS"] = [*LOCAL_HOSTS, *hosts]
+    trusted = [*LOCAL_HOSTS, *hosts]
+    server.config["TRUSTED_HOSTS"] = trusted
     policy = _policy(script_hashes)
 
     def admit() -> Response | None:
+        if not host_is_trusted(request.headers.get("Host"), trusted):
+            return Response("400: not a name of this server.", 400)
         given = request.args.get("token")
         if given is not None and hmac.compare_digest(given.encode(), token.encode()):
             return _with_cookie(cookie, token, prefix)
@@ -67,7 +71,8 @@ def _with_cookie(cookie: str, token: str, prefix: str) -> Response:
     left = [
         (name, value) for name, value in request.args.items(True) if name != "token"
     ]
-    target = prefix.rstrip("/") + request.path
+    # One slash in front, or the browser would take the path for a host.
+    target = prefix + request.path.lstrip("/")
     if left:
         target += f"?{urlencode(left)}"
     answer = Response(status=303, headers={"Location": target})

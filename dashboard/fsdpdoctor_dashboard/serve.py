@@ -58,7 +58,7 @@ def serve(
     library.get(library.entries[0].id)  # read it while the browser starts
     if not prefix.startswith("/") or not prefix.endswith("/"):
         raise UsageError(f"the prefix is {prefix!r}; expected one like /user/me/proxy/")
-    serving = Serving(token=new_token(), prefix=prefix, hosts=hosts)
+    serving = Serving(token=new_token(), prefix=prefix, hosts=(host, *hosts))
     app = make_app(library, serving)
     listener = _listen(host, port)
     server = waitress.create_server(

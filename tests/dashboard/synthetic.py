@@ -40,7 +40,8 @@ class Shape:
     layers: int = 32
     steps: int = 4
     kernels: int = 10  # per unit and phase
-    fqn: str = "model.layers.{}"
+    gather_us: int = 620  # what an all-gather takes
+    names: tuple[str, ...] = ()  # of the units; else model.layers.N
 
     @property
     def spans(self) -> int:
@@ -122,7 +123,7 @@ def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
                 size=size,
                 **told,  # type: ignore[arg-type]
             )
-            took = int(rng.normal(620, 40) * US * slow)
+            took = int(rng.normal(shape.gather_us, 40) * US * slow)
             gathered = draft.add(
                 Kind.ALL_GATHER,
                 Lane.ALL_GATHER,
@@ -309,7 +310,7 @@ def _header(shape: Shape, rank: int) -> RankHeader:
     root = UnitSpec(fqn=ROOT, module_class="Transformer", is_root=True)
     layers = tuple(
         UnitSpec(
-            fqn=shape.fqn.format(i),
+            fqn=shape.names[i] if shape.names else f"model.layers.{i}",
             module_class="Block",
             numel=32 << 20,
             unsharded_bytes=64 << 20,

@@ -86,7 +86,7 @@
           const title = unit === undefined ? name : `${name}  ${unit}`;
           return [
             [title, spec.row === Row.EXPOSED ? "fd-tip-title fd-exposed" : "fd-tip-title"],
-            [`${words.duration(mark.end - mark.start)}, from ${words.duration(mark.start)}`],
+            [`${words.duration(mark.end - mark.start)}, ${this.stretch(mark.start, mark.end)}`],
           ];
         });
         lines.push([track.label, "fd-faint"]);
@@ -133,13 +133,19 @@
       const start = details.start === undefined || details.start === null ? mark.start : details.start;
       const end = details.end === undefined || details.end === null ? mark.end : details.end;
       this.add("span", "", words.duration(end - start), head);
-      this.add("span", "fd-faint", `${track.label}, from ${words.duration(start)} to ${words.duration(end)}`, head);
+      this.add("span", "fd-faint", `${track.label}, ${this.stretch(start, end)}`, head);
       const columns = this.add("div", "fd-columns");
       if (details.causes) this.causes(columns, details, end - start);
       if (details.facts.length) this.facts(columns, details.facts);
       if (details.flow.length > 1) this.places(columns, "Flow", details.flow, start, (place) => place.kind.replace(/_/g, "-"));
       if (details.peers.length) this.places(columns, "On other ranks", details.peers, start, (place) => `rank ${place.rank}`);
       timeline.say(`${details.title}, ${words.duration(end - start)}, ${track.label}`);
+    }
+
+    // Both ends with as many digits as tell them apart.
+    stretch(start, end) {
+      const step = Math.max(1, (end - start) / 10);
+      return `from ${words.moment(start, step)} to ${words.moment(end, step)}`;
     }
 
     table(parent, title) {
@@ -213,7 +219,7 @@
       this.box.hidden = false;
       const head = this.add("div", "fd-head");
       this.add("strong", "", `Area of ${words.duration(width)}`, head);
-      this.add("span", "fd-faint", `from ${words.duration(area.t0)} to ${words.duration(area.t1)}`, head);
+      this.add("span", "fd-faint", this.stretch(area.t0, area.t1), head);
       const columns = this.add("div", "fd-columns");
       for (const { source, ranks, found } of answers) {
         const meta = source.meta;

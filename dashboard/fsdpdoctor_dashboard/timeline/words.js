@@ -56,7 +56,7 @@
   const DARK = {
     all_gather_wait: "#6e5a28", reduce_scatter_wait: "#1f5c4c", all_reduce_wait: "#4d463a",
     issue: "#93a3c2", hook: "#5c6672", kernel: "#5f7286", sync: "#a98be0", other_comm: "#8b98a5",
-    all_reduce: "#a8977a", copy_in: "#a59f28",
+    all_reduce: "#a8977a", copy_in: "#d9d25e", memcpy: "#8d8858",
   };
   const THEMES = {
     light: {

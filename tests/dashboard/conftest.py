@@ -1,0 +1,117 @@
+"""Runs to look at, a server that shows them, and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+from tests.dashboard.synthetic import Shape, write_run
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    "\"'><img src=x onerror=window.hacked=1>",
+    "</script><script>window.hacked=1</script>{}",
+    "\u202egnp.exe\u2066",
+    "layers." + "x" * 10_000,
+    "=cmd|' /C calc'!A0",
+)
+"""Names of units that try to be something else than a name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A dashboard that is up."""
+
+    base: str
+    token: str
+
+    @property
+    def url(self) -> str:
+        """The address that admits."""
+        return f"{self.base}?token={self.token}"
+
+
+@contextmanager
+def serve_runs(*paths: Path) -> Iterator[Served]:
+    """`fsdpdoctor view` in a process of its own, stopped with Ctrl+C at the end."""
+    for package in ("dash", "waitress"):
+        pytest.importorskip(package, reason="needs fsdpdoctor[dashboard]")
+    command = [sys.executable, "-m", "fsdpdoctor", "view", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, *map(str, paths)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"HOST": "0.0.0.0", "DASH_DEBUG": "true"},  # neither counts
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().split()[-1]
+    base, token = url.split("?token=")
+    try:
+        yield Served(base=base, token=token)
+    finally:
+        process.send_signal(signal.SIGINT)
+        status = process.wait(timeout=30)
+        process.stdout.close()
+        assert status == 0
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs by name: two alike, a wide one, one with hostile names."""
+    root = tmp_path_factory.mktemp("runs")
+    return {
+        "before": write_run(root / "before", Shape(ranks=4, layers=8, steps=6)),
+        "after": write_run(
+            root / "after", Shape(ranks=4, layers=8, steps=6, gather_us=500)
+        ),
+        "wide": write_run(root / "wide", Shape(ranks=64, layers=4, steps=4, kernels=2)),
+        "hostile": write_run(
+            root / "hostile",
+            Shape(ranks=2, layers=len(HOSTILE), steps=4, names=HOSTILE),
+        ),
+    }
+
+
+@pytest.fixture(scope="session")
+def served(runs: dict[str, Path]) -> Iterator[Served]:
+    """All of them on one server."""
+    with serve_runs(*runs.values()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, headless."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright, and Chromium"
+    )
+    if shutil.which(CHROMIUM) is None:
+        pytest.skip(f"needs {CHROMIUM}")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield started
+        started.close()

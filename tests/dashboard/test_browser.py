@@ -1,0 +1,401 @@
+"""In a real browser: every page, every habit, and nothing from outside.
+
+Pictures of all pages are kept in test-output/dashboard/.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+pytest.importorskip("playwright", reason="needs playwright, and Chromium")
+
+from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.api import meta
+from fsdpdoctor_dashboard.export import embedded_timeline
+from fsdpdoctor_dashboard.library import Entry, Loading, open_entry
+from tests.dashboard.conftest import HOSTILE, Served, serve_runs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PICTURES = Path(__file__).parents[2] / "test-output" / "dashboard"
+PATIENCE_SECONDS = 60.0
+
+
+class Visit:
+    """A page, with all that went wrong on it."""
+
+    def __init__(self, page: Page, served: Served) -> None:
+        self.page = page
+        self.served = served
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+    def _console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(message.text)
+
+    def until(self, expression: str) -> Any:
+        """Wait for JavaScript to be truthy; its value. The policy forbids eval, so
+        this asks from outside, as the developer tools do.
+        """
+        for _ in range(int(PATIENCE_SECONDS / 0.05)):
+            value = self.page.evaluate(expression)
+            if value:
+                return value
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never came true: {expression}; {self.wrong}")
+
+    def open(self, path: str) -> None:
+        """Go to a page of the app and wait until it is there."""
+        self.page.goto(self.served.base + path)
+        if path.startswith("timeline"):
+            self.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
+            self.until("!document.querySelector('#early') || null")
+        else:
+            self.page.wait_for_selector("main h1, main p", timeout=60_000)
+
+    def timeline(self, expression: str) -> Any:
+        """Something of the timeline, `t`."""
+        return self.page.evaluate(
+            f"(() => {{ const t = fsdpTimeline; return {expression}; }})()"
+        )
+
+    def picture(self, name: str) -> None:
+        """Keep what is seen."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=PICTURES / f"{name}.png")
+
+
+@pytest.fixture
+def visit(browser: Browser, served: Served) -> Iterator[Visit]:
+    """An admitted browser; at the end nothing may have gone wrong."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), served)
+    found.page.goto(served.url)
+    yield found
+    context.close()
+    outside = [url for url in found.asked if not url.startswith(served.base)]
+    assert [url for url in outside if not url.startswith(("blob:", "data:"))] == []
+    assert found.wrong == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path", ["", "timeline", "units", "collectives", "ranks", "memory"]
+)
+def test_every_page_shows(visit: Visit, path: str, theme: str) -> None:
+    """No console error, no request to elsewhere, in both themes."""
+    visit.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    visit.open(f"{path}?run=before")
+    if path in ("collectives", "ranks", "memory"):
+        visit.until("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
+    visit.picture(f"{path or 'overview'}-{theme}")
+
+
+def test_two_runs_stand_beside_each_other(visit: Visit) -> None:
+    """One timeline holds both, with their first shared step together."""
+    visit.open("timeline?run=before&with=after")
+    assert visit.timeline("t.tracks.length") == 8
+    starts = visit.timeline(
+        "t.sources.map(s => s.offset + t.loader.best(s, 0, false, s.meta.level, 0)"
+        ".blocks.find(b => s.meta.series[b.series].name === 'step').from[3]"
+        " * Math.pow(2, s.meta.level) / 65536)"
+    )
+    assert abs(starts[0] - starts[1]) < 1e6  # within what a tile's 65536ths tell
+    visit.picture("compare-timeline")
+    visit.open("?run=before&with=after")
+    assert visit.page.locator("main section h2.run").all_inner_texts() == [
+        "before",
+        "after",
+    ]
+    visit.picture("compare-overview")
+
+
+def test_the_keyboard_goes_everywhere(visit: Visit) -> None:
+    """W S A D, F, N P, full stop and comma, C, Q, ? and Escape."""
+    visit.open("timeline?run=before")
+    keyboard = visit.page.keyboard
+    whole = visit.timeline("t.view.t1 - t.view.t0")
+    keyboard.down("w")
+    visit.until(f"fsdpTimeline.view.t1 - fsdpTimeline.view.t0 < {whole} * 0.5")
+    keyboard.up("w")
+    before = visit.timeline("t.view.t0")
+    keyboard.down("d")
+    visit.until(f"fsdpTimeline.view.t0 > {before}")
+    keyboard.up("d")
+    keyboard.press("0")
+    visit.until(f"Math.abs(fsdpTimeline.view.t1 - fsdpTimeline.view.t0 - {whole}) < 1")
+
+    keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    first = visit.timeline("t.selected.mark.start")
+    keyboard.press("n")
+    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+    keyboard.press("p")
+    visit.until(f"fsdpTimeline.selected.mark.start === {first}")
+    keyboard.press(".")
+    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+    keyboard.press(",")
+    visit.until(f"fsdpTimeline.selected.mark.start === {first}")
+    keyboard.press("f")
+    visit.until(f"fsdpTimeline.view.t1 - fsdpTimeline.view.t0 < {whole} * 0.2")
+    keyboard.press("r")
+    visit.until("fsdpTimeline.area && document.querySelector('.fd-drawer table')")
+
+    keyboard.press("c")
+    assert visit.timeline("t.condensed") is True
+    keyboard.press("q")
+    assert visit.page.locator(".fd-drawer").is_hidden()
+    keyboard.press("?")
+    assert visit.page.locator(".fd-help").is_visible()
+    visit.picture("keys")
+    keyboard.press("Escape")
+    keyboard.press("Escape")
+    assert visit.timeline("[t.selected, t.area]") == [None, None]
+
+
+def test_the_mouse_has_its_habits(visit: Visit) -> None:
+    """Ctrl and wheel zoom, wheel scrolls, Shift and drag moves, drag selects."""
+    visit.open("timeline?run=before")
+    mouse, keyboard = visit.page.mouse, visit.page.keyboard
+    whole = visit.timeline("t.view.t1 - t.view.t0")
+    mouse.move(900, 300)
+    keyboard.down("Control")
+    mouse.wheel(0, -400)
+    keyboard.up("Control")
+    visit.until(f"fsdpTimeline.view.t1 - fsdpTimeline.view.t0 < {whole}")
+    keyboard.down("Shift")
+    view = visit.timeline("t.view")
+    mouse.down()
+    mouse.move(1000, 300, steps=4)
+    mouse.up()
+    keyboard.up("Shift")
+    assert visit.timeline("t.view.t0") < view["t0"]
+    assert visit.timeline("t.area") is None
+    mouse.down()
+    mouse.move(1200, 320, steps=4)
+    mouse.up()
+    visit.until("document.querySelector('.fd-drawer tr[data-busy]')")
+    assert visit.timeline("t.area.t1 > t.area.t0")
+    visit.picture("area")
+
+
+def test_an_area_shows_the_numbers_of_the_analysis(
+    visit: Visit, runs: dict[str, Path]
+) -> None:
+    """What the drawer says of a whole step is what the step's Timeline says."""
+    opened = open_entry(Entry(id="before", path=runs["before"]), open_run, Loading())
+    steps = opened.measures.ranks[0].steps
+    t0 = int(steps.start_ns[3]) - opened.store.origin_ns
+    t1 = int(steps.end_ns[3]) - opened.store.origin_ns
+    expected = {
+        name: sum(
+            int(stalls.duration_ns[(stalls.step == 3) & (stalls.kind == kind)].sum())
+            for stalls in (rank.stalls for rank in opened.measures.ranks)
+        )
+        for name, kind in (("exposed all-gather", 21), ("exposed reduce-scatter", 22))
+    }
+    visit.open("timeline?run=before")
+    visit.page.evaluate(
+        f"fsdpTimeline.area = {{t0: {t0}, t1: {t1}}}; fsdpTimeline.drawer.showArea()"
+    )
+    visit.until("document.querySelector('.fd-drawer tr[data-busy]')")
+    shown = visit.page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.fd-drawer tr[data-busy]')]"
+        ".map(r => [r.dataset.series, Number(r.dataset.busy)]))"
+    )
+
+    assert {name: shown[name] for name in expected} == expected
+
+
+def test_a_view_can_be_sent(visit: Visit) -> None:
+    """Zoom, selection, pins and mode are in the address, and come back from it."""
+    visit.open("timeline?run=before")
+    visit.page.keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    visit.page.keyboard.press("k")
+    visit.until("location.search.includes('sel=') && location.search.includes('pin=')")
+    visit.page.wait_for_timeout(400)
+    address = visit.page.url
+    state = visit.timeline(
+        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.mark.span]"
+    )
+    visit.page.goto(visit.served.base)
+    visit.page.goto(address)
+    visit.until("window.fsdpTimeline && fsdpTimeline.selected && fsdpTimeline.sharp")
+
+    again = visit.timeline(
+        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.mark.span]"
+    )
+    assert again == state
+    assert visit.timeline("t.tracks.filter(x => x.pinned).length") == 1
+
+
+def test_search_goes_to_the_unit(visit: Visit) -> None:
+    """Enter goes to the next span of the unit, and a whole name wins."""
+    visit.open("timeline?run=before")
+    visit.page.keyboard.press("/")
+    visit.page.keyboard.type("layers.3")
+    visit.page.keyboard.press("Enter")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    assert visit.timeline("t.selected.details.title").endswith("model.layers.3")
+    first = visit.timeline("t.selected.mark.start")
+    visit.page.keyboard.press("Enter")
+    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+
+
+def test_hovering_says_what_is_there(visit: Visit) -> None:
+    """A mark's own numbers where it can be told apart, else counts and shares."""
+    visit.open("timeline?run=before")
+    box = visit.page.locator(".fd-stage").bounding_box()
+    assert box is not None
+    place = visit.timeline(
+        "(() => { const k = t.order[0], b = k.boxes.find(b => b.row === 1);"
+        " return t.screenY(b.y) + b.height / 2; })()"
+    )
+    visit.page.mouse.move(box["x"] + 500, box["y"] + place)
+    visit.until("!fsdpTimeline.tip.hidden")
+    assert "rank 0" in visit.page.locator(".fd-tip").inner_text()
+    height = visit.timeline("t.height")
+    visit.page.mouse.move(box["x"] + 520, box["y"] + height - 20)
+    visit.until(
+        "!fsdpTimeline.tip.hidden && fsdpTimeline.tip.textContent.includes('unsharded')"
+    )
+
+
+def test_sixty_four_ranks_fit_a_screen(visit: Visit) -> None:
+    """Condensed, each rank is a line, and all lines are on the screen."""
+    visit.open("timeline?run=wide")
+    assert visit.timeline("t.condensed") is True
+    assert visit.timeline("t.content <= t.bottom - t.top") is True
+    visit.picture("ranks-64")
+    visit.page.emulate_media(color_scheme="dark")
+
+
+def test_tables_sort_filter_and_save(visit: Visit) -> None:
+    """A click on a head sorts by number, the field filters, the button saves."""
+    visit.open("units?run=before")
+    first = "table.data tbody tr:not([hidden]) td:first-child"
+    visit.page.wait_for_selector(first)
+    visit.page.get_by_role("columnheader", name="exposed fwd").click()
+    assert visit.page.locator(first).first.inner_text() == "model.layers.7"
+    visit.page.locator(".toolbar input").fill("layers.2")
+    assert visit.page.locator(first).all_inner_texts() == ["model.layers.2"]
+    with visit.page.expect_download() as saved:
+        visit.page.get_by_role("button", name="Save as CSV").click()
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert lines[0].startswith('"unit","gathers fwd"')
+    assert [line.split(",")[0] for line in lines[1:]] == ['"model.layers.2"']
+
+
+def test_hostile_names_are_only_names(visit: Visit) -> None:
+    """On every page they are text: no script runs, no element is made."""
+    for path in ("", "timeline", "units", "collectives", "ranks", "memory"):
+        visit.open(f"{path}?run=hostile")
+        visit.page.wait_for_timeout(300)
+        assert visit.page.evaluate("window.hacked") is None
+        assert visit.page.locator("img").count() == 0
+    visit.open("units?run=hostile")
+    texts = visit.page.locator("table.data td:first-child").all_inner_texts()
+    assert HOSTILE[0] in texts
+    assert max(len(text) for text in texts) <= 200
+    visit.picture("hostile-units")
+    visit.open("timeline?run=hostile")
+    visit.page.keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    visit.picture("hostile-timeline")
+    assert visit.page.evaluate("window.hacked") is None
+
+
+def test_the_picture_can_be_saved(visit: Visit) -> None:
+    """The PNG button saves what is seen."""
+    visit.open("timeline?run=before")
+    with visit.page.expect_download() as saved:
+        visit.page.get_by_role("button", name="PNG").click()
+    assert Path(saved.value.path()).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_theme_is_kept(visit: Visit) -> None:
+    """A click turns it over, the timeline included, and a reload keeps it."""
+    visit.open("timeline?run=before")
+    was = visit.timeline("t.theme")
+    visit.page.get_by_role("button", name="Theme").click()
+    visit.until(f"fsdpTimeline.theme !== '{was}'")
+    visit.open("timeline?run=before")
+    assert visit.timeline("t.theme") != was
+
+
+@pytest.mark.parametrize("name", ["before", "hostile"])
+def test_the_export_opens_from_disk(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    """One file, no request, the same area statistics, the same keys."""
+    opened = open_entry(Entry(id=name, path=runs[name]), open_run, Loading())
+    embedded = embedded_timeline(opened.store, meta(opened))
+    page_file = tmp_path / "report.html"
+    page_file.write_text(
+        "<!doctype html><html><head><meta charset='utf-8'>"
+        f'<meta http-equiv="Content-Security-Policy" content="{embedded.policy}">'
+        f"<style>{embedded.style}</style></head><body>{embedded.body}</body></html>",
+        encoding="utf-8",
+    )
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), Served(base="file://", token=""))
+    found.page.goto(page_file.as_uri())
+    found.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
+    end = opened.store.end
+    shown = found.page.evaluate(
+        f"fsdpTimeline.sources[0].area(1000, {end // 2}, [0, 1]).then(a => a.series)"
+    )
+    found.page.keyboard.press("n")
+    found.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    found.picture(f"export-{name}")
+
+    assert shown == [list(a) for a in opened.store.area(1000, end // 2, [0, 1])]
+    assert found.page.evaluate("window.hacked") is None
+    assert found.asked == [page_file.as_uri()]
+    assert found.wrong == []
+    context.close()
+
+
+def test_a_growing_run_is_followed_in_the_page(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """New steps appear without a reload."""
+    folder = tmp_path / "growing"
+    folder.mkdir()
+    for file in runs["before"].iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    streams = {f: f.read_bytes() for f in folder.glob("*.arrows")}
+    headers = {f: f.read_text() for f in folder.glob("rank*.json")}
+    for file, content in streams.items():
+        file.write_bytes(content[: len(content) // 2])
+    for file, text in headers.items():
+        file.write_text(text.replace('"done"', '"running"'))
+    with serve_runs(folder) as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.open("timeline?run=growing")
+        before = found.timeline("t.end")
+        for file, content in streams.items():
+            file.write_bytes(content)
+        for file, text in headers.items():
+            file.write_text(text)
+        began = time.monotonic()
+        found.until(f"fsdpTimeline.end > {before} * 1.2")
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        assert found.wrong == []
+        context.close()
