@@ -12,8 +12,9 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder.memory import Memory
 from fsdpdoctor.recorder.patching import Function, bracket
-from fsdpdoctor.recorder.recording import Memory, Recording
+from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Unit, Units, Window
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase
 

@@ -6,21 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fsdpdoctor.recorder.buffer import CounterBuffer, MemoryBuffer, SpanBuffer
 from fsdpdoctor.recorder.clocks import Clock
 from fsdpdoctor.recorder.patching import Guard
 from fsdpdoctor.run_writer import Heartbeat, Names
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
-
-
-class Memory(Protocol):
-    """Reads the allocator, or what stands for it; see `memory`."""
-
-    def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
-        """Add one sample, at a unit's boundary."""
-        ...
 
 
 class Rows(NamedTuple):

@@ -26,7 +26,7 @@ from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.hooks import StateHooks, UnitHooks
 from fsdpdoctor.recorder.host import HostHooks
 from fsdpdoctor.recorder.light import LightHooks
-from fsdpdoctor.recorder.memory import HostMemory
+from fsdpdoctor.recorder.memory import memory_of
 from fsdpdoctor.recorder.model import ModelWatch
 from fsdpdoctor.recorder.patching import Guard, Patches
 from fsdpdoctor.recorder.recording import Recording, Rows
@@ -86,7 +86,7 @@ class Session:
         self._rec = Recording(self._clock, self._guard, heartbeat)
         self._units = Units(self._rec)
         self._steps = Steps(self._rec, self._units, plan.sampling, self)
-        self._memory = HostMemory()
+        self._memory = memory_of(self._clock.of_device)
         self._model = ModelWatch(self._units, self._groups)
         self._host = HostHooks(self._rec, self._steps, self._model)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
@@ -95,6 +95,7 @@ class Session:
         self._light: list[tuple[Any, dict[str, Any]]] = []
         self._pending: deque[_Pending] = deque()
         self._timed: list[StepBounds] = []
+        self._unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self._ended = "running"
         self._warnings: list[str] = []
         self._attached = False
@@ -207,6 +208,7 @@ class Session:
     def boundary(self) -> None:
         """A recorded step ends."""
         self._host.count()
+        self._memory.count(self._rec)
 
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
@@ -328,10 +330,10 @@ class Session:
             host=socket.gethostname(),
             pid=os.getpid(),
             device="cuda" if cuda else "cpu",
-            device_name=torch.cuda.get_device_name() if cuda else platform.processor(),
+            device_name=torch.cuda.get_device_name() if cuda else None,
             device_bytes=_device_bytes() if cuda else UNKNOWN,
             clock=self._clock.name,
-            unix_minus_clock_ns=time.time_ns() - perf_counter_ns(),
+            unix_minus_clock_ns=self._unix_minus_clock_ns,
             evidence=self._evidence(),
             units=self._model.units(),
             groups=self._groups.specs,
