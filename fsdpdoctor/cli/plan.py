@@ -1,0 +1,150 @@
+"""`fsdpdoctor plan`: does it fit, and how sharded, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.sizes import size_of
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.memory_plan import (
+    OPTIMIZERS,
+    Budget,
+    Training,
+    budgets,
+    cost_of_tokens,
+)
+from fsdpdoctor.model_shape import (
+    ModelShape,
+    shape_of_config,
+    shape_of_count,
+    shape_of_params,
+)
+from fsdpdoctor.renderers.memory_plan import Costs, show_budgets
+
+BILLION = 10**9
+
+
+@click.command(name="plan")
+@click.argument("model")
+@click.option("--layers", type=int, metavar="N", help="Blocks, for a model by count.")
+@click.option("--world-size", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--replicas", type=click.IntRange(min=1), default=1, help="More: HSDP.")
+@click.option("--batch", type=int, metavar="N", help="Sequences in a micro-batch.")
+@click.option("--sequence", type=int, metavar="N", help="Tokens in a sequence.")
+@click.option("--micro-batches", type=click.IntRange(min=1), default=1)
+@click.option("--stored-dtype", default="float32", show_default=True)
+@click.option("--param-dtype", default="bfloat16", show_default=True)
+@click.option("--reduce-dtype", default="float32", show_default=True)
+@click.option(
+    "--optimizer",
+    type=click.Choice(list(OPTIMIZERS)),
+    default="adamw",
+    show_default=True,
+)
+@click.option("--eager-attention", is_flag=True, help="Attention weights are kept.")
+@click.option("--fits", type=size_of, metavar="SIZE", help="Which fit, 80GiB.")
+@click.option("--tokens-per-second", type=float, help="Of one device, measured.")
+@click.option("--price", type=float, help="Of one device's hour.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    model: str,
+    layers: int | None,
+    fits: int | None,
+    tokens_per_second: float | None,
+    price: float | None,
+    eager_attention: bool,
+    as_json: bool,
+    param_dtype: str,
+    **options: Any,
+) -> None:
+    r"""Budget the memory of each rank for MODEL, without running anything.
+
+    MODEL is a Hugging Face config.json, a number of parameters with --layers, or
+    module:factory, a function without arguments that makes the model (it runs on the
+    meta device and needs torch).
+
+    \b
+    fsdpdoctor plan config.json --world-size 64 --batch 1 --sequence 4096
+    fsdpdoctor plan 70B --layers 80 --world-size 128 --fits 80GiB
+    fsdpdoctor plan train:make_model --world-size 8 --replicas 2
+    """
+    if (options["batch"] is None) != (options["sequence"] is None):
+        raise UsageError("--batch and --sequence go together: activations need both")
+    shape = _shape(model, layers)
+    how = Training(
+        compute_dtype=param_dtype, flash_attention=not eager_attention, **options
+    )
+    found = {
+        checkpointing: budgets(shape, replace(how, checkpointing=checkpointing))
+        for checkpointing in (False, True)
+    }
+    costs = None
+    if tokens_per_second is not None:
+        hours, money = cost_of_tokens(BILLION, tokens_per_second, how.world_size, price)
+        costs = Costs(hours=hours, money=money)
+    elif price is not None:
+        raise UsageError("--price needs --tokens-per-second: a cost needs a speed")
+    never_fail_to_encode()
+    if as_json:
+        click.echo(_encode(shape, found, fits, costs))
+        return
+    console = Console(highlight=False, markup=False)
+    show_budgets(shape, how, found, console, fits=fits, costs=costs)
+
+
+def _shape(model: str, layers: int | None) -> ModelShape:
+    if model.endswith(".json") or Path(model).is_file():
+        return shape_of_config(Path(model))
+    if Path(model).is_dir():
+        return shape_of_config(Path(model) / "config.json")
+    if ":" in model:
+        from fsdpdoctor.recorder import require_torch
+
+        require_torch()
+        from fsdpdoctor.recorder.meta_model import meta_model
+
+        made = meta_model(model)
+        return shape_of_params(model, made.params, made.blocks)
+    if layers is None:
+        # Checks the number first: its error is the more helpful one.
+        shape_of_count(model, 1)
+        raise UsageError(
+            f"{model} parameters in how many blocks? Give --layers: what is gathered "
+            "at once depends on it"
+        )
+    return shape_of_count(model, layers)
+
+
+def _encode(
+    shape: ModelShape,
+    found: dict[bool, list[Budget]],
+    fits: int | None,
+    costs: Costs | None,
+) -> str:
+    content = {
+        "schema_version": 1,
+        "model": shape.name,
+        "parameters": shape.numel,
+        "trainable_parameters": shape.trainable_numel,
+        "units": len(shape.blocks) + bool(shape.root),
+        "budgets": [
+            {
+                **asdict(budget),
+                "checkpointing": checkpointing,
+                "total": budget.total,
+                "complete": budget.activations is not None,
+                "fits": None if fits is None else budget.total <= fits,
+            }
+            for checkpointing, each in found.items()
+            for budget in each
+        ],
+        "per_billion_tokens": None if costs is None else asdict(costs),
+    }
+    return json.dumps(content, indent=2)
