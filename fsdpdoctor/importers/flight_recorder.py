@@ -9,7 +9,7 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,10 +60,13 @@ class Dump:
         return tuple(entry for entry in self.entries if entry.pending)
 
 
-def load_dumps(paths: Sequence[Path]) -> tuple[Dump, ...]:
+def load_dumps(
+    paths: Sequence[Path], on_left_out: Callable[[str], None] | None = None
+) -> tuple[Dump, ...]:
     """Read dumps, or folders of dumps, ascending by rank.
 
-    Raises InputError where a file is none, or two are of one rank.
+    Raises InputError where a file is none, or two are of one rank. With `on_left_out`
+    a folder's files that cannot be read are left out, and it hears why.
     """
     dumps: dict[int, Dump] = {}
     for path in paths:
@@ -71,7 +74,13 @@ def load_dumps(paths: Sequence[Path]) -> tuple[Dump, ...]:
         for file in files:
             if path.is_dir() and (not file.is_file() or _NOT_A_DUMP.search(file.name)):
                 continue
-            dump = load_dump(file)
+            try:
+                dump = load_dump(file)
+            except InputError as error:
+                if on_left_out is None or not path.is_dir():
+                    raise
+                on_left_out(str(error))
+                continue
             if dump.rank in dumps:
                 raise InputError(
                     f"{dumps[dump.rank].path} and {file} are both of rank {dump.rank}: "
