@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "plan": "fsdpdoctor.cli.plan",
     "explain": "fsdpdoctor.cli.explain",
     "import": "fsdpdoctor.cli.import_",
+    "export": "fsdpdoctor.cli.export",
     "hang": "fsdpdoctor.cli.hang",
 }
 """Command name to the module that holds `command`, in the order of `--help`.
