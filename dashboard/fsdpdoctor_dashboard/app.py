@@ -110,7 +110,7 @@ def _layout() -> Component:
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Store(id="theme", storage_type="local"),
+            dcc.Store(id="theme"),
             dcc.Store(id="shown"),
             dcc.Interval(id="tick", interval=POLL_MS),
             html.Header(

@@ -62,7 +62,11 @@ def serve(
     app = make_app(library, serving)
     listener = _listen(host, port)
     server = waitress.create_server(
-        app.server, sockets=[listener], threads=THREADS, ident=None
+        app.server,
+        sockets=[listener],
+        threads=THREADS,
+        ident=None,
+        asyncore_use_poll=True,  # select() knows no file above number 1,024
     )
     announce(
         Address(

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from fsdpdoctor.run import is_run_folder
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
 from fsdpdoctor_dashboard.marks import SERIES, Exposed, Marks, Track, marks_of
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 """Of the cached columns. A store of another version is made anew."""
 
 _COLUMNS = ("start", "length", "total", "span", "unit", "starts")
@@ -96,7 +96,7 @@ class RankTable:
     """A table of one rank whose columns stay on disk until a row is asked for."""
 
     def __init__(self, packed: Packed, length: int) -> None:
-        self._packed = packed
+        self.packed = packed
         self._length = length
 
     def __len__(self) -> int:
@@ -104,20 +104,20 @@ class RankTable:
 
     def column(self, name: str) -> Int64s:
         """One whole column, as whole numbers."""
-        if name in self._packed.constants:
-            return np.full(self._length, self._packed.constants[name], dtype=np.int64)
-        offset = self._packed.offsets[name]
-        values = self._packed.columns[name].astype(np.int64) + (offset - 1)
+        if name in self.packed.constants:
+            return np.full(self._length, self.packed.constants[name], dtype=np.int64)
+        offset = self.packed.offsets[name]
+        values = self.packed.columns[name].astype(np.int64) + (offset - 1)
         # Zero stands for "not said", and any other number for itself less offset - 1.
         return np.where(values == offset - 1, _ABSENT, values)
 
     def value(self, name: str, row: int) -> int | None:
         """One value, None where the source did not say."""
-        if name in self._packed.constants:
-            constant = self._packed.constants[name]
+        if name in self.packed.constants:
+            constant = self.packed.constants[name]
             return None if constant == _ABSENT else constant
-        stored = int(self._packed.columns[name][row])
-        return None if stored == 0 else stored + self._packed.offsets[name] - 1
+        stored = int(self.packed.columns[name][row])
+        return None if stored == 0 else stored + self.packed.offsets[name] - 1
 
 
 _ABSENT = int(NO_TIME)
@@ -270,24 +270,45 @@ def save_store(store: Store, folder: Path) -> None:
             shutil.rmtree(new, ignore_errors=True)
 
 
+# One file for all columns: a mapping holds a file open, and a run of 64 ranks has
+# thousands of columns, more than a process may hold files.
+_CONTENT = "columns.bin"
+_ALIGNMENT = 64
+
+
+class _Columns:
+    """Columns on their way into one file, and where each of them begins."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.places: dict[str, tuple[int, int, str]] = {}
+
+    def add(self, name: str, values: npt.NDArray[np.generic]) -> None:
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        self.places[name] = (self._file.tell(), len(values), values.dtype.str)
+        self._file.write(np.ascontiguousarray(values).data)
+
+
 def _write(store: Store, folder: Path) -> None:
     series = [s for rank in store.ranks for s in store.series(rank)]
-    for name in _COLUMNS:
-        parts = [getattr(s, name) for s in series]
-        whole = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        np.save(folder / f"{name}.npy", whole)
     tables: dict[str, dict[str, object]] = {}
-    for kind in _TABLES:
-        for rank, table in getattr(store, kind).items():
-            packed = table._packed
-            for name, values in packed.columns.items():
-                np.save(folder / f"{kind}-{rank}-{name}.npy", values)
-            tables[f"{kind}-{rank}"] = {
-                "length": len(table),
-                "columns": list(packed.columns),
-                "constants": packed.constants,
-                "offsets": packed.offsets,
-            }
+    with (folder / _CONTENT).open("wb") as file:
+        columns = _Columns(file)
+        for name in _COLUMNS:
+            parts = [getattr(s, name) for s in series]
+            whole = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+            columns.add(name, whole)
+        for kind in _TABLES:
+            for rank, table in getattr(store, kind).items():
+                packed = table.packed
+                for name, values in packed.columns.items():
+                    columns.add(f"{kind}-{rank}-{name}", values)
+                tables[f"{kind}-{rank}"] = {
+                    "length": len(table),
+                    "columns": list(packed.columns),
+                    "constants": packed.constants,
+                    "offsets": packed.offsets,
+                }
     index = {
         "version": STORE_VERSION,
         "fingerprint": store.fingerprint,
@@ -295,6 +316,7 @@ def _write(store: Store, folder: Path) -> None:
         "series": [(s.rank, s.series, len(s.start), len(s.starts)) for s in series],
         "ranks": store.ranks,
         "tables": tables,
+        "places": columns.places,
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -305,10 +327,14 @@ def open_store(folder: Path) -> Store | None:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["version"] != STORE_VERSION:
             return None
-        columns = {n: _mapped(folder / f"{n}.npy") for n in _COLUMNS}
+        mapped = np.memmap(folder / _CONTENT, mode="r").view(np.ndarray)
+        found = {
+            name: _column(mapped, *place) for name, place in index["places"].items()
+        }
+        columns = {name: found[name] for name in _COLUMNS}
         tables = {
             kind: {
-                rank: _table(folder, key, index["tables"][key])
+                rank: _table(found, key, index["tables"][key])
                 for rank in index["ranks"]
                 if (key := f"{kind}-{rank}")
             }
@@ -331,16 +357,20 @@ def open_store(folder: Path) -> Store | None:
     )
 
 
-def _mapped(path: Path) -> npt.NDArray[Any]:
-    # An empty file cannot be mapped.
-    empty = path.stat().st_size <= 128
-    mapped: npt.NDArray[Any] = np.load(path, mmap_mode=None if empty else "r")
-    return mapped.view(np.ndarray)
+def _column(
+    mapped: npt.NDArray[np.uint8], at: int, length: int, dtype: str
+) -> npt.NDArray[Any]:
+    size = length * np.dtype(dtype).itemsize
+    if at + size > len(mapped):
+        raise ValueError("the file is shorter than its index says")
+    return mapped[at : at + size].view(dtype)
 
 
-def _table(folder: Path, key: str, told: dict[str, Any]) -> RankTable:
+def _table(
+    found: dict[str, npt.NDArray[Any]], key: str, told: dict[str, Any]
+) -> RankTable:
     columns: dict[str, npt.NDArray[np.generic]] = {
-        n: _mapped(folder / f"{key}-{n}.npy") for n in told["columns"]
+        name: found[f"{key}-{name}"] for name in told["columns"]
     }
     return RankTable(
         Packed(columns, told["constants"], told["offsets"]), told["length"]

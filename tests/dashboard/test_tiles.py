@@ -250,10 +250,21 @@ def test_a_cached_store_is_the_store(tmp_path: Path) -> None:
     assert again.spans[3].value("bytes", 0) is None
 
 
+def test_a_mapped_store_holds_one_file_open(tmp_path: Path) -> None:
+    """However many ranks and columns: a server may hold a thousand files, not more."""
+    tracks = [track_of(spans_of([(0, 0, 9, 1), (6, 3, 4, 2)]), r) for r in range(64)]
+    save_store(build_store(tracks, "test"), tmp_path / "cache")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    store = open_store(tmp_path / "cache")
+
+    assert store is not None
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
 def test_a_broken_cache_is_no_cache(tmp_path: Path) -> None:
     """A store of another version, or half of one, is made anew."""
     save_store(store_of(spans_of([(0, 0, 5, 1)])), tmp_path / "cache")
-    (tmp_path / "cache" / "total.npy").write_bytes(b"")
+    (tmp_path / "cache" / "columns.bin").write_bytes(b"half")
 
     assert open_store(tmp_path / "cache") is None
     assert open_store(tmp_path / "none") is None

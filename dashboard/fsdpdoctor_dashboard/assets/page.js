@@ -2,21 +2,26 @@
 // that move the timeline. No names are ever written as HTML.
 (function () {
   "use strict";
+  // Only a click is remembered: until then the system decides.
+  const KEY = "fsdpdoctor.theme";
   const preferred = () => {
     try {
-      const kept = JSON.parse(localStorage.getItem("theme"));
+      const kept = localStorage.getItem(KEY);
       if (kept === "dark" || kept === "light") return kept;
-    } catch { /* no storage, or nothing in it */ }
+    } catch { /* no storage */ }
     return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   };
   document.documentElement.dataset.theme = preferred();
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     fsdpdoctor: {
-      // The button's click turns the theme over; the page's start only says what it is.
       theme(clicks, now) {
         const before = now || preferred();
-        const next = clicks ? (before === "dark" ? "light" : "dark") : before;
+        if (!clicks) return before;
+        const next = before === "dark" ? "light" : "dark";
+        try {
+          localStorage.setItem(KEY, next);
+        } catch { /* no storage: it lasts as long as the page */ }
         document.documentElement.dataset.theme = next;
         if (window.fsdpTimeline && !window.fsdpTimeline.gone) window.fsdpTimeline.setTheme(next);
         return next;

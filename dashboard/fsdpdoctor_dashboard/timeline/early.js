@@ -10,10 +10,10 @@
   const run = query.get("run") || script.dataset.run;
   if (page !== "timeline" || !run || query.has("with")) return;
 
-  let theme = "light";
+  let theme = null;
   try {
-    theme = JSON.parse(root.localStorage.getItem("theme"));
-  } catch { /* no storage, or nothing in it */ }
+    theme = root.localStorage.getItem("fsdpdoctor.theme");
+  } catch { /* no storage */ }
   if (theme !== "dark" && theme !== "light") {
     theme = root.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   }
