@@ -225,7 +225,7 @@ def _step(drawing: _Drawing, step: int, layers: int) -> StepRecord:
     drawing.work(UNKNOWN, Phase.OPTIMIZER)
     drawing.host += 100 * US
     ends, drawing.host = drawing.host, drawing.host + 50 * US
-    spans = Spans.concat([Spans.build(1, **row) for row in drawing.rows])
+    spans = _spans(drawing.rows)
     return StepRecord(
         step=step,
         start_ns=begins,
@@ -234,6 +234,17 @@ def _step(drawing: _Drawing, step: int, layers: int) -> StepRecord:
         host_end_ns=ends,
         micro_batches=1,
         spans=spans,
+    )
+
+
+def _spans(rows: list[dict[str, int]]) -> Spans:
+    absent = {name: int(getattr(Spans.build(1), name)[0]) for name in Spans.columns()}
+    return Spans.build(
+        len(rows),
+        **{
+            name: [row.get(name, nothing) for row in rows]
+            for name, nothing in absent.items()
+        },
     )
 
 
