@@ -20,11 +20,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fsdpdoctor.cluster import cluster_executor
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, import_run
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.quantities import MIB, count
+from fsdpdoctor.remote import RemotePath, path_of
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 
 RUNS_FOLDER = Path("fsdpdoctor-runs")
@@ -49,11 +51,14 @@ class Reading:
     jobs: int | None = None  # processes; None: as many as pay
     cache: bool = True  # keep what a trace was parsed into, and use what was kept
     rank_regex: str | None = None  # finds the rank in a trace's file name
+    scheduler: str | None = None  # of a dask cluster, which reads in place of processes
 
 
 def open_paths(paths: Sequence[Path], how: Reading) -> Run:
     """The run that some paths name: its folders, `latest`, or files of traces."""
     found = [_folder(path) for path in paths]
+    if how.scheduler is not None:
+        found = [path.absolute() for path in found]  # workers run elsewhere
     strangers = [path for path in found if not is_run_folder(path)]
     if not strangers:
         return open_run(*found)
@@ -62,7 +67,9 @@ def open_paths(paths: Sequence[Path], how: Reading) -> Run:
     inside = [run for path in found for run in _runs_in(path)]
     if inside:
         return _open_inside(found[0], inside)
-    cache = default_folder() if how.cache else None
+    # Whether a remote file has changed since is not known.
+    remote = any(isinstance(path, RemotePath) for path in found)
+    cache = default_folder() if how.cache and not remote else None
     options = ImportOptions(rank_regex=how.rank_regex, cache_folder=cache)
     return import_run(found, options)
 
@@ -75,6 +82,8 @@ def _folder(path: Path) -> Path:
 
 
 def _runs_in(path: Path) -> list[Path]:
+    if isinstance(path, RemotePath):
+        return [found.parent for found in (path / "*" / "run.json").matching()]
     if not path.is_dir():
         return []
     return sorted(
@@ -99,7 +108,7 @@ def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
     run = open_paths(paths, how)
     sizes = {source.rank: _size(source) for source in run.sources}
     size = sum(sizes.values())
-    with _workers(run, how.jobs, size) as executor, _progress(size) as bar:
+    with _workers(run, how, size) as executor, _progress(size) as bar:
         # One file's progress is not known before its end: then the bar only moves.
         total = size if len(sizes) > 1 else None
         task = bar.add_task(f"reading {count(len(sizes), 'rank')}", total=total)
@@ -117,24 +126,28 @@ def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
 
 def _size(source: RankSource) -> int:
     """The bytes of a rank's file, 0 where it has none to look at."""
-    path = Path(source.where)
+    path = path_of(source.where)
     return path.stat().st_size if path.is_file() else 0
 
 
 @contextmanager
-def _workers(run: Run, jobs: int | None, size: int) -> Iterator[Executor | None]:
-    """Processes over ranks; None where this one is enough."""
+def _workers(run: Run, how: Reading, size: int) -> Iterator[Executor | None]:
+    """Processes over ranks, or a cluster's; None where this one is enough."""
+    if how.scheduler is not None:
+        with cluster_executor(how.scheduler) as executor:
+            yield executor
+        return
     packed = any(source.where.endswith(".gz") for source in run.sources)
     json_size = size * GZIP_RATIO if packed else size
     worth = min(len(os.sched_getaffinity(0)), json_size // WORTH_A_PROCESS)
-    processes = min(jobs or worth, len(run.sources))
+    processes = min(how.jobs or worth, len(run.sources))
     if processes <= 1:
         yield None
         return
     with ProcessPoolExecutor(
         processes, mp_context=get_context("forkserver")
-    ) as executor:
-        yield executor
+    ) as processes_over_ranks:
+        yield processes_over_ranks
 
 
 def _progress(size: int) -> Progress:

@@ -31,6 +31,12 @@ out_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write to this file instead of the terminal.",
 )
+
+scheduler_option = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Read ranks with the workers of this dask cluster: tcp://host:8786.",
+)
 jobs_option = click.option(
     "--jobs",
     type=click.IntRange(min=1),

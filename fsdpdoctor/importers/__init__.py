@@ -21,6 +21,7 @@ from fsdpdoctor.importers.nsys import NsysSource
 from fsdpdoctor.importers.ranks import rank_files, rank_in_name
 from fsdpdoctor.importers.scan import read_metadata
 from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
+from fsdpdoctor.remote import RemotePath, path_of
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, RunHeader
 
@@ -105,7 +106,7 @@ def _choose(
 
 def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
     """The files of a path or glob, and whether each was named itself."""
-    path = Path(pattern)
+    path = path_of(pattern)
     if path.is_dir():
         inside = [
             file
@@ -115,11 +116,18 @@ def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
         return [(file, False) for file in inside]
     if path.exists():
         return [(path, True)]
-    matches = glob.glob(str(pattern), recursive=True)  # noqa: PTH207 - may be absolute
-    found = [Path(match) for match in sorted(matches)]
+    found = _matching(path)
     if not found:
         raise InputError(f"{pattern} does not exist, and matches no file as a pattern")
     return [pair for match in found for pair in _expand(match)]
+
+
+def _matching(path: Path) -> list[Path]:
+    """What a path names, taken as a pattern."""
+    if isinstance(path, RemotePath):
+        return path.matching()
+    matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - may be absolute
+    return [Path(match) for match in sorted(matches)]
 
 
 def _nsys_run(paths: Sequence[Path], options: ImportOptions) -> Run:
