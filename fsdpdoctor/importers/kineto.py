@@ -38,6 +38,9 @@ DDP_PREFIX = "DistributedDataParallel."
 FSDP1_PREFIX = "FullyShardedDataParallel."
 
 
+NUMEROUS = (Kind.KERNEL, Kind.LAUNCH)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinetoSource:
     """A rank's trace file. Pickles: a worker process loads it."""
@@ -96,6 +99,7 @@ def rank_data(
     else:
         parts = [host_collectives(context), passes_on_host(context)]
     parts.append(host_spans(context))
+    has_kernels = any((part.spans.kind == Kind.KERNEL).any() for part in parts)
     windows = step_windows(trace)
     cut = cut_into_steps(parts, windows, on_device=on_device)
     # What was written of a record has no capture that could have begun late.
@@ -103,7 +107,11 @@ def rank_data(
     judged = set_first_aside(cut.steps) if measured else SetAside(steps=cut.steps)
     if judged.reason is not None:
         notes = (*notes, judged.reason)
-    spans = Spans.concat([part.spans for part in parts])
+    # What the header is made of leaves out the two kinds that are nearly all rows.
+    spans = Spans.concat(
+        [part.spans.rows(~np.isin(part.spans.kind, NUMEROUS)) for part in parts]
+    )
+    del parts
     health = device_health(trace, work)
     return RankData(
         header=_header(
@@ -113,6 +121,7 @@ def rank_data(
             rank=rank,
             world_size=world_size,
             warnings=(*notes, *warnings(context, spans, health, windows)),
+            has_kernels=has_kernels,
         ),
         steps=judged.steps,
         outside=Spans.concat([judged.aside, cut.outside]),
@@ -128,6 +137,7 @@ def _header(
     rank: int,
     world_size: int,
     warnings: tuple[str, ...],
+    has_kernels: bool,
 ) -> RankHeader:
     trace = context.trace
     on_device = bool((spans.stream != UNKNOWN).any()) or health.kernels > 0
@@ -142,7 +152,9 @@ def _header(
         device_name=device[0],
         device_bytes=device[1],
         clock="cuda" if on_device else "host",
-        evidence=_evidence(context, spans, on_device=on_device),
+        evidence=_evidence(
+            context, spans, on_device=on_device, has_kernels=has_kernels
+        ),
         units=_units(context, spans),
         groups=tuple(context.groups.specs),
         model=_model(trace, context),
@@ -171,7 +183,7 @@ def _device(trace: TraceFile) -> tuple[str | None, int]:
 
 
 def _evidence(
-    context: Context, spans: Spans, *, on_device: bool
+    context: Context, spans: Spans, *, on_device: bool, has_kernels: bool
 ) -> tuple[Evidence, ...]:
     kinds = set(np.unique(spans.kind).tolist())
     comm = np.isin(
@@ -186,7 +198,7 @@ def _evidence(
         Evidence.MICRO_BATCHES: Kind.MICRO_BATCH in kinds,
         Evidence.STALLS: not on_device and Kind.ALL_GATHER_WAIT in kinds,
         Evidence.COLLECTIVES: bool(comm.any()),
-        Evidence.KERNELS: on_device and Kind.KERNEL in kinds,
+        Evidence.KERNELS: on_device and has_kernels,
         Evidence.ISSUE_TIMES: bool(comm.any() and issued.sum() == comm.sum()),
         Evidence.HOST: context.has_labels,
         Evidence.SYNC_CALLS: bool((events.cat == Cat.RUNTIME).any()),

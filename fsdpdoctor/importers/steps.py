@@ -85,15 +85,16 @@ def cut_into_steps(
     inside = at >= 0
     inside[inside] &= host_ns[inside] < ends[at[inside]]
     step = np.where(inside, at, UNKNOWN)
+    # Each step's rows are picked from `spans`: sorting them all first would hold every
+    # span of a large trace twice.
     order = np.lexsort((spans.start_ns, step))
-    spans, step, host_ns = spans.rows(order), step[order], host_ns[order]
+    step = step[order]
     bounds = _device_bounds(spans, host_ns, starts) if on_device else starts
     last = np.searchsorted(step, np.arange(len(windows)), side="right")
     first = np.searchsorted(step, np.arange(len(windows)), side="left")
     steps = []
     for i, window in enumerate(windows):
-        rows = np.arange(first[i], last[i])
-        mine = _numbered(spans.rows(rows))
+        mine = _numbered(spans.rows(order[first[i] : last[i]]))
         start = int(bounds[i])
         end = _end_of(mine, windows, bounds, i) if on_device else window.end_ns
         steps.append(
@@ -107,7 +108,7 @@ def cut_into_steps(
                 spans=mine,
             )
         )
-    outside = spans.rows(np.flatnonzero(step == UNKNOWN))
+    outside = spans.rows(order[: np.searchsorted(step, UNKNOWN, side="right")])
     return CutSpans(steps=tuple(steps), outside=outside)
 
 
