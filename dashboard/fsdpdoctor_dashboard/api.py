@@ -115,7 +115,7 @@ def meta(run: OpenRun) -> dict[str, Any]:
     used = sorted({s.series for rank in store.ranks for s in store.series(rank)})
     return {
         "id": run.id,
-        "label": run.id,
+        "label": run.label or run.id,
         "fingerprint": f"{store.fingerprint}-{run.revision}",
         "end": store.end,
         "level": tiles.whole_level(store),

@@ -17,9 +17,11 @@ from fsdpdoctor.renderers.words import visible
 from fsdpdoctor_dashboard import TIMELINE_FILES, __version__
 from fsdpdoctor_dashboard.api import api_routes
 from fsdpdoctor_dashboard.component import Timeline
+from fsdpdoctor_dashboard.downloads import export_routes
 from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.pages.parts import Context
 from fsdpdoctor_dashboard.security import protect
+from fsdpdoctor_dashboard.whatif_callbacks import register
 
 HERE = Path(__file__).parent
 
@@ -30,6 +32,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "collectives": ("Collectives", "collectives"),
     "ranks": ("Ranks", "ranks"),
     "memory": ("Memory", "memory"),
+    "whatif": ("What-if", "whatif"),
 }
 """Path to title and module. A module is imported when its page is first asked for, so
 that plotly is never on the way to the first one."""
@@ -70,7 +73,9 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.enable_dev_tools(debug=False, dev_tools_ui=False, dev_tools_hot_reload=False)
     app.layout = _layout()
     _callbacks(app, library, serving)
+    register(app, library, serving.prefix)
     app.server.register_blueprint(api_routes(library))
+    app.server.register_blueprint(export_routes(library))
     protect(
         app.server,
         token=serving.token,

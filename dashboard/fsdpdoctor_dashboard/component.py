@@ -8,9 +8,10 @@ from dash.development.base_component import Component
 class Timeline(Component):
     """A run's timeline, or several runs' under each other.
 
-    Give `runs` as [{"id": ..., "offset": ns}], `base` as the app's prefix. Dash
-    reads back `view`, `selected` and `area`; `jump` = {"run", "rank", "t0", "t1"}
-    moves the view.
+    Give `runs` as [{"id": ..., "offset": ns, "ranks": [...]}] (all ranks where none
+    are named) and `base`, the app's prefix. `start` = {"t0", "t1"} is what is seen
+    first; with `urlState` False the view stays out of the address. Dash reads back
+    `view`, `selected` and `area`; `jump` = {"run", "rank", "t0", "t1"} moves the view.
     """
 
     _namespace = "fsdpdoctor_dashboard"
@@ -28,6 +29,8 @@ class Timeline(Component):
         "view",
         "selected",
         "area",
+        "urlState",
+        "start",
     ]
     available_properties = _prop_names
     available_wildcard_properties: list[str] = []  # noqa: RUF012

@@ -19,6 +19,7 @@ from fsdpdoctor.renderers.words import shorten, visible
 from fsdpdoctor.report.value import Report
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.fit import Fit, fit_wire
+from fsdpdoctor.simulate.predict import Prediction
 from fsdpdoctor.timeline import COLLECTIVE_KINDS, Collectives
 
 KIND_COLOURS = {
@@ -320,3 +321,29 @@ def memory_curves(rank: RankMeasures, step: int, theme: str) -> go.Figure:
     figure.update_xaxes(title="milliseconds into the step")
     figure.update_yaxes(title="MiB", rangemode="tozero")
     return _styled(figure, theme, 340)
+
+
+def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figure:
+    """Predicted step against memory, each plan with its error bar."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[p.memory_cost_bytes / (1 << 20) for p in found],
+        y=[p.step_ns / MS for p in found],
+        error_y={"type": "data", "array": [p.error_ns / MS for p in found]},
+        mode="markers",
+        marker={"color": "#0072b2", "size": 9},
+        text=[visible(str(p.plan)) for p in found],
+        hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g} MiB<extra></extra>",
+        name="plans",
+    )
+    figure.add_scatter(
+        x=[0],
+        y=[measured_ns / MS],
+        mode="markers",
+        marker={"color": "#5e3c99", "size": 12, "symbol": "diamond"},
+        name="as it was",
+        hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
+    )
+    figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
+    figure.update_yaxes(title="step, ms")
+    return _styled(figure, theme, 380)

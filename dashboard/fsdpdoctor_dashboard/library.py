@@ -25,6 +25,7 @@ from fsdpdoctor_dashboard.store import (
     build_store,
     cache_folder,
     fingerprint_of,
+    forget_oldest,
     open_store,
     save_store,
 )
@@ -59,6 +60,8 @@ class OpenRun:
     store: Store
     names: dict[int, RankNames]
     revision: int = 1
+    label: str = ""  # what a page calls it, where it is not its id
+    finished: bool = False  # nobody writes to it, whatever its ranks say
 
     @property
     def id(self) -> str:
@@ -73,7 +76,8 @@ class OpenRun:
     @property
     def live(self) -> bool:
         """Whether some rank is still writing, as far as its record says."""
-        return any(rank.header.ended == "running" for rank in self.measures.ranks)
+        running = any(rank.header.ended == "running" for rank in self.measures.ranks)
+        return running and not self.finished
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -295,7 +299,7 @@ def names_of(measures: Measures) -> dict[int, RankNames]:
 def _store_of(
     entry: Entry, run: Run, measures: Measures, fingerprint: str, loading: Loading
 ) -> Store:
-    folder = cache_folder(entry.path, fingerprint)
+    folder = cache_folder(fingerprint)
     cached = None if folder is None else open_store(folder)
     if cached is not None:
         return cached
@@ -310,6 +314,7 @@ def _store_of(
         return store  # a growing run will have changed by the next time
     try:
         save_store(store, folder)
+        forget_oldest(folder)
     except OSError:
         return store  # a cache that cannot be written costs only time
     return open_store(folder) or store

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.run import is_run_folder
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
 from fsdpdoctor_dashboard.marks import SERIES, Exposed, Marks, Track, marks_of
 
@@ -327,6 +326,7 @@ def open_store(folder: Path) -> Store | None:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         if index["version"] != STORE_VERSION:
             return None
+        os.utime(folder)  # used now, so not the next to be forgotten
         mapped = np.memmap(folder / _CONTENT, mode="r").view(np.ndarray)
         found = {
             name: _column(mapped, *place) for name, place in index["places"].items()
@@ -377,14 +377,24 @@ def _table(
     )
 
 
-def cache_folder(path: Path, fingerprint: str) -> Path | None:
-    """Where a run's store is kept: in its own folder, else in the user's cache.
+def cache_folder(fingerprint: str) -> Path | None:
+    """Where a run's store is kept: the user's cache, never the run's own folder.
 
-    A folder of traces is somebody else's: nothing is written there. None where the
-    user wants no cache.
+    None where the user wants no cache.
     """
-    name = f"timeline-{fingerprint}"
-    if is_run_folder(path) and os.access(path, os.W_OK):
-        return path / ".fsdpdoctor-cache" / name
     folder = default_folder()
-    return None if folder is None else folder / name
+    return None if folder is None else folder / f"{_PREFIX}{fingerprint}"
+
+
+_PREFIX = "timeline-"
+
+KEPT_STORES = 24
+"""Stores in the user's cache; one of a million spans takes 80 MB."""
+
+
+def forget_oldest(folder: Path) -> None:
+    """Delete the stores beside `folder` that were used longest ago."""
+    stores = [path for path in folder.parent.glob(f"{_PREFIX}*") if path.is_dir()]
+    by_age = sorted(stores, key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in by_age[KEPT_STORES:]:
+        shutil.rmtree(path, ignore_errors=True)

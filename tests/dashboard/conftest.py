@@ -18,6 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+from fsdpdoctor.importers.cache import FOLDER_VARIABLE
 from tests.dashboard.synthetic import Shape, write_run
 
 CHROMIUM = "/usr/bin/chromium"
@@ -77,6 +78,14 @@ def serve_runs(*paths: Path) -> Iterator[Served]:
         status = process.wait(timeout=30)
         process.stdout.close()
         assert status == 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of the tests' own, which the servers that they start share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

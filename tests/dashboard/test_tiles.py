@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -26,7 +27,14 @@ from fsdpdoctor_dashboard.marks import (
     innermost,
     marks_of,
 )
-from fsdpdoctor_dashboard.store import Store, build_store, open_store, save_store
+from fsdpdoctor_dashboard.store import (
+    KEPT_STORES,
+    Store,
+    build_store,
+    forget_oldest,
+    open_store,
+    save_store,
+)
 
 TIMELINE_JS = Path(tiles.__file__).parent / "timeline" / "tiles.js"
 KINDS = (
@@ -259,6 +267,19 @@ def test_a_mapped_store_holds_one_file_open(tmp_path: Path) -> None:
 
     assert store is not None
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+    """Stores beyond the limit go, the longest unused first."""
+    store = store_of(spans_of([(0, 0, 5, 1)]))
+    folders = [tmp_path / f"timeline-{i:02}" for i in range(KEPT_STORES + 2)]
+    for age, folder in enumerate(folders):
+        save_store(store, folder)
+        os.utime(folder, (1000 + age, 1000 + age))
+    assert open_store(folders[0]) is not None  # used now
+    forget_oldest(folders[-1])
+
+    assert sorted(tmp_path.iterdir()) == [folders[0], *folders[3:]]
 
 
 def test_a_broken_cache_is_no_cache(tmp_path: Path) -> None:

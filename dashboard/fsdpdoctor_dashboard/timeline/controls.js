@@ -75,11 +75,12 @@
       this.modeButton = button("Ranks", "all ranks condensed, or in full (C)", () => this.toggleCondensed());
       button("PNG", "save this picture", () => this.savePng());
       if (timeline.options.perfetto) {
-        const link = make("a", "fd-button", tools);
-        link.textContent = "Perfetto";
-        link.title = "save a trace that Perfetto opens";
-        link.href = timeline.options.perfetto;
-        link.setAttribute("download", "");
+        button("Perfetto", "save a trace of this rank that Perfetto opens", () => {
+          const link = document.createElement("a");
+          link.href = `${timeline.options.perfetto}&rank=${timeline.focus.rank}`;
+          link.setAttribute("download", "");
+          link.click();
+        });
       }
       button("?", "all keys", () => this.help());
     }

@@ -11,10 +11,12 @@
 
     React.useEffect(() => {
       // The page may have painted a timeline before Dash was there: take that one over.
-      const early = root.fsdpEarly && root.fsdpEarly.take(props.runs, place.current);
+      const early = root.fsdpEarly && props.urlState
+        && root.fsdpEarly.take(props.runs, place.current);
       const set = (name) => (value) => props.setProps && props.setProps({ [name]: value });
       const options = {
-        theme: props.theme || "light", urlState: true, perfetto: props.perfetto,
+        theme: props.theme || "light", urlState: props.urlState, perfetto: props.perfetto,
+        start: props.start,
         onView: set("view"), onSelect: set("selected"), onArea: set("area"),
       };
       let timeline = early;
@@ -23,6 +25,7 @@
         const list = (props.runs || []).map((run) => {
           const source = new root.fsdpSources.ServerSource(props.base, run.id);
           source.offset = run.offset || 0;
+          source.only = run.ranks;
           return source;
         });
         timeline = new root.FsdpTimeline(place.current, Object.assign(options, { sources: list }));
@@ -50,6 +53,6 @@
     return React.createElement("div", { id: props.id, ref: place, className: "fd-host" });
   }
 
-  Timeline.defaultProps = { runs: [], theme: "light", base: "/" };
+  Timeline.defaultProps = { runs: [], theme: "light", base: "/", urlState: true };
   root.fsdpdoctor_dashboard = Object.assign(root.fsdpdoctor_dashboard || {}, { Timeline });
 })(window);

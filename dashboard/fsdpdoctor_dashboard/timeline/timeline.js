@@ -111,6 +111,8 @@
       if (this.gone) return;
       this.setSources(sources);
       this.painted = new Promise((resolve) => { this.onPainted = resolve; });
+      const { start } = this.options;
+      if (start) this.setView(start.t0 - (start.t1 - start.t0) * 0.02, start.t1 + (start.t1 - start.t0) * 0.02);
       this.controls.restore();
       this.redraw();
       this.say("");
@@ -146,6 +148,7 @@
       for (const source of sources) {
         const meta = source.meta;
         for (const rank of meta.ranks) {
+          if (source.only && !source.only.includes(rank.rank)) continue;
           const key = `${source.id}|${rank.rank}`;
           const old = kept.get(key);
           this.tracks.push({

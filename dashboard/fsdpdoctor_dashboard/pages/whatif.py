@@ -1,0 +1,269 @@
+"""What-if: knobs on the left; what they give, and the simulated timeline, beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.quantities import ms, percent, size
+from fsdpdoctor.renderers.words import visible
+from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.model import ITEMSIZE
+from fsdpdoctor.simulate.plan import ACCUMULATION
+from fsdpdoctor.simulate.predict import Prediction, Replay
+from fsdpdoctor_dashboard.pages.parts import (
+    Cell,
+    Context,
+    byte_words,
+    data_table,
+    ns_words,
+    with_data,
+)
+
+KNOBS = (
+    "forward_prefetch",
+    "backward_prefetch",
+    "reshard",
+    "merge",
+    "switches",
+    "param_dtype",
+    "reduce_dtype",
+    "accumulation",
+    "replicate",
+    "world_size",
+    "micro_batches",
+    "bandwidth",
+)
+"""The controls' ids after `knob-`, in the order of `Knobs`' fields."""
+
+AS_IT_WAS = -1
+"""Where a slider stands that changes nothing."""
+
+SWITCHES = {
+    "split_root": "split embedding and head from the root",
+    "separate_reduce_scatter_group": "reduce-scatters on a communicator of their own",
+    "max_input_buffers": "two reduce-scatter input buffers",
+    "unshard_async_op": "unshards that do not block (CPU)",
+}
+
+
+def page(context: Context) -> Component:
+    """The frame: what the knobs give is filled in by callbacks."""
+    return html.Main(
+        [
+            html.H1("What if"),
+            html.Div(
+                [
+                    html.Div(_knobs(), className="knobs"),
+                    html.Div(
+                        [
+                            dcc.Loading(html.Div(id="prediction"), delay_show=300),
+                            html.Div(id="simulated"),
+                            html.Div(
+                                [
+                                    html.Button(
+                                        "Find the changes worth it", id="search"
+                                    ),
+                                    html.Button("Save the plan", id="save-plan"),
+                                    dcc.Download(id="plan-file"),
+                                ],
+                                className="toolbar",
+                            ),
+                            dcc.Loading(html.Div(id="front"), delay_show=300),
+                        ]
+                    ),
+                ],
+                className="whatif",
+            ),
+            dcc.Store(id="whatif-run", data=context.run.id),
+        ]
+    )
+
+
+def _knobs() -> list[Component]:
+    dtypes = {name: name for name in ITEMSIZE}
+    return [
+        *_slider("forward_prefetch", "Forward prefetch, units ahead"),
+        *_slider("backward_prefetch", "Backward prefetch, units ahead"),
+        *_choice(
+            "reshard",
+            "Reshard after forward",
+            {"true": "every unit", "false": "no unit: keep them"},
+        ),
+        *_choice("merge", "Merge neighbours", {"2": "two", "3": "three", "4": "four"}),
+        html.Label("Also"),
+        dcc.Checklist(options=SWITCHES, id="knob-switches", value=[]),
+        *_choice("param_dtype", "Gathered dtype", dtypes),
+        *_choice("reduce_dtype", "Reduced dtype", dtypes),
+        *_choice(
+            "accumulation",
+            "Reduce gradients",
+            dict(zip(ACCUMULATION, _ACCUMULATION_WORDS, strict=True)),
+        ),
+        *_number("replicate", "HSDP replicas"),
+        *_number("world_size", "World size"),
+        *_number("micro_batches", "Micro-batches"),
+        html.Label(
+            [
+                "Links",
+                html.Span(" such as intra=nvlink4,inter=ib400", className="hint"),
+            ]
+        ),
+        dcc.Input(id="knob-bandwidth", type="text", debounce=True),
+    ]
+
+
+_ACCUMULATION_WORDS = (
+    "after every micro-batch",
+    "after the last one",
+    "after the last one, and keep weights",
+)
+
+
+def _slider(name: str, words: str) -> list[Component]:
+    marks = {AS_IT_WAS: "as it was", 0: "0", 1: "1", 2: "2", 3: "3", 4: "4"}
+    return [
+        html.Label(words),
+        dcc.Slider(
+            id=f"knob-{name}",
+            min=AS_IT_WAS,
+            max=4,
+            step=1,
+            value=AS_IT_WAS,
+            marks=marks,
+        ),
+    ]
+
+
+def _choice(name: str, words: str, options: dict[str, str]) -> list[Component]:
+    return [
+        html.Label(words),
+        dcc.Dropdown(
+            options=options,
+            id=f"knob-{name}",
+            placeholder="as it was",
+            searchable=False,
+        ),
+    ]
+
+
+def _number(name: str, words: str) -> list[Component]:
+    return [
+        html.Label(words),
+        dcc.Input(
+            id=f"knob-{name}",
+            type="number",
+            min=1,
+            step=1,
+            placeholder="as it was",
+            debounce=True,
+        ),
+    ]
+
+
+def replay_words(base: Replay) -> Component:
+    """How far the replay of the run as it was is off: it stands above everything."""
+    calibration = base.calibration
+    return html.P(
+        f"The replay of rank {calibration.rank} gives {ms(base.outcome.step_ns)} "
+        f"against {ms(calibration.measured_ns)} measured over "
+        f"{calibration.steps} steps: off by {base.error * 100:+.1f} %.",
+        className="faint",
+    )
+
+
+def prediction_words(base: Replay, found: Prediction) -> list[Component]:
+    """What a plan gives, beside what was measured."""
+    calibration = base.calibration
+    before = calibration.exposed_ns
+    known = calibration.step.resident_bytes > 0
+    rows = [
+        [
+            Cell(words="step", kind="words"),
+            Cell(words=ms(calibration.measured_ns)),
+            Cell(words=f"{ms(found.step_ns)} +- {ms(found.error_ns)}"),
+            Cell(words=_change(-found.gain_ns, calibration.measured_ns)),
+        ],
+        *[
+            [
+                Cell(words=f"exposed {kind.replace('_', '-')}", kind="words"),
+                Cell(words=ns_words(before.get(kind))),
+                Cell(words=ms(ns)),
+                Cell(words=_change(ns - before.get(kind, 0), before.get(kind, 0))),
+            ]
+            for kind, ns in found.exposed_ns.items()
+            if ns or before.get(kind)
+        ],
+        [
+            Cell(words="peak memory", kind="words"),
+            Cell(words=byte_words(base.outcome.peak_bytes if known else None)),
+            Cell(words=byte_words(found.peak_bytes)),
+            Cell(words=_bytes_change(found.memory_cost_bytes)),
+        ],
+        [
+            Cell(words="of it gathered parameters", kind="words"),
+            Cell(words=size(base.outcome.gathered_peak_bytes)),
+            Cell(words=size(found.gathered_peak_bytes)),
+            Cell(
+                words=_bytes_change(
+                    found.gathered_peak_bytes - base.outcome.gathered_peak_bytes
+                )
+            ),
+        ],
+    ]
+    parts: list[Component] = [
+        html.H2(f"Predicted: {visible(str(found.plan))}"),
+        data_table("predicted", ["", "measured", "predicted", "change"], rows),
+        *[html.P(f"Assumed: {visible(line)}.") for line in found.assumptions],
+    ]
+    if found.forbidden is not None:
+        parts.append(
+            html.P(f"Not advised: {visible(found.forbidden)}", className="alert")
+        )
+    if lines := code(found.plan, found.step):
+        parts += [
+            html.Div(
+                [
+                    html.H2("Code"),
+                    with_data(html.Button("Copy"), copy="plan-code"),
+                ],
+                className="toolbar",
+            ),
+            html.Pre(visible_code(lines), id="plan-code"),
+        ]
+    return parts
+
+
+def visible_code(lines: str) -> str:
+    """Code as it is, hidden characters written as escapes."""
+    return "\n".join(visible(line) for line in lines.splitlines())
+
+
+def _change(ns: int, whole: int) -> str:
+    if not ns:
+        return "no change"
+    share = f" ({percent(abs(ns) / whole)})" if whole else ""
+    return f"{'+' if ns > 0 else '-'}{ms(abs(ns))}{share}"
+
+
+def _bytes_change(count: int) -> str:
+    if not count:
+        return "no change"
+    return f"{'+' if count > 0 else '-'}{size(abs(count))}"
+
+
+def front_table(found: Sequence[Prediction]) -> Component:
+    """The searched plans, the cheapest change first."""
+    rows = [
+        [
+            Cell(words=str(p.plan), kind="words"),
+            Cell(words=ms(p.step_ns), value=p.step_ns),
+            Cell(words=ms(p.error_ns), value=p.error_ns),
+            Cell(words=ms(p.gain_ns), value=p.gain_ns),
+            Cell(words=_bytes_change(p.memory_cost_bytes), value=p.memory_cost_bytes),
+        ]
+        for p in found
+    ]
+    return data_table("front-table", ["change", "step", "+-", "gain", "memory"], rows)
