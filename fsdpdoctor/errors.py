@@ -4,6 +4,7 @@
     +-- InputError          a file or folder that cannot be used as it is
     |   +-- NewerFormatError    written by a newer fsdpdoctor
     +-- UsageError          arguments that do not fit together
+    |   +-- PlanError           a plan that does not fit the job or its model
     +-- MissingDependencyError  an optional package, or torch, is not installed
 
 Every message says what was seen, what was expected and what to do. Only the
@@ -25,6 +26,10 @@ class NewerFormatError(InputError):
 
 class UsageError(FsdpDoctorError):
     """Arguments that do not fit together, or do not fit the run."""
+
+
+class PlanError(UsageError):
+    """A plan that `run --apply` was given does not fit this torch, job or model."""
 
 
 class MissingDependencyError(FsdpDoctorError):

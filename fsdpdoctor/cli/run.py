@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import click
 
 from fsdpdoctor import recorder
-from fsdpdoctor.errors import UsageError
+from fsdpdoctor.errors import PlanError, UsageError
+from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.recorder import folders, redact
 from fsdpdoctor.recorder import launch as launching
 from fsdpdoctor.recorder.sampling import sampling_of
@@ -33,6 +36,18 @@ _PASSED_ON = ("nnodes", "node-rank", "master-addr", "master-port", "max-restarts
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option("--steps", help="Record steps A to B, B not included: A:B.")
 @click.option("--every", type=int, help="Record one step in K.")
+@click.option(
+    "--apply",
+    "plan",
+    type=click.Path(path_type=Path),
+    help="Change the model as this plan says, which `whatif --save` wrote.",
+)
+@click.option(
+    "--stop-after", type=click.IntRange(min=1), help="End after so many FSDP2 steps."
+)
+@click.option(
+    "--check-bits", is_flag=True, help="Leave a hash of each rank's parameters."
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.option("--nnodes", help="torchrun's.")
@@ -51,6 +66,9 @@ def command(
     out: Path | None,
     steps: str | None,
     every: int | None,
+    plan: Path | None,
+    stop_after: int | None,
+    check_bits: bool,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -66,20 +84,38 @@ def command(
     fsdpdoctor run --nproc-per-node 8 train.py --lr 1e-4
     torchrun --nproc-per-node 8 -m fsdpdoctor run train.py --lr 1e-4
     fsdpdoctor run --steps 100:120 --out runs/a -m package.train
+    fsdpdoctor run --nproc-per-node 8 --apply plan.json train.py
     """
     target = launching.Target(name=script, is_module=is_module, args=args)
     sampling_of(steps, every)  # says what is wrong before anything starts
     recorder.require_torch()
+    settings = None if plan is None else read_settings(plan)
     if "RANK" not in os.environ and nproc_per_node is not None:
         options = _torchrun_options(nproc_per_node, torchrun_options)
         if not is_module and not Path(script).is_file():
             raise UsageError(f"cannot run {script}: there is no such file")
         place = folders.new_place(out, script)
         os.environ.update(folders.pass_on(place))
-        own = [*_option("--steps", steps), *_option("--every", every)]
-        launching.torchrun(options, target, own + ["--no-report"] * no_report)
+        own = [
+            *_option("--steps", steps),
+            *_option("--every", every),
+            *_option("--apply", plan),
+            *_option("--stop-after", stop_after),
+            *["--check-bits"] * check_bits,
+            *["--no-report"] * no_report,
+        ]
+        launching.torchrun(options, target, own)
     be_a_rank(
-        Asked(target=target, out=out, steps=steps, every=every, report=not no_report)
+        Asked(
+            target=target,
+            out=out,
+            steps=steps,
+            every=every,
+            report=not no_report,
+            settings=settings,
+            stop_after=stop_after,
+            check_bits=check_bits,
+        )
     )
 
 
@@ -106,6 +142,9 @@ class Asked:
     report: bool
     source: str = "recorded"
     notes: tuple[str, ...] = ()
+    settings: Settings | None = None  # of the plan to apply
+    stop_after: int | None = None  # steps
+    check_bits: bool = False
 
 
 def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> None:
@@ -118,7 +157,7 @@ def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> 
         error = _run(asked, place)
     if os.environ.get("RANK", "0") == "0" and asked.report:
         _report(place.folder)
-    if isinstance(error, SystemExit):
+    if isinstance(error, (SystemExit, PlanError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
         launching.die_of_interrupt()
@@ -128,9 +167,53 @@ def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> 
 
 def _run(asked: Asked, place: folders.Place) -> BaseException | None:
     """Run and record; what ended the script, None for its end."""
+    run = launching.load(asked.target)
+    # Around the recording: its hooks come and go, and must go back to these.
+    with ExitStack() as around:
+        watchers = [around.enter_context(c) for c in _changes(asked, place.folder)]
+        return _record(asked, place, lambda: _to_the_end(run, watchers))
+
+
+def _changes(asked: Asked, folder: Path) -> Iterator[AbstractContextManager[Watcher]]:
+    """What is done to the script beside recording it."""
+    if asked.settings is not None:
+        from fsdpdoctor.recorder.apply import applying
+
+        yield applying(asked.settings, folder)
+    if asked.stop_after is not None or asked.check_bits:
+        from fsdpdoctor.recorder.trial import on_trial
+
+        rank = int(os.environ.get("RANK", 0))
+        yield on_trial(asked.stop_after, folder if asked.check_bits else None, rank)
+
+
+class Watcher(Protocol):
+    """Who wants to know that the script has come to its own end."""
+
+    def script_ended(self) -> None:
+        """It has, without an error."""
+        ...
+
+
+def _to_the_end(run: Callable[[], None], watchers: Sequence[Watcher]) -> None:
+    ended: SystemExit | None = None
+    try:
+        run()
+    except SystemExit as caught:
+        if caught.code:
+            raise
+        ended = caught
+    for watcher in watchers:
+        watcher.script_ended()
+    if ended is not None:
+        raise ended
+
+
+def _record(
+    asked: Asked, place: folders.Place, run: Callable[[], None]
+) -> BaseException | None:
     from fsdpdoctor.recorder.session import Plan
 
-    run = launching.load(asked.target)
     session = recorder.start(
         Plan(
             folder=place.folder,
@@ -150,7 +233,7 @@ def _run(asked: Asked, place: folders.Place) -> BaseException | None:
         run()
     except BaseException as caught:
         error = caught
-        if not isinstance(caught, SystemExit):
+        if not isinstance(caught, (SystemExit, PlanError)):
             launching.report_exception(caught)
     watch.stop()
     recorder.stop(folders.how_it_ended(error))

@@ -6,24 +6,17 @@ to `fully_shard` itself is code that replaces the user's own calls, marked so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fsdpdoctor.plan_file import module_names
 from fsdpdoctor.schema import ROOT
 from fsdpdoctor.simulate.changes import backward_order, forward_order
-from fsdpdoctor.simulate.model import Step, Unit
+from fsdpdoctor.simulate.model import Step
 from fsdpdoctor.simulate.plan import Plan
 
 REPLACES = "# instead of your own fully_shard calls:"
 """First line of code that does not come after sharding but is the sharding."""
-
-
-def module_names(unit: Unit) -> list[str]:
-    """The FQNs of a unit's modules; of the root the empty one."""
-    if unit.fqn == ROOT:
-        return [""]
-    return re.sub(r" \[pg=\d+\]$", "", unit.fqn).split(", ")
 
 
 def settings(plan: Plan, step: Step) -> dict[str, Any]:
@@ -32,11 +25,12 @@ def settings(plan: Plan, step: Step) -> dict[str, Any]:
     `step` is the step as the plan makes it. Only what the plan changes is there.
     """
     changes = plan.changes
+    regroups = {"merge", "split_root", "wrap"} & set(changes)
     names = [u.fqn for u in step.units]
     units: dict[str, dict[str, Any]] = {}
     for unit in step.units:
         said: dict[str, Any] = {}
-        if "reshard_after_forward" in changes:
+        if "reshard_after_forward" in changes or regroups:
             said["reshard_after_forward"] = unit.reshard_after_forward
         if {"forward_prefetch", "forward_prefetch_of"} & set(changes):
             said["forward_prefetch"] = [names[t] for t in unit.forward_prefetch]
@@ -44,8 +38,10 @@ def settings(plan: Plan, step: Step) -> dict[str, Any]:
             said["backward_prefetch"] = [names[t] for t in unit.backward_prefetch]
         units[unit.fqn] = said
     result: dict[str, Any] = {"units": units}
-    if {"merge", "split_root", "wrap"} & set(changes):
-        result["groups"] = [module_names(u) for u in step.units if u.fqn != ROOT]
+    if regroups:
+        result["groups"] = [
+            list(module_names(u.fqn)) for u in step.units if u.fqn != ROOT
+        ]
     if "replicate" in changes:
         result["mesh"] = {"replicate": step.mesh.replicate, "shard": step.mesh.shard}
     for name in (
@@ -58,6 +54,8 @@ def settings(plan: Plan, step: Step) -> dict[str, Any]:
     ):
         if name in changes:
             result[name] = changes[name]
+    if "accumulation" in changes:
+        result["micro_batches"] = len(step.micro_batches)
     return result
 
 
@@ -109,7 +107,7 @@ def _sharding(plan: Plan, step: Step) -> Iterator[str]:
         given = list(arguments)
         if unit.reshard_after_forward is not True:
             given.append(f"reshard_after_forward={unit.reshard_after_forward}")
-        names = module_names(unit)
+        names = module_names(unit.fqn)
         what = ", ".join(_get(name) for name in names)
         if len(names) > 1:
             what = f"[{what}]"
@@ -140,7 +138,7 @@ def _policies(plan: Plan, step: Step) -> Iterator[str]:
             for at, unit in enumerate(step.units)
             if (unit.fqn in policies or at not in roots)
             and policies.get(unit.fqn, policies.get("*")) is wanted
-            for name in module_names(unit)[:1]
+            for name in module_names(unit.fqn)[:1]
         ]
         if names:
             yield f"for name in {_names(names)}:"
@@ -186,7 +184,7 @@ def _lists(
     step: Step,
     order: Sequence[int],
 ) -> Iterator[str]:
-    names = [module_names(step.units[u])[0] for u in order]
+    names = [module_names(step.units[u].fqn)[0] for u in order]
     call = f"set_modules_to_{direction}_prefetch"
     yield f"units = [model.get_submodule(name) for name in {_root_first(names)}]"
     if each:

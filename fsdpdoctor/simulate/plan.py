@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from fsdpdoctor.errors import InputError, NewerFormatError, UsageError
+from fsdpdoctor.errors import InputError, UsageError
+from fsdpdoctor.plan_file import PLAN_VERSION, read_plan_file
 from fsdpdoctor.simulate.model import ITEMSIZE
-
-PLAN_VERSION = 1
-"""Of plan files. Readers refuse a larger one."""
 
 ALL = "*"
 """In `Plan.reshard_after_forward`: every unit but the root."""
@@ -108,23 +106,7 @@ def save_plan(plan: Plan, path: Path, apply: Mapping[str, Any]) -> None:
 
 def load_plan(path: Path) -> Plan:
     """Read a plan back. Raises InputError."""
-    try:
-        content: Any = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        raise InputError(f"{path} is no plan: {error}") from None
-    if not isinstance(content, dict) or "plan_version" not in content:
-        raise InputError(
-            f"{path} is no plan: it has no plan_version. "
-            "Expected a file that `fsdpdoctor whatif --save` wrote"
-        )
-    version = content["plan_version"]
-    if not isinstance(version, int) or version > PLAN_VERSION:
-        raise NewerFormatError(
-            f"{path} has plan format {version}, this fsdpdoctor reads up to "
-            f"{PLAN_VERSION}: upgrade with pip install -U fsdpdoctor"
-        )
+    content = read_plan_file(path)
     try:
         return msgspec.convert(content.get("plan"), type=Plan)
     except msgspec.ValidationError as error:
