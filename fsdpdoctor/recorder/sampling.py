@@ -81,6 +81,27 @@ class Adaptive:
             self._stride = min(self._stride * 2, MAX_STRIDE)
 
 
+class Beside:
+    """Records what another sampling does, and steps that somebody else captures, but
+    not the steps before and after those, which hold the capture's start and end.
+    """
+
+    def __init__(self, sampling: Sampling, captured: range) -> None:
+        self.every = sampling.every if isinstance(sampling, EveryStep) else 1
+        self._sampling = sampling
+        self._captured = captured
+
+    def records(self, step: int) -> bool:
+        """Whether the step is captured, or recorded anyway and not beside those."""
+        if step in (self._captured.start - 1, self._captured.stop):
+            return False
+        return step in self._captured or self._sampling.records(step)
+
+    def learn(self, duration_ns: int, cost_ns: int) -> None:
+        """The other sampling adapts."""
+        self._sampling.learn(duration_ns, cost_ns)
+
+
 def sampling_of(steps: str | None, every: int | None) -> Sampling:
     """What `--steps A:B` and `--every K` ask for. Raises UsageError."""
     if every is not None and every < 1:
