@@ -13,7 +13,12 @@ from torch import nn
 
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.groups import Groups
-from fsdpdoctor.recorder.tree import Tree, dtype_name, original_class
+from fsdpdoctor.recorder.tree import (
+    Tree,
+    dtype_name,
+    original_class,
+    without_compile,
+)
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
     BlockSpec,
@@ -50,8 +55,10 @@ class ModelWatch:
     def add_root(self, root_state: Any) -> None:
         """A tree that FSDP2 has initialised. Called inside its forward."""
         self._wrapper = "fsdp2"
-        outer = outermost_module() or root_state._modules[0]
-        self._saw_outer(outer)
+        outer = outermost_module()
+        if outer is None:  # never `or`: a compiled module has a length, which raises
+            outer = root_state._modules[0]
+        self._saw_outer(without_compile(outer))
         self._tree.add(root_state, outer)
 
     def saw_root(self, module: Any) -> None:
@@ -60,7 +67,8 @@ class ModelWatch:
             if self._autocast is None and torch.is_autocast_enabled(device):
                 self._autocast = dtype_name(torch.get_autocast_dtype(device))
         if not self._outer and isinstance(module, nn.Module):
-            self._saw_outer(outermost_module() or module)
+            outer = outermost_module()
+            self._saw_outer(without_compile(module if outer is None else outer))
 
     def saw_wrapper(self, wrapper: str) -> None:
         """A forward of a model without FSDP2 runs."""

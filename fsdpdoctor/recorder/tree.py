@@ -41,9 +41,17 @@ def original_class(module: torch.nn.Module) -> str:
     return type(module).__name__
 
 
+def without_compile(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, where `torch.compile` has wrapped it."""
+    wrapped = getattr(module, "_orig_mod", None)
+    return wrapped if isinstance(wrapped, torch.nn.Module) else module
+
+
 def mesh_name(mesh: Any) -> str:
     """A DeviceMesh in words: `(replicate=2, shard=4)`, or `(8)` without names."""
-    sizes = tuple(mesh.mesh.shape)
+    # Not `mesh.mesh`: a slice's asks for this process's rank, and the script may
+    # have destroyed its process group by the time the last header is written.
+    sizes = tuple(mesh.shape)
     names = mesh.mesh_dim_names
     if names is None:
         return f"({', '.join(str(size) for size in sizes)})"
@@ -74,13 +82,15 @@ class Tree:
         self._outer: dict[int, tuple[int, str]] = {}  # the model, and where in it
         self._trees_in: dict[int, int] = {}  # by model
         self._last: dict[int, UnitSpec] = {}
+        self._compiled_together: set[int] = set()  # units
         self._trees = 0
 
-    def add(self, root_state: Any, outer: torch.nn.Module | None) -> None:
+    def add(self, root_state: Any, outer: torch.nn.Module) -> None:
         """A tree that FSDP2 has initialised, and the model that it is a part of."""
         root = root_state._modules[0]
-        named = () if outer is None else outer.named_modules()
-        prefix = next((n for n, m in named if m is root), "")
+        together = _compiled_together(outer)
+        outer = without_compile(outer)
+        prefix = next((n for n, m in outer.named_modules() if m is root), "")
         self._trees_in[id(outer)] = self._trees_in.get(id(outer), 0) + 1
         for state in fsdp2.all_states(root_state):
             for group in fsdp2.groups_of(state):
@@ -88,6 +98,8 @@ class Tree:
                 self._state_of[index] = state
                 self._tree_of[index] = self._trees
                 self._outer[index] = (id(outer), prefix)
+                if any(id(module) in together for module in group.modules):
+                    self._compiled_together.add(index)
         self._trees += 1
 
     def signature(self) -> object:
@@ -179,7 +191,9 @@ class Tree:
             mesh=mesh_name(mesh_info.mesh),
             parent_meshes=parent_meshes(mesh_info.mesh),
             checkpointed=unit.checkpointed,
-            compiled=_compiled(group),
+            compiled="around"
+            if unit.index in self._compiled_together
+            else _compiled(group),
             params=params,
         )
 
@@ -280,14 +294,28 @@ def _offload(policy: Any) -> str | None:
     return None if pinned is None else "cpu-pinned" if pinned else "cpu"
 
 
+def _compiled_together(outer: torch.nn.Module) -> set[int]:
+    """Ids of modules that were compiled as a part of something with several units."""
+    found: set[int] = set()
+    for module in outer.modules():
+        if not _is_compiled(module):
+            continue
+        inner = list(module.modules())
+        # By class: a compiled module passes other attributes on to what it wraps.
+        if sum(hasattr(type(m), "_get_fsdp_state") for m in inner) > 1:
+            found |= {id(m) for m in inner}
+    return found
+
+
 def _compiled(group: Any) -> str | None:
     if "_orig_mod" in (group._module_fqn or ""):
         return "around"
-    for module in group.modules:
-        for inner in module.modules():
-            if (
-                hasattr(inner, "_orig_mod")
-                or getattr(inner, "_compiled_call_impl", None) is not None
-            ):
-                return "inside"
+    if any(_is_compiled(m) for module in group.modules for m in module.modules()):
+        return "inside"
     return None
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """By `torch.compile(module)` or by `module.compile()`."""
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or hasattr(module, "_orig_mod")
