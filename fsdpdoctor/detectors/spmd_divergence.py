@@ -22,7 +22,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 CODE, NAME = "FD406", "spmd-divergence"
 
-LOST_PEER = re.compile(r"peer|connection|timed? ?out|abort", re.IGNORECASE)
+LOST_PEER = re.compile(r"\b(peer|connection|timed? ?out|abort)", re.IGNORECASE)
 """How communication libraries say that another rank is gone."""
 
 Issued = tuple[int, int]

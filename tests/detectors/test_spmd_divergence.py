@@ -84,7 +84,7 @@ def test_done_or_still_running_is_no_finding() -> None:
 
 def test_a_recording_that_stopped_is_no_rank_that_stopped() -> None:
     """Only where it stopped for a lost peer is the other one's end a fault."""
-    ours = "detached: KeyError in _wait:10: 3"
+    ours = "detached: TypeError in _wait:10: no int"  # not a peer
     peer = "detached: RuntimeError in _wait:10: Connection closed by peer"
 
     assert found(spmd_divergence, ranks(ours, "done")) == []
