@@ -47,6 +47,8 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder.patching import unseen
+
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 _GATHERS = ("all_gather_single", "all_gather_into_tensor")
 _SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
@@ -225,6 +227,7 @@ class Dist(types.ModuleType):
 
 
 def _through(real: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    @unseen
     def through(*args: Any, **kwargs: Any) -> Any:
         return call(getattr(real, name), *args, **kwargs)
 
@@ -254,6 +257,16 @@ def swap_argument(
     if kind is None:
         return args
     return tuple(make(a) if isinstance(a, kind) else a for a in args)
+
+
+def argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], at: int, names: tuple[str, ...]
+) -> Any:
+    """An argument of a collective, which versions name and pass differently."""
+    for name in names:
+        if name in kwargs:
+            return kwargs[name]
+    return args[at]
 
 
 def streams_of(args: tuple[Any, ...]) -> Iterator[Any]:

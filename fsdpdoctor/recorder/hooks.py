@@ -281,7 +281,7 @@ class UnitHooks:
                 continue
             reduction = self._units.reduction_of(event)
             start = self._rec.mark(stream)
-            stream.wait_event(event)
+            self._rec.guard.theirs(stream.wait_event, event)
             self._units.waited(reduction, unit, start, self._rec.mark(stream))
 
     def _reduce_wait_begins(self, group: Any) -> Any:

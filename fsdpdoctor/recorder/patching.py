@@ -2,7 +2,14 @@
 
 [Note: The border] Our code runs inside somebody's training step. An error of
 ours is caught where we enter, said once, and ends the recording; an error of
-theirs passes through untouched. `Guard` is that border.
+theirs passes through untouched. `Guard` is that border. What we do in their
+stead inside it (a wait that they would make next) goes through `Guard.theirs`.
+
+[Note: Unseen frames] A warning says in whose line it was caused by counting
+frames, and ours must not count: the line shown, and with it which warnings are
+repetitions, would be others than without us. CPython skips the frames of the
+import system, which it knows by two words in the file's name; our wrappers carry
+both. Their own file and line stay readable in tracebacks.
 """
 
 from __future__ import annotations
@@ -10,10 +17,23 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 Function = Callable[..., Any]
+Some = TypeVar("Some")
+AFunction = TypeVar("AFunction", bound=Function)
+
+
+def unseen(function: AFunction) -> AFunction:
+    """Hide a wrapper's frames from warnings; see [Note: Unseen frames]."""
+    wrapper = cast(FunctionType, function)
+    code = wrapper.__code__
+    name = f"<fsdpdoctor {Path(code.co_filename).name}, as importlib._bootstrap>"
+    wrapper.__code__ = code.replace(co_filename=name)
+    return function
 
 
 class Guard:
@@ -22,9 +42,40 @@ class Guard:
     def __init__(self, stop: Callable[[str], None]) -> None:
         self.cost_ns = 0
         self._stop = stop
+        self._theirs: Exception | None = None
+
+    def run(self, call: Callable[..., Some], *args: Any) -> Some | None:
+        """Run our own code between two calls of theirs; None where it failed."""
+        entered = perf_counter_ns()
+        try:
+            return call(*args)
+        except Exception as error:
+            self.fail(error)
+            return None
+        finally:
+            self.cost_ns += perf_counter_ns() - entered
+
+    def theirs(self, call: Function, *args: Any) -> None:
+        """Do inside our border what is theirs: its errors pass, its time is no
+        cost of ours.
+        """
+        entered = perf_counter_ns()
+        try:
+            call(*args)
+        except Exception as error:
+            self._theirs = error
+            raise
+        finally:
+            self.cost_ns -= perf_counter_ns() - entered
 
     def fail(self, error: Exception) -> None:
-        """Say it once and end the recording; training goes on."""
+        """Say it once and end the recording; training goes on.
+
+        An error of theirs is raised again instead, and ends nothing of ours.
+        """
+        theirs, self._theirs = self._theirs, None
+        if error is theirs:
+            raise error
         where = "?"
         trace = error.__traceback__
         while trace is not None:
@@ -76,6 +127,7 @@ def bracket(
     the exception that ended the call, None for none.
     """
 
+    @unseen
     @functools.wraps(original)
     def bracketed(*args: Any, **kwargs: Any) -> Any:
         entered = perf_counter_ns()
@@ -88,23 +140,11 @@ def bracket(
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            leave(guard, after, token, error)
+            guard.run(after, token, error)
             raise
-        leave(guard, after, token, None)
+        guard.run(after, token, None)
         return result
 
     # FSDP2 keeps its hooks away from dynamo; ours go the same way.
     bracketed._torchdynamo_disable = True  # type: ignore[attr-defined]
     return bracketed
-
-
-def leave(
-    guard: Guard, after: Function, token: Any, error: BaseException | None
-) -> None:
-    """Run our code at the end of a bracketed call."""
-    entered = perf_counter_ns()
-    try:
-        after(token, error)
-    except Exception as own:
-        guard.fail(own)
-    guard.cost_ns += perf_counter_ns() - entered

@@ -4,12 +4,13 @@ it ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -31,7 +32,7 @@ from fsdpdoctor.recorder.model import ModelWatch
 from fsdpdoctor.recorder.patching import Guard, Patches
 from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.roots import PlainRoots
-from fsdpdoctor.recorder.sampling import EveryStep, Sampling
+from fsdpdoctor.recorder.sampling import Beside, EveryStep, Sampling
 from fsdpdoctor.recorder.steps import StepBounds, Steps
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.run_writer import Heartbeat, RankWriter, write_run_header
@@ -101,7 +102,8 @@ class Session:
         self._attached = False
         self._signature: object = None
         self._write_run_header()
-        self._writer = RankWriter(plan.folder, self._header())
+        self._last_header = self._header()
+        self._writer = RankWriter(plan.folder, self._last_header)
 
     @property
     def folder(self) -> Path:
@@ -122,6 +124,7 @@ class Session:
     def detach(self, ended: str = "done") -> None:
         """Write what is left, and take the hooks out. Later calls do nothing."""
         if not self._attached:
+            self._say_more(ended)
             return
         try:
             self._steps.finish()
@@ -130,14 +133,35 @@ class Session:
             self._warnings.append(f"the last step was lost: {error}")
         self._remove_hooks()
         self.say_ended(ended)
-        self._writer.close()
+        # On a full disk even this fails, and the script's result stands.
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.close()
         self._rec.heartbeat.close()
 
     def say_ended(self, ended: str) -> None:
         """Put into the record how this rank ended."""
         if self._ended == "running":
             self._ended = ended
-        self._writer.write_header(self._header())
+        try:
+            header = self._header()
+        except Exception as error:
+            # The script may have torn down what the header describes.
+            self._warnings.append(f"the units were last described before: {error}")
+            header = replace(
+                self._last_header, ended=self._ended, warnings=tuple(self._warnings)
+            )
+        with contextlib.suppress(OSError):  # a full disk: the last header stands
+            self._write_header(header)
+
+    def _write_header(self, header: RankHeader) -> None:
+        self._writer.write_header(header)
+        self._last_header = header
+
+    def _say_more(self, ended: str) -> None:
+        """A rank whose recording had stopped has ended, of what stopped that too."""
+        if self._ended.startswith("detached") and ended != "done":
+            self._ended = "running"
+            self.say_ended(ended)
 
     def step(self) -> None:
         """The user says that a step ends here."""
@@ -317,7 +341,7 @@ class Session:
         signature = self._model.signature()
         if signature != self._signature:
             self._signature = signature
-            self._writer.write_header(self._header())
+            self._write_header(self._header())
 
     def _header(self) -> RankHeader:
         cuda = self._clock.of_device
@@ -387,7 +411,7 @@ class Session:
             torch=str(torch.__version__),
             python=platform.python_version(),
             nccl=_nccl_version(),
-            every=sampling.every if isinstance(sampling, EveryStep) else 1,
+            every=sampling.every if isinstance(sampling, EveryStep | Beside) else 1,
             available=self._names.available(),
             notes=self._plan.notes,
         )

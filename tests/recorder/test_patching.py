@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from typing import Any
 
 import pytest
 
+from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder.patching import Guard, Patches, bracket
 
 
@@ -97,3 +100,50 @@ def test_patches_are_undone_in_full() -> None:
 
     assert Target.double is original
     assert "double" not in vars(Inherits)
+
+
+def test_what_we_do_for_them_raises_as_theirs() -> None:
+    """A wait that the recorder makes in FSDP2's stead fails once, and passes."""
+    waits: list[int] = []
+
+    def wait() -> None:
+        waits.append(1)
+        raise ValueError("connection closed by peer")
+
+    watch, stopped = guard()
+    double = bracket(
+        Target.double, watch, lambda target, value: watch.theirs(wait), nothing
+    )
+
+    with pytest.raises(ValueError, match="connection closed by peer"):
+        double(Target(), 3)
+    with pytest.raises(ValueError, match="connection closed by peer"):
+        watch.run(watch.theirs, wait)
+    assert waits == [1, 1]
+    assert stopped == []
+
+
+def test_time_spent_for_them_is_no_cost() -> None:
+    """A wait inside our border is taken out of what the recorder costs."""
+    watch, _ = guard()
+
+    watch.run(watch.theirs, lambda: time.sleep(0.05))
+
+    assert watch.take_cost() < 25 * MS  # half of the sleep: a margin for a busy machine
+
+
+def test_a_warning_names_the_line_that_it_would_without_us() -> None:
+    """`stacklevel` counts frames; a wrapper's own is not among them."""
+
+    def double(target: Target, value: int) -> int:
+        warnings.warn("negative soon", UserWarning, stacklevel=2)
+        return 2 * value
+
+    watch, _ = guard()
+    bracketed = bracket(double, watch, nothing, nothing)
+
+    with pytest.warns(UserWarning, match="negative soon") as plain:
+        double(Target(), 3)
+    with pytest.warns(UserWarning, match="negative soon") as wrapped:
+        bracketed(Target(), 3)
+    assert wrapped[0].filename == plain[0].filename == __file__
