@@ -8,6 +8,7 @@ from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, size
 from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.fit import FREE
 from fsdpdoctor.simulate.forecast import Forecast
 from fsdpdoctor.simulate.predict import Prediction, Replay
 
@@ -49,10 +50,13 @@ def _show_replay(base: Replay, console: Console) -> None:
         _print(console, f"  exposed time, off by share of the step: {', '.join(lanes)}")
     for kind, fit in calibration.fits.items():
         latency = "" if fit.sizes > 1 else ", of one size: the latency is a guess"
+        rate = f"+ bytes / {gbps(fit.wire.bytes_per_second)}"
+        if fit.wire.bytes_per_second >= FREE:
+            rate = "for any size"
         _print(
             console,
-            f"  {kind.replace('_', '-')}: {ms(fit.wire.latency_ns)} + bytes / "
-            f"{gbps(fit.wire.bytes_per_second)} ({fit.count} seen, off by "
+            f"  {kind.replace('_', '-')}: {ms(fit.wire.latency_ns)} {rate} "
+            f"({fit.count} seen, off by "
             f"{percent(fit.residual_share)} in the median{latency})",
         )
 

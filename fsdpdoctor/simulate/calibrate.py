@@ -23,6 +23,7 @@ from fsdpdoctor.schema import (
     Evidence,
     Flag,
     Kind,
+    Phase,
     Spans,
     UnitSpec,
 )
@@ -57,6 +58,7 @@ from fsdpdoctor.simulate.partition import (
     host_partition,
     shape_of,
 )
+from fsdpdoctor.simulate.program import bare_program
 from fsdpdoctor.timeline import (
     COLLECTIVE_KINDS,
     Collectives,
@@ -162,6 +164,7 @@ class _Calibrator:
             after_ns=outside[AFTER],
             host_after_ns=host_outside[AFTER],
         )
+        step = replace(step, resident_bytes=self.resident_bytes(step))
         middle = _mean(line.duration_ns for line in self.lines)
         model = header.model
         return Calibration(
@@ -412,7 +415,7 @@ class _Calibrator:
             mine = spans.rows(spans.micro_batch == mb)
             sync = len(of_kinds(mine, Kind.REDUCE)) > 0
             resharded = of_kinds(mine, Kind.RESHARD)
-            reshards = bool((resharded.phase == 2).any())
+            reshards = bool((resharded.phase == Phase.BACKWARD).any())
             result.append(
                 MicroBatch(
                     sync=sync,
@@ -487,6 +490,17 @@ class _Calibrator:
             return self.data.name(int(rows.name[at])) or ""
         return kind.name.lower()
 
+    def resident_bytes(self, step: Step) -> int:
+        """What the allocator held at its peak beside FSDP2's own; 0: not known.
+
+        It is taken to stay as it is: activations are in it, wherever the peak was.
+        """
+        peaks = [x.record.memory.peak_bytes for x in self.lines]
+        if Evidence.ALLOCATOR not in self.data.evidence or not all(map(len, peaks)):
+            return 0
+        measured = _mean(int(peak.max()) for peak in peaks)
+        return max(measured - bare_program(step).peak_bytes, 0)
+
     def input_ns(self, outside: Mapping[str, int], count: int) -> int:
         """How long the host waits for data, before each micro-batch."""
         if self.blocking:
@@ -501,11 +515,10 @@ class _Calibrator:
         line = self.lines[-1]
         syncs = of_kinds(line.spans, Kind.SYNC)
         hooks = of_kinds(line.spans, Kind.HOOK)
-        if not len(syncs) or not len(hooks):
-            return False
-        forward = hooks.rows(hooks.phase == 1)
-        backward = hooks.rows(hooks.phase == 2)
-        if not len(forward) or not len(backward):
+        hooks = hooks.rows(hooks.micro_batch == hooks.micro_batch.max(initial=0))
+        forward = hooks.rows(hooks.phase == Phase.FORWARD)
+        backward = hooks.rows(hooks.phase == Phase.BACKWARD)
+        if not len(syncs) or not len(forward) or not len(backward):
             return False
         if where == "end":
             return bool((syncs.start_ns >= backward.end_ns.max()).any())
