@@ -11,11 +11,13 @@ import pytest
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Place, Severity
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.renderers.content import headline
 from fsdpdoctor.report import Report, decode, diagnose, encode, report_of
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.state import NO_COMMUNICATION
 from fsdpdoctor.report.value import (
     ByCause,
+    Capture,
     PhaseCounts,
     PhaseTimes,
     StoppedRank,
@@ -454,3 +456,27 @@ def _estimated(data: RankData) -> RankData:
         columns["flags"] = columns["flags"] | gathers * int(Flag.END_ESTIMATED)
         steps.append(replace(record, spans=Spans(**columns)))
     return replace(data, steps=tuple(steps))
+
+
+def test_a_capture_without_steps_still_has_its_communication() -> None:
+    """Kernels outside every step: what was exposed is said of the whole capture."""
+    traced = draw(
+        """
+        kernel      00....00
+        all_reduce  .0000...
+    """,
+        evidence=TRACED,
+        steps=1,
+    )
+    loose = replace(traced, steps=(), outside=traced.steps[0].spans)
+
+    report = report_of(measured(loose, source="kineto"))
+
+    assert report.step_time_ns.mean is None
+    assert report.capture == Capture(
+        communication_ns=4 * MS, overlapped_ns=1 * MS, exposed_ns=3 * MS
+    )
+    assert headline(report).startswith(
+        "exposed 3.00 ms in the whole capture (75.0 % of its communication"
+    )
+    assert decode(encode(report)) == report

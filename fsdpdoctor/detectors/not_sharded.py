@@ -32,19 +32,21 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
     afterwards.
 
     *When it is wrong*: where the model fits, DDP can be the faster choice. One
-    process alone has nothing to shard.
+    process alone has nothing to shard. For a trace that somebody brought it is
+    information only.
     """
     if all_units(m):
         return
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
         raise CannotTell("no model was recorded", Evidence.CONFIG)
-    alone = m.run.world_size < 2
+    # Who records a run with this tool expects FSDP2; a trace may come from anyone.
+    meant = Evidence.CONFIG in m.evidence and m.run.world_size > 1
     known = model.wrapper if model.wrapper in SAYS else "none"
     yield Finding(
         code=CODE,
         name=NAME,
-        severity=Severity.INFO if alone else Severity.CRITICAL,
+        severity=Severity.CRITICAL if meant else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"no FSDP2 unit: {SAYS[known]}",
         ranks=tuple(rank.rank for rank in m.ranks),

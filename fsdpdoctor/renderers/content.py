@@ -22,7 +22,13 @@ from fsdpdoctor.renderers.words import (
     visible_lines,
     whole,
 )
-from fsdpdoctor.report.value import ByCause, FindingRow, Report, StoppedRank
+from fsdpdoctor.report.value import (
+    ByCause,
+    Capture,
+    FindingRow,
+    Report,
+    StoppedRank,
+)
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 CAUSES = ("host_late", "queued", "straggler", "wire", "tail")
@@ -124,7 +130,7 @@ def headline(report: Report) -> str:
     """Exposed milliseconds per step by cause: the first line of every report."""
     exposed, mean = report.exposed_ns_per_step, report.step_time_ns.mean
     if mean is None:
-        return "exposed time not measured: no whole step was recorded"
+        return _without_steps(report.capture)
     if exposed.total is None:
         return (
             f"exposed time not measured: the source shows neither stalls nor kernels "
@@ -141,6 +147,20 @@ def headline(report: Report) -> str:
     line = f"{start}: {', '.join(kinds)}" if kinds else start
     others = report.budget_ns_per_step.get("exposed_other_communication", 0)
     return f"{line}; outside FSDP2 {_bare(others)} more" if others else line
+
+
+def _without_steps(capture: Capture | None) -> str:
+    """What a source without a whole step can say."""
+    if capture is None:
+        return "exposed time not measured: no whole step was recorded"
+    if not capture.communication_ns:
+        return "no communication in the whole capture, and no whole step in it"
+    share = percent(capture.exposed_ns / capture.communication_ns)
+    return (
+        f"exposed {ms(capture.exposed_ns)} in the whole capture ({share} of its "
+        "communication, all ranks together): it has no whole step, so not by step "
+        "or cause"
+    )
 
 
 def _bare(ns: int) -> str:

@@ -16,6 +16,7 @@ from fsdpdoctor.report.state import health, recorder_cost, run_facts
 from fsdpdoctor.report.units import unit_rows
 from fsdpdoctor.report.value import (
     ByCause,
+    Capture,
     Exposed,
     FindingRow,
     OverlapShare,
@@ -59,6 +60,7 @@ def report_from(
             all_reduce=m.overlap("all_reduce").share,
             all=m.overlap("all").share,
         ),
+        capture=_capture(m),
         budget_ns_per_step=m.budget_ns_per_step(),
         units=unit_rows(m),
         collectives=collective_rows(m),
@@ -67,6 +69,17 @@ def report_from(
         not_judged=tuple(not_judged),
         health=health(m),
         recorder=recorder_cost(m),
+    )
+
+
+def _capture(m: Measures) -> Capture | None:
+    if Evidence.KERNELS not in m.evidence:
+        return None
+    whole = m.overlap("all")
+    return Capture(
+        communication_ns=whole.communication_ns,
+        overlapped_ns=whole.overlapped_ns,
+        exposed_ns=whole.exposed_ns,
     )
 
 

@@ -100,6 +100,18 @@ class OverlapShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Communication of a whole capture, steps or not, all ranks together.
+
+    Kernels only; memcpy and memset are not compute.
+    """
+
+    communication_ns: int
+    overlapped_ns: int  # of it, while a compute kernel ran
+    exposed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseCounts:
     """Per micro-batch, by the phase that needs it."""
 
@@ -278,6 +290,7 @@ class Report:
     step_time_ns: StepTime
     exposed_ns_per_step: Exposed
     overlap_share: OverlapShare
+    capture: Capture | None = None  # None: the source has no kernels
     budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `budget`
     units: tuple[UnitRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()

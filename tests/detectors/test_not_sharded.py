@@ -7,7 +7,7 @@ import pytest
 from fsdpdoctor.detectors.not_sharded import not_sharded
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.schema import BlockSpec, Evidence, ModelSpec
-from fsdpdoctor.testing import draw, measured
+from fsdpdoctor.testing import TRACED, draw, measured
 from tests.detectors.answers import codes, found, not_judged, only
 
 BLOCKS = (
@@ -40,6 +40,14 @@ def test_one_process_alone_has_nothing_to_shard() -> None:
     m = measured(
         draw("optimizer xx", units=(), world_size=1, model=ModelSpec(wrapper="none"))
     )
+
+    assert only(not_sharded, m).severity == Severity.INFO
+
+
+def test_a_trace_of_ddp_is_no_alarm() -> None:
+    """Whoever brings a trace may have meant DDP: information."""
+    model = ModelSpec(wrapper="ddp")
+    m = measured(draw("kernel 00", units=(), model=model, evidence=TRACED))
 
     assert only(not_sharded, m).severity == Severity.INFO
 
