@@ -170,7 +170,7 @@ def timeline_of(data: RankData, record: StepRecord) -> Timeline:
         stalls = _measured_stalls(spans, collectives, window)
         compute = _host_compute(spans, stalls, window)
     else:
-        compute = intersect(device_work(spans), window)
+        compute = intersect(compute_lane(spans), window)
         stalls = _derived_stalls(spans, collectives, compute, window)
     return Timeline(
         data=data,
@@ -179,6 +179,17 @@ def timeline_of(data: RankData, record: StepRecord) -> Timeline:
         stalls=stalls,
         compute=compute,
     )
+
+
+def compute_lane(spans: Spans) -> Intervals:
+    """When the compute lane of a trace was busy.
+
+    A copy-in on its own stream is compute to the overlap share, and yet no reason
+    why the compute lane would not stand still.
+    """
+    kernels = of_kinds(spans, *DEVICE_WORK)
+    kernels = kernels.rows(kernels.lane == Lane.COMPUTE)
+    return union(kernels.start_ns, kernels.end_ns)
 
 
 def device_work(spans: Spans) -> Intervals:

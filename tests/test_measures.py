@@ -158,6 +158,24 @@ def test_a_traces_stall_is_the_gap_before_the_copy_out() -> None:
     assert m.overlap("all_gather").exposed_ns == 6 * 4 * MS
 
 
+def test_a_copy_in_does_not_end_a_stall() -> None:
+    """It runs on its own stream while compute waits from 2 to 9 for the gather."""
+    m = measured(
+        draw(
+            """
+            kernel      00.......1
+            issue       .1........
+            copy_in     ...11.....
+            all_gather  .....111..
+            copy_out    .........1
+        """,
+            evidence=TRACED,
+        )
+    )
+
+    assert m.exposed_ns_per_step(Kind.ALL_GATHER) == 7 * MS
+
+
 def test_two_collectives_share_no_stall() -> None:
     """A gap in which two collectives ran is exposed once."""
     m = measured(
