@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "view": "fsdpdoctor.cli.view",
     "compare": "fsdpdoctor.cli.compare",
     "whatif": "fsdpdoctor.cli.whatif",
+    "tune": "fsdpdoctor.cli.tune",
     "plan": "fsdpdoctor.cli.plan",
     "explain": "fsdpdoctor.cli.explain",
     "import": "fsdpdoctor.cli.import_",

@@ -1,0 +1,181 @@
+"""Tune a script over real sockets: two ranks, two network namespaces, a slow wire.
+
+    python -m tests.benchmarks.closed_loop [--rate 200mbit] [--max-runs 8]
+
+Needs root, `ip` and `tc`. Each rank has a namespace of its own; the veth pair between
+them is limited to --rate by a token bucket at both ends, so gloo's collectives take
+real time on a real wire. The script is the rig's healthy one, with FSDP2's defaults:
+on a CPU every gather then blocks. `tune` should find explicit prefetch with
+asynchronous unshards. Ends with 1 unless the measured exposed all-gather time fell by
+half and every rank's parameters are the same to the bit.
+"""
+
+# ruff: noqa: T201 - it prints a table
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.rig.ranks import ROOT, TRAIN, free_port
+
+PREFIX = "fsdpdoctor"
+"""Of the names of namespaces and interfaces: two ranks, 0 and 1."""
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+MUST_FALL = 0.5
+"""The share of exposed all-gather time that must be gone."""
+
+
+def main() -> None:
+    """Tune, print predicted against measured, and check what came of it."""
+    if sys.argv[1:2] == ["--as-launcher"]:
+        raise SystemExit(run_ranks(sys.argv[2:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", default="200mbit", help="as tc takes it")
+    parser.add_argument("--max-runs", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--sequence", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=6)
+    args = parser.parse_args()
+    with namespaces(args.rate), tempfile.TemporaryDirectory() as folder:
+        found = tune(args, Path(folder))
+    raise SystemExit(check(found))
+
+
+def tune(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What `tune --json` says."""
+    me = shlex.join([sys.executable, "-m", "tests.benchmarks.closed_loop"])
+    command = [
+        *(sys.executable, "-m", "fsdpdoctor", "tune"),
+        *("--launcher", f"{me} --as-launcher", "--same-bits", "--json"),
+        *("--max-runs", str(args.max_runs), "--steps", str(args.steps)),
+        *("--out", str(folder / "tune"), str(TRAIN), "--steps", "1000"),
+        *("--hidden", str(args.hidden), "--sequence", str(args.sequence)),
+        *("--layers", str(args.layers)),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check(found: dict[str, Any]) -> int:
+    """Print the table; 0 where the loop is closed."""
+    if found["withheld"]:
+        print(found["withheld"])
+    line = "{:<58} {:>9} {:>9} {:>9} {:>9}  {}"
+    print(line.format("", "step", "step", "exposed", "exposed", ""))
+    print(line.format("change", "predicted", "measured", "predicted", "measured", ""))
+    for row in (found["baseline"], *found["candidates"]):
+        predicted = row.get("predicted")
+        print(
+            line.format(
+                row.get("summary", "as it is"),
+                milliseconds(predicted and predicted["step_ns"]),
+                milliseconds(row["step_ns"]),
+                milliseconds(predicted and predicted["exposed_ns"]["all_gather"]),
+                milliseconds(row["exposed_ns"].get("all_gather")),
+                row.get("failure") or row.get("verdict", ""),
+            )
+        )
+    kept, baseline = found["kept"], found["baseline"]
+    if kept is None:
+        print("no change was kept")
+        return 1
+    before, after = (row["exposed_ns"]["all_gather"] for row in (baseline, kept))
+    bits = {tuple(bits) for row in (baseline, kept) for bits in row["bits"]}
+    fell = 1 - after / before
+    print(
+        f"kept: {kept['summary']}; exposed all-gather time {milliseconds(before)} -> "
+        f"{milliseconds(after)} ms a step ({fell:.0%} less); parameters after the last "
+        f"step {'the same to the bit' if len(bits) == 1 else 'DIFFER'}"
+    )
+    explicit = {"forward_prefetch", "unshard_async_op"} <= set(kept["plan"])
+    return 0 if explicit and fell >= MUST_FALL and len(bits) == 1 else 1
+
+
+def milliseconds(ns: float | None) -> str:
+    """Nanoseconds for a table."""
+    return "" if ns is None else f"{ns / 1e6:.1f}"
+
+
+@contextmanager
+def namespaces(rate: str) -> Iterator[None]:
+    """Two namespaces joined by a limited veth pair; gone at the end."""
+    remove()
+    try:
+        for rank in range(2):
+            ip("netns", "add", f"{PREFIX}{rank}")
+        ends = [f"{PREFIX}{rank}" for rank in range(2)]
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for rank, name in enumerate(ends):
+            ip("link", "set", name, "netns", name)
+            inside = ("-n", name)
+            ip(*inside, "addr", "add", f"{ADDRESSES[rank]}/24", "dev", name)
+            ip(*inside, "link", "set", name, "up")
+            ip(*inside, "link", "set", "lo", "up")
+            limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+            call("tc", "-n", name, "qdisc", "add", "dev", name, "root", *limit)
+        yield
+    finally:
+        remove()
+
+
+def remove() -> None:
+    """Delete the namespaces; the veth pair goes with them."""
+    for rank in range(2):
+        subprocess.run(
+            ("ip", "netns", "del", f"{PREFIX}{rank}"), capture_output=True, check=False
+        )
+
+
+def ip(*args: str) -> None:
+    """Call ip."""
+    call("ip", *args)
+
+
+def call(*args: str) -> None:
+    """Call a program, which must succeed."""
+    subprocess.run(args, check=True)
+
+
+def run_ranks(argv: list[str]) -> int:
+    """Be `tune`'s launcher: `python ARGV...` in each namespace, as two ranks."""
+    port = str(free_port())
+    ranks = []
+    for rank in range(2):
+        name = f"{PREFIX}{rank}"
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": ADDRESSES[0],
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": name,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        ranks.append(
+            subprocess.Popen(
+                ("ip", "netns", "exec", name, sys.executable, *argv),
+                env=os.environ | environment,
+            )
+        )
+    statuses = [rank.wait() for rank in ranks]
+    return next((status for status in statuses if status), 0)
+
+
+if __name__ == "__main__":
+    main()
