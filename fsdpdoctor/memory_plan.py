@@ -30,7 +30,9 @@ from fsdpdoctor.simulate.model import (
     Wire,
     Wires,
 )
-from fsdpdoctor.simulate.program import Held
+from fsdpdoctor.simulate.operations import (
+    Held,
+)
 
 OPTIMIZERS: Mapping[str, float] = {
     "adamw": 8.0,

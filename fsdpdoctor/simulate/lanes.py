@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fsdpdoctor.simulate.program import (
+from fsdpdoctor.simulate.operations import (
     COMMS,
     COMPUTE,
     FINALIZE,

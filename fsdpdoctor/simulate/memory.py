@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from fsdpdoctor.schema import UNKNOWN, Flag, Phase
 from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.program import COMPUTE, Held, Meta, Op, program
+from fsdpdoctor.simulate.operations import (
+    COMPUTE,
+    Held,
+    Meta,
+    Op,
+)
+from fsdpdoctor.simulate.program import program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from fsdpdoctor.simulate.lanes import Clock, Exposed, Walk, blocking, streams
 from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.program import Program, bare_program, durations
+from fsdpdoctor.simulate.operations import (
+    Program,
+    durations,
+)
+from fsdpdoctor.simulate.program import bare_program
 
 WARM_UP_STEPS = 1
 """With streams the host's lead carries over from step to step: a step is taken

@@ -26,8 +26,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.simulate.lanes import Clock, Times, Walk
 from fsdpdoctor.simulate.model import ITEMSIZE, Checkpoint, Step, Unit
-from fsdpdoctor.simulate.outcome import walk
-from fsdpdoctor.simulate.program import (
+from fsdpdoctor.simulate.operations import (
     COMMS,
     COMPUTE,
     FINALIZE,
@@ -53,11 +52,12 @@ from fsdpdoctor.simulate.program import (
     Op,
     Program,
     durations,
-    program,
 )
-from fsdpdoctor.simulate.program import (
+from fsdpdoctor.simulate.operations import (
     ROOT as ROOT_OP,
 )
+from fsdpdoctor.simulate.outcome import walk
+from fsdpdoctor.simulate.program import program
 
 EVIDENCE = (
     Evidence.UNITS,

@@ -18,9 +18,12 @@ from collections.abc import Callable
 
 from fsdpdoctor.simulate.calibrate import calibrate
 from fsdpdoctor.simulate.model import Step
+from fsdpdoctor.simulate.operations import (
+    durations,
+)
 from fsdpdoctor.simulate.outcome import simulate, walk
 from fsdpdoctor.simulate.predict import replay
-from fsdpdoctor.simulate.program import durations, program
+from fsdpdoctor.simulate.program import program
 from fsdpdoctor.simulate.record import record
 from fsdpdoctor.simulate.search import search
 from tests.simulate.steps import prefetching, step

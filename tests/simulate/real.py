@@ -15,14 +15,14 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.utils.checkpoint import checkpoint
 
 from fsdpdoctor.simulate.model import MicroBatch, Step
-from fsdpdoctor.simulate.program import (
+from fsdpdoctor.simulate.operations import (
     GATHER,
     POST_FORWARD_COMM,
     REDUCE,
     RESHARD,
     USE,
-    program,
 )
+from fsdpdoctor.simulate.program import program
 from tests.simulate.steps import DIM, VOCAB
 
 Event = tuple[str, str, int]

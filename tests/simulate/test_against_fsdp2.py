@@ -19,10 +19,10 @@ from fsdpdoctor.simulate.model import (
     Segment,
     Wires,
 )
-from fsdpdoctor.simulate.program import (
+from fsdpdoctor.simulate.operations import (
     Held,
-    program,
 )
+from fsdpdoctor.simulate.program import program
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import (
     DIM,

@@ -13,8 +13,11 @@ from fsdpdoctor.budget import step_budget
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Spans
 from fsdpdoctor.simulate.lanes import Clock, Exposed
 from fsdpdoctor.simulate.model import Step, Wire, Wires
+from fsdpdoctor.simulate.operations import (
+    durations,
+)
 from fsdpdoctor.simulate.outcome import simulate, simulate_ranks, walk
-from fsdpdoctor.simulate.program import durations, program
+from fsdpdoctor.simulate.program import program
 from fsdpdoctor.simulate.record import record
 from fsdpdoctor.timeline import COLLECTIVE_KINDS, of_kinds, timeline_of
 from tests.simulate.random_steps import steps
