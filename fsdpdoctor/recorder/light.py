@@ -106,14 +106,14 @@ class LightHooks:
     def _count(self, kind: Kind, params: Any, process_group: Any) -> None:
         try:
             rec = self._rec
-            unit = self._units.of_params(params)
+            unit = self._units.index_of_params(params)
             pg = self._groups.index(process_group)
             phase = (
                 Phase.BACKWARD
                 if kind != Kind.ALL_GATHER or fsdp2.in_backward()
                 else Phase.FORWARD
             )
-            rec.beat(kind, phase, unit.index, rec.new_seq(pg), pg)
+            rec.beat(kind, phase, unit, rec.new_seq(pg), pg)
         except Exception as error:
             self._rec.guard.fail(error)
 

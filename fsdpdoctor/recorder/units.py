@@ -159,6 +159,13 @@ class Units:
         """The unit of a list of FSDPParams."""
         return self._of_param[id(params[0])]
 
+    def index_of_params(self, params: Any) -> int:
+        """The index of their unit, UNKNOWN where it was not seen yet: one may be
+        gathered by hand before the first forward.
+        """
+        unit = self._of_param.get(id(params[0]))
+        return UNKNOWN if unit is None else unit.index
+
     def first_of(self, state: Any) -> int:
         """The index of a state's first unit, UNKNOWN where it has none."""
         groups = fsdp2.groups_of(state)
