@@ -12,7 +12,7 @@ from isal import igzip
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor_dashboard import queries, tiles
-from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
+from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError, meta_of
 from fsdpdoctor_dashboard.marks import SERIES, Row
 
 WORTH_PACKING = 2_000
@@ -37,7 +37,7 @@ def api_routes(library: Library) -> Blueprint:
         view.__name__ = name
         api.add_url_rule(f"/{name}", view_func=view)
 
-    route("meta", meta)
+    route("meta", meta_of)
     route("tile", _tile)
     route("area", _area)
     route("under", _under)
@@ -103,52 +103,6 @@ def _rank(run: OpenRun) -> int:
     if rank not in run.store.spans:
         raise BadQueryError("the run has no such rank")
     return rank
-
-
-def meta(run: OpenRun) -> dict[str, Any]:
-    """All that a page needs before its first tile."""
-    store = run.store
-    present = {
-        rank: sorted({int(SERIES[s.series].row) for s in store.series(rank)})
-        for rank in store.ranks
-    }
-    used = sorted({s.series for rank in store.ranks for s in store.series(rank)})
-    return {
-        "id": run.id,
-        "label": run.label or run.id,
-        "fingerprint": f"{store.fingerprint}-{run.revision}",
-        "end": store.end,
-        "level": tiles.whole_level(store),
-        "series": [spec._asdict() for spec in SERIES],
-        "used": used,
-        "units": run.units,
-        "ranks": [
-            {
-                "rank": rank,
-                "rows": present[rank],
-                "exposed_share": _exposed_share(run, rank),
-            }
-            for rank in store.ranks
-        ],
-        "memory": any(_has_memory(run, rank) for rank in store.ranks),
-        "minimap": queries.minimap(store),
-        "revision": run.revision,
-        "live": run.live,
-    }
-
-
-def _has_memory(run: OpenRun, rank: int) -> bool:
-    return run.store.memory.get(rank) is not None and len(run.store.memory[rank]) > 0
-
-
-def _exposed_share(run: OpenRun, rank: int) -> float | None:
-    """Of the time of all its recorded steps, as the timeline shows them."""
-    if not run.measures.stalls_known:
-        return None
-    areas = run.store.area(0, run.store.end, [rank])
-    exposed = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.EXPOSED)
-    steps = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.STEP)
-    return exposed / steps if steps else None
 
 
 def _tile(run: OpenRun) -> Response:

@@ -117,7 +117,9 @@ def _layout() -> Component:
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="theme"),
             dcc.Store(id="shown"),
-            dcc.Interval(id="tick", interval=POLL_MS),
+            dcc.Store(id="state"),
+            # Runs only while a run is being read or is still being written.
+            dcc.Interval(id="tick", interval=POLL_MS, disabled=True),
             html.Header(
                 [
                     html.A("fsdpdoctor", href="", className="brand", id="brand"),
@@ -176,20 +178,51 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         return _nav(serving, asked), _runs(serving, library, asked)
 
     @app.callback(
+        Output("state", "data"),
+        Input("tick", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+        State("state", "data"),
+        prevent_initial_call=True,
+    )
+    def look(_: int, pathname: str, search: str, before: str | None) -> object:
+        state = _state(library, _asked(app, library, pathname, search))
+        return dash.no_update if state == before else state
+
+    @app.callback(
         Output("page", "children"),
         Output("shown", "data"),
         Output("tick", "disabled"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("theme", "data"),
-        Input("tick", "n_intervals"),
+        Input("state", "data"),
         State("shown", "data"),
     )
     def show_page(
-        pathname: str, search: str, theme: str | None, _: int, shown: list[str] | None
+        pathname: str,
+        search: str,
+        theme: str | None,
+        _: str | None,
+        shown: list[str] | None,
     ) -> tuple[object, object, object]:
         asked = _asked(app, library, pathname, search)
         return _show(library, serving, asked, theme or "light", shown)
+
+
+def _state(library: Library, asked: Asked) -> str:
+    """How far the runs are, in words that change when there is something new."""
+    words = []
+    for run_id in asked.runs:
+        try:
+            found = library.get(run_id)
+        except UnknownRunError:
+            continue
+        if isinstance(found, OpenRun):
+            words.append(f"{run_id}@{found.revision}")
+        else:
+            words.append(found.error or found.words)
+    return "; ".join(words)
 
 
 def _show(

@@ -10,7 +10,6 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import duration
+from fsdpdoctor.renderers.html import Addition
+from fsdpdoctor.report import report_of
+from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard import TIMELINE_FILES
+from fsdpdoctor_dashboard.library import Entry, OpenRun, meta_of, names_of
 from fsdpdoctor_dashboard.marks import SERIES, Row
 from fsdpdoctor_dashboard.queries import MEMORY_CURVES, minimap
-from fsdpdoctor_dashboard.store import Series, Store
+from fsdpdoctor_dashboard.store import Series, Store, build_store
 from fsdpdoctor_dashboard.tiles import whole_level
+from fsdpdoctor_dashboard.tracks import tracks_of
 
 FILES = Path(__file__).parent / "timeline"
 
@@ -46,18 +52,9 @@ START = """(async () => {
 })();"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded:
-    """What a page needs to hold a timeline."""
-
-    style: str
-    body: str
-    policy: str  # a content security policy that allows this and nothing else
-
-
-def embedded_timeline(
+def timeline_page(
     store: Store, meta: dict[str, Any], *, limit: int | None = MARK_LIMIT
-) -> Embedded:
+) -> Addition:
     """The timeline of a run, or of as many of its steps as `limit` marks hold.
 
     `meta` is what the server's `api/meta` says of the run.
@@ -67,14 +64,15 @@ def embedded_timeline(
         *((FILES / name).read_text(encoding="utf-8") for name in TIMELINE_FILES),
         START,
     ]
-    data = _data(shown, meta, whole=shown is store)
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     body = [
         '<div id="fd-timeline"></div>',
-        f'<script type="application/json" id="fd-data">{data}</script>',
+        f'<script type="application/json" id="fd-data">{_data(shown, meta)}</script>',
         *(f"<script>{script}</script>" for script in scripts),
     ]
-    return Embedded(
+    return Addition(
+        title="Timeline",
+        note=_note(store, shown),
         style=(FILES / "timeline.css").read_text(encoding="utf-8")
         + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
         body="\n".join(body),
@@ -82,6 +80,29 @@ def embedded_timeline(
             f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
             "img-src data: blob:"
         ),
+    )
+
+
+def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
+    """The same of a run that no server has open."""
+    store = build_store(tracks_of(run, measures), run.header.run_id)
+    opened = OpenRun(
+        entry=Entry(id=run.header.run_id, path=Path(run.header.run_id)),
+        run=run,
+        measures=measures,
+        report=report_of(measures),
+        store=store,
+        names=names_of(measures),
+    )
+    return timeline_page(store, meta_of(opened), limit=limit)
+
+
+def _note(store: Store, shown: Store) -> str:
+    if shown is store:
+        return f"The whole run, {duration(store.end)}. Press ? in it for all keys."
+    return (
+        f"The first {duration(shown.end)} of {duration(store.end)}: "
+        "--timeline full puts all of it in. Press ? in it for all keys."
     )
 
 
@@ -136,7 +157,7 @@ def _until(store: Store, every: Iterable[Series], end: int) -> Store:
     )
 
 
-def _data(store: Store, meta: dict[str, Any], *, whole: bool) -> str:
+def _data(store: Store, meta: dict[str, Any]) -> str:
     layout, planes = [], []
     for rank in store.ranks:
         for series in store.series(rank):
@@ -151,7 +172,6 @@ def _data(store: Store, meta: dict[str, Any], *, whole: bool) -> str:
             "end": store.end,
             "level": whole_level(store),
             "minimap": minimap(store),
-            "partial": not whole,
         },
         "layout": layout,
         "columns": base64.b64encode(packed).decode(),

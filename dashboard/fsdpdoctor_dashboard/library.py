@@ -14,12 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.measures import Measures, measure
+from fsdpdoctor.renderers.words import unit_name
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import Run, is_run_folder, open_run
-from fsdpdoctor_dashboard.queries import Details, RankNames
+from fsdpdoctor_dashboard.marks import SERIES, Row
+from fsdpdoctor_dashboard.queries import Details, RankNames, minimap
 from fsdpdoctor_dashboard.store import (
     Store,
     build_store,
@@ -29,6 +32,7 @@ from fsdpdoctor_dashboard.store import (
     open_store,
     save_store,
 )
+from fsdpdoctor_dashboard.tiles import whole_level
 from fsdpdoctor_dashboard.tracks import tracks_of
 
 Opener = Callable[[Path], Run]
@@ -81,8 +85,8 @@ class OpenRun:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """FQNs by unit id, of the first rank."""
-        return tuple(unit.fqn for unit in self.measures.units)
+        """Names by unit id, of the first rank, safe to show."""
+        return tuple(unit_name(unit.fqn) for unit in self.measures.units)
 
 
 @dataclass(slots=True)
@@ -288,9 +292,9 @@ def names_of(measures: Measures) -> dict[int, RankNames]:
     """What the ids in each rank's spans stand for."""
     return {
         rank.rank: RankNames(
-            units=[unit.fqn for unit in rank.units],
-            groups=[group.name for group in rank.header.groups],
-            names=rank.names,
+            units=[unit_name(unit.fqn) for unit in rank.units],
+            groups=[unit_name(group.name) for group in rank.header.groups],
+            names=[unit_name(name) for name in rank.names],
         )
         for rank in measures.ranks
     }
@@ -318,3 +322,49 @@ def _store_of(
     except OSError:
         return store  # a cache that cannot be written costs only time
     return open_store(folder) or store
+
+
+def meta_of(run: OpenRun) -> dict[str, Any]:
+    """All that a page needs before its first tile."""
+    store = run.store
+    present = {
+        rank: sorted({int(SERIES[s.series].row) for s in store.series(rank)})
+        for rank in store.ranks
+    }
+    used = sorted({s.series for rank in store.ranks for s in store.series(rank)})
+    return {
+        "id": run.id,
+        "label": run.label or run.id,
+        "fingerprint": f"{store.fingerprint}-{run.revision}",
+        "end": store.end,
+        "level": whole_level(store),
+        "series": [spec._asdict() for spec in SERIES],
+        "used": used,
+        "units": run.units,
+        "ranks": [
+            {
+                "rank": rank,
+                "rows": present[rank],
+                "exposed_share": _exposed_share(run, rank),
+            }
+            for rank in store.ranks
+        ],
+        "memory": any(_has_memory(run, rank) for rank in store.ranks),
+        "minimap": minimap(store),
+        "revision": run.revision,
+        "live": run.live,
+    }
+
+
+def _has_memory(run: OpenRun, rank: int) -> bool:
+    return run.store.memory.get(rank) is not None and len(run.store.memory[rank]) > 0
+
+
+def _exposed_share(run: OpenRun, rank: int) -> float | None:
+    """Of the time of all its recorded steps, as the timeline shows them."""
+    if not run.measures.stalls_known:
+        return None
+    areas = run.store.area(0, run.store.end, [rank])
+    exposed = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.EXPOSED)
+    steps = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.STEP)
+    return exposed / steps if steps else None

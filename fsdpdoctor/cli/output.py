@@ -44,14 +44,19 @@ jobs_option = click.option(
 )
 
 
+def chosen_format(format_: str | None, *, as_json: bool, out: Path | None) -> str:
+    """The format that the options ask for."""
+    if as_json:
+        return "json"
+    suffix = out.suffix.lower() if out is not None else ""
+    return format_ or FORMAT_OF_SUFFIX.get(suffix, "text")
+
+
 def print_report(
     report: Report, format_: str | None, *, as_json: bool, out: Path | None
 ) -> None:
     """Write a report where and how the options say."""
-    chosen = "json" if as_json else format_
-    if chosen is None:
-        suffix = out.suffix.lower() if out is not None else ""
-        chosen = FORMAT_OF_SUFFIX.get(suffix, "text")
+    chosen = chosen_format(format_, as_json=as_json, out=out)
     if out is not None:
         write_file(out, RENDERERS[chosen](report))
     elif chosen == "text":
@@ -60,6 +65,15 @@ def print_report(
     else:
         never_fail_to_encode()
         click.echo(RENDERERS[chosen](report), nl=False)
+
+
+def print_text(text: str, out: Path | None) -> None:
+    """Write what is rendered already to a file or to stdout."""
+    if out is not None:
+        write_file(out, text)
+        return
+    never_fail_to_encode()
+    click.echo(text, nl=False)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths
+from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
 from fsdpdoctor.cli.output import (
+    chosen_format,
     format_option,
     jobs_option,
     json_option,
     out_option,
     print_report,
+    print_text,
 )
+from fsdpdoctor.renderers.html import render
 from fsdpdoctor.report import report_of
+from fsdpdoctor_dashboard.export import MARK_LIMIT, timeline_of
 
 
 @click.command(name="report")
@@ -22,12 +26,21 @@ from fsdpdoctor.report import report_of
 @format_option
 @json_option
 @out_option
+@click.option(
+    "--timeline",
+    type=click.Choice(("part", "full", "none")),
+    default="part",
+    show_default=True,
+    help="How much of the timeline an HTML page holds: as many steps as 1 MB, all, "
+    "or nothing.",
+)
 @jobs_option
 def command(
     run: Path,
     format_: str | None,
     as_json: bool,
     out: Path | None,
+    timeline: str,
     jobs: int | None,
 ) -> None:
     r"""Show the report of a run: terminal, Markdown, HTML or JSON.
@@ -37,5 +50,13 @@ def command(
     fsdpdoctor report latest --format markdown
     fsdpdoctor report fsdpdoctor-runs/latest --out report.html
     """
-    report = report_of(measure_paths((run,), Reading(jobs=jobs)))
-    print_report(report, format_, as_json=as_json, out=out)
+    how = Reading(jobs=jobs)
+    measures = measure_paths((run,), how)
+    report = report_of(measures)
+    chosen = chosen_format(format_, as_json=as_json, out=out)
+    if chosen != "html" or timeline == "none":
+        print_report(report, format_, as_json=as_json, out=out)
+        return
+    limit = MARK_LIMIT if timeline == "part" else None
+    addition = timeline_of(open_paths((run,), how), measures, limit=limit)
+    print_text(render(report, addition), out)

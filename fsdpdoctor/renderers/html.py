@@ -1,8 +1,9 @@
-"""One self-contained HTML page: no script, nothing from the network."""
+"""One self-contained HTML page: nothing from the network, and no script of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from fsdpdoctor.quantities import ms, percent
@@ -93,24 +94,44 @@ footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
 """
 
 
-def render(report: Report) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """Something below the report, such as a timeline, that brings its own script."""
+
+    title: str
+    note: str  # what it shows of the run
+    style: str
+    body: str
+    policy: str  # that allows it and nothing else
+
+
+def render(report: Report, addition: Addition | None = None) -> str:
     """The report as a page that opens from disk."""
+    policy = addition.policy if addition else CONTENT_SECURITY_POLICY
+    style = STYLE + addition.style if addition else STYLE
     content = content_of(report)
     title = report.run.model_class or "run"
     return "\n".join(
         (
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
-            _meta("Content-Security-Policy", CONTENT_SECURITY_POLICY),
+            _meta("Content-Security-Policy", policy),
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>fsdpdoctor: {escape(title)}</title>",
-            f"<style>{STYLE}</style></head><body>",
+            f"<style>{style}</style></head><body>",
             *_body(content),
+            *(_added(addition) if addition else ()),
             f"<footer>fsdpdoctor, report format {report.schema_version}</footer>",
             "</body></html>\n",
         )
     )
+
+
+def _added(addition: Addition) -> Iterator[str]:
+    yield f"<h2>{escape(addition.title)}</h2>"
+    yield f'<p class="facts">{escape(addition.note)}</p>'
+    yield addition.body
 
 
 def _meta(name: str, value: str) -> str:

@@ -5,6 +5,7 @@ Pictures of all pages are kept in test-output/dashboard/.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,14 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("playwright", reason="needs playwright, and Chromium")
 
-from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.api import meta
-from fsdpdoctor_dashboard.export import embedded_timeline
-from fsdpdoctor_dashboard.library import Entry, Loading, open_entry
+from fsdpdoctor.renderers.html import render
+from fsdpdoctor.run import in_memory, open_run, save_run
+from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.simulate.record import record
+from fsdpdoctor_dashboard.export import timeline_page
+from fsdpdoctor_dashboard.library import Entry, Loading, meta_of, open_entry
 from tests.dashboard.conftest import HOSTILE, Served, serve_runs
+from tests.simulate.steps import step
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -340,20 +344,47 @@ def test_the_theme_is_kept(visit: Visit) -> None:
     assert visit.timeline("t.theme") != was
 
 
+def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
+    """A slider changes the prediction, the code and the simulated timeline; the plan
+    can be saved, and the search draws its front.
+    """
+    header = RunHeader(run_id="modelled", source="simulated", world_size=4)
+    save_run(in_memory(header, [record(step(layers=4))]), tmp_path / "modelled")
+    with serve_runs(tmp_path / "modelled") as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 1200})
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.page.goto(served.base + "whatif?run=modelled")
+        found.until("document.querySelector('#prediction h2')")
+        before = found.page.locator("#predicted").inner_text()
+        found.until("window.fsdpTimeline && fsdpTimeline.tracks.length === 2")
+        found.page.locator("#knob-merge").click()
+        found.page.get_by_text("two", exact=True).click()
+        found.until(
+            "document.querySelector('#prediction h2').textContent.includes('merge 2')"
+        )
+        assert found.page.locator("#predicted").inner_text() != before
+        assert "fully_shard" in found.page.locator("#plan-code").inner_text()
+        found.picture("whatif-light")
+        with found.page.expect_download() as saved:
+            found.page.get_by_role("button", name="Save the plan").click()
+        plan = json.loads(Path(saved.value.path()).read_text())
+        assert plan["plan"]["merge"] == 2
+        found.page.get_by_role("button", name="Find the changes worth it").click()
+        found.until("document.querySelector('#front p, #front .js-plotly-plot')")
+        assert found.wrong == []
+        context.close()
+
+
 @pytest.mark.parametrize("name", ["before", "hostile"])
 def test_the_export_opens_from_disk(
     browser: Browser, runs: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     """One file, no request, the same area statistics, the same keys."""
     opened = open_entry(Entry(id=name, path=runs[name]), open_run, Loading())
-    embedded = embedded_timeline(opened.store, meta(opened))
     page_file = tmp_path / "report.html"
-    page_file.write_text(
-        "<!doctype html><html><head><meta charset='utf-8'>"
-        f'<meta http-equiv="Content-Security-Policy" content="{embedded.policy}">'
-        f"<style>{embedded.style}</style></head><body>{embedded.body}</body></html>",
-        encoding="utf-8",
-    )
+    addition = timeline_page(opened.store, meta_of(opened))
+    page_file.write_text(render(opened.report, addition), encoding="utf-8")
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     found = Visit(context.new_page(), Served(base="file://", token=""))
     found.page.goto(page_file.as_uri())
@@ -364,6 +395,7 @@ def test_the_export_opens_from_disk(
     )
     found.page.keyboard.press("n")
     found.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    found.page.locator(".fd-timeline").scroll_into_view_if_needed()
     found.picture(f"export-{name}")
 
     assert shown == [list(a) for a in opened.store.area(1000, end // 2, [0, 1])]

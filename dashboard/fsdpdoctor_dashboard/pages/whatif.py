@@ -133,6 +133,7 @@ def _slider(name: str, words: str) -> list[Component]:
             step=1,
             value=AS_IT_WAS,
             marks=marks,
+            allow_direct_input=False,
         ),
     ]
 

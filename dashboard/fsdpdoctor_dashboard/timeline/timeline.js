@@ -159,6 +159,8 @@
           });
         }
       }
+      // Of two runs, the same ranks stand under each other.
+      if (many) this.tracks.sort((a, b) => a.rank - b.rank);
       this.end = Math.max(...sources.map((s) => s.meta.end + (s.offset || 0)), 1);
       this.start = Math.min(...sources.map((s) => s.offset || 0), 0);
       this.focus = this.tracks[0] || null;
@@ -625,11 +627,12 @@
     tallGutter(track, y) {
       const pen = this.pen;
       pen.fillStyle = this.ink.text;
-      pen.fillText(this.fitted(`\u25be ${track.label}`, 74, "bold 11px"), 6, y + 14);
-      this.exposedShare(track, 17, y + 30, "bold 10px", " exposed");
+      // Beside the exposed row, which has no label of its own: the whole gutter is free.
+      pen.fillText(this.fitted(`\u25be ${track.label}`, GUTTER - 14, "bold 11px"), 6, y + 11);
+      this.exposedShare(track, 17, y + 27, "bold 10px", " exposed");
       pen.fillStyle = track.pinned ? this.ink.text : this.ink.line;
       pen.font = `11px ${FONT}`;
-      pen.fillText(track.pinned ? "\u2605 pinned" : "\u2606", 17, y + 46);
+      pen.fillText(track.pinned ? "\u2605 pinned" : "\u2606", 17, y + 43);
       pen.textAlign = "right";
       pen.fillStyle = this.ink.faint;
       for (const box of track.boxes) {
@@ -818,7 +821,7 @@
       const known = parts.map(([, part]) => part).find((part) => part && part.curve);
       pen.fillStyle = this.ink.faint;
       pen.font = `10px ${FONT}`;
-      pen.fillText(this.fitted(track.label, 96, "10px"), 6, y + 30);
+      pen.fillText(this.fitted(track.label, 100, "10px"), 6, y + 30);
       if (!known) {
         if (parts.every(([, part]) => part)) pen.fillText("not measured", 6, y + 44);
         return;
