@@ -8,7 +8,7 @@ from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured
-from tests.detectors.answers import CUDA, not_judged, only, without
+from tests.detectors.answers import CUDA, found, not_judged, only, without
 
 HEALTHY = """
     micro_batch          000000000000000000000000000000000000....
@@ -66,6 +66,17 @@ def test_it_is_not_asked_where_something_matters() -> None:
     assert findings[0].severity == Severity.CRITICAL
     assert {f.code for f in findings}.isdisjoint({"FD900"})
     assert {n.code for n in not_judged_} >= {"FD401", "FD302"}
+
+
+def test_exposed_communication_is_not_called_fine() -> None:
+    """3 of 40 ms are waited for, though nothing may be a warning about it."""
+    picture = """
+        all_gather  000.....................................
+        wait        000.....................................
+        forward     ...0000000000000000000000000000000000000
+    """
+
+    assert found(not_fsdp, measured(draw(picture, CUDA))) == []
 
 
 def test_without_stalls_it_cannot_tell() -> None:
