@@ -35,6 +35,10 @@ NO_TIME = np.iinfo(np.int64).min
 SYNTHETIC_KEY = "fsdpdoctor_synthetic"
 """The key in a trace's head that says it was not measured, and what it was made of."""
 
+VIEW_KEY = "fsdpdoctor_view"
+"""The key in the head of a trace that was exported to be looked at: no profiler's form,
+and not read back."""
+
 ROOT = "<root>"
 """The name of a root unit, whose module FQN is empty."""
 
