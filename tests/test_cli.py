@@ -319,7 +319,7 @@ def test_imported_traces_give_the_report_of_the_traces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "suffix"),
     [
-        ("perfetto", ".json.gz"),
+        ("kineto", ".kineto.json.gz"),
         ("tensorboard", ".pt.trace.json.gz"),
         ("hta", ".json.gz"),
     ],

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, open_paths
+from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
+from fsdpdoctor.exporters.perfetto import RankView, write_perfetto
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.quantities import SECOND
+from fsdpdoctor.run import Run
+
+PERFETTO = "perfetto"
+PERFETTO_FILE = "perfetto.json.gz"
 
 FILE_NAMES = {
-    "perfetto": "rank{rank}.json.gz",
+    "kineto": "rank{rank}.kineto.json.gz",
     "tensorboard": "rank{rank}.pt.trace.json.gz",  # what its plugin looks for
     "hta": "rank{rank}.json.gz",
 }
@@ -24,7 +32,7 @@ FILE_NAMES = {
     "--to",
     "tool",
     required=True,
-    type=click.Choice(list(FILE_NAMES)),
+    type=click.Choice([PERFETTO, *FILE_NAMES]),
     help="The tool that is to read it.",
 )
 @click.option(
@@ -33,24 +41,73 @@ FILE_NAMES = {
     help="Folder of the traces. Default: RUN/<tool>.",
 )
 def command(run: Path, tool: str, out: Path | None) -> None:
-    r"""Write a run as traces, one file per rank, in the form of torch.profiler's.
+    r"""Write a run for another tool. The files say that fsdpdoctor made them.
 
-    They say in their head that fsdpdoctor made them.
+    For Perfetto (https://ui.perfetto.dev) all ranks go into one file, a track for
+    each lane, with exposed time and its causes on a track of its own, and arrows from
+    the host's call to the collective and its wait. For the others each rank becomes a
+    trace in the form of torch.profiler's, with its labels, launches and streams.
 
     \b
     fsdpdoctor export fsdpdoctor-runs/latest --to perfetto
     fsdpdoctor export fsdpdoctor-runs/latest --to hta --out traces
     """
     opened = open_paths((run,), Reading())
-    folder = out if out is not None else run / tool
+    folder = out if out is not None else _beside(run, tool)
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; give a new folder with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for data in opened.load():
-            path = folder / FILE_NAMES[tool].format(rank=data.rank)
-            made_from = f"a {opened.header.source} run"
-            write_trace(data, path, TraceOptions(made_from=made_from, flows=True))
-            click.echo(f"wrote {path}", err=True)
+        if tool == PERFETTO:
+            measures = measure_paths((run,), Reading())
+            _write_perfetto(opened, measures, folder / PERFETTO_FILE)
+        else:
+            _write_ranks(opened, folder, FILE_NAMES[tool])
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def _beside(run: Path, tool: str) -> Path:
+    """A folder in the run's own, or beside a trace that is one file."""
+    return (run.parent if run.is_file() else run) / tool
+
+
+def _write_ranks(run: Run, folder: Path, name: str) -> None:
+    options = TraceOptions(made_from=_made_from(run), flows=True)
+    for data in run.load():
+        path = folder / name.format(rank=data.rank)
+        write_trace(data, path, options)
+        click.echo(f"wrote {path}", err=True)
+
+
+def _made_from(run: Run) -> str:
+    return f"a {run.header.source} run"
+
+
+def _write_perfetto(run: Run, measures: Measures, path: Path) -> None:
+    starts = [
+        int(
+            measures.alignment.clocks[rank.rank].to_reference(rank.steps.start_ns).min()
+        )
+        for rank in measures.ranks
+        if len(rank.steps)
+    ]
+    base_ns = min(starts, default=0) // SECOND * SECOND
+    views = _views(run, measures)
+    write_perfetto(views, path, made_from=_made_from(run), base_ns=base_ns)
+    click.echo(f"wrote {path}: open it in https://ui.perfetto.dev", err=True)
+
+
+def _views(run: Run, measures: Measures) -> Iterator[RankView]:
+    """Ranks one at a time, on the reference rank's clock."""
+    measured = {rank.rank: rank for rank in measures.ranks}
+    for source in run.sources:
+        if source.rank not in measured:
+            click.echo(f"left out: rank {source.rank} cannot be read", err=True)
+            continue
+        yield RankView(
+            data=source.load(),
+            stalls=measured[source.rank].stalls,
+            causes=measures.causes[source.rank],
+            to_shared=measures.alignment.clocks[source.rank].to_reference,
+        )

@@ -23,7 +23,7 @@ from fsdpdoctor.importers.scan import read_metadata
 from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
 from fsdpdoctor.remote import RemotePath, path_of
 from fsdpdoctor.run import Run
-from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, RunHeader
+from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, VIEW_KEY, RunHeader
 
 NO_WORLD_SIZE = (
     "the traces do not say the world size: taken as {world_size}, from their highest "
@@ -171,6 +171,11 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
     if len(said) > 1:
         warnings.append(f"the traces disagree on the world size: {sorted(said)}")
     metadata = read_metadata(read_head(files[0].path).head)
+    if VIEW_KEY in metadata:
+        raise InputError(
+            f"{files[0].path} was exported for Perfetto, from {metadata[VIEW_KEY]}: "
+            "analyze that run itself"
+        )
     devices = metadata.get("deviceProperties")
     synthetic = metadata.get(SYNTHETIC_KEY)
     digest = hashlib.sha256("\n".join(str(f.path.resolve()) for f in files).encode())
