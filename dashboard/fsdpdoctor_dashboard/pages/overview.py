@@ -9,6 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.comparison import Difference, Subject, compare
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.content import (
     KINDS,
@@ -17,11 +18,14 @@ from fsdpdoctor.renderers.content import (
     FindingWords,
     content_of,
 )
-from fsdpdoctor.renderers.words import visible
+from fsdpdoctor.renderers.words import unit_name, visible
 from fsdpdoctor.report import Report
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.pages.parts import (
+    Cell,
     Context,
+    byte_words,
+    data_table,
     ns_words,
     place_link,
     side_by_side,
@@ -52,9 +56,46 @@ PART_COLOURS = {
 
 def page(context: Context) -> Component:
     """The budget, the findings with the place to jump to, and how far to trust it."""
-    return html.Main(
-        side_by_side(context, [html.Div(_of(context, run)) for run in context.runs])
+    sides = side_by_side(context, [html.Div(_of(context, run)) for run in context.runs])
+    if len(context.runs) == 1:
+        return html.Main(sides)
+    return html.Main([*_differences(*context.runs[:2]), sides])
+
+
+def _differences(a: OpenRun, b: OpenRun) -> Iterator[Component]:
+    """What the comparison says of two runs: settings, then figures beyond noise."""
+    found = compare(
+        *(Subject(name=r.id, measures=r.measures, report=r.report) for r in (a, b))
     )
+    yield html.H1(f"From {visible(a.id)} to {visible(b.id)}")
+    before, after = found.step_time_ns
+    yield html.P(f"Median step {ns_words(before)}, then {ns_words(after)}.")
+    if not found.differences:
+        yield html.P("No setting differs, and no figure by more than its noise.")
+    else:
+        rows = [_difference(difference) for difference in found.differences]
+        heads = ["figure", "unit", visible(a.id), visible(b.id), "change"]
+        yield data_table("differences", heads, rows)
+    for line in found.not_compared:
+        yield html.P(f"Not compared: {visible(line)}", className="faint")
+
+
+def _difference(found: Difference) -> list[Cell]:
+    words = {"time": ns_words, "bytes": byte_words}.get(found.kind)
+
+    def said(value: object) -> str:
+        if words is not None and isinstance(value, int | float):
+            return words(value)
+        return "-" if value is None else str(value)
+
+    change = "" if found.change is None else said(found.change)
+    return [
+        Cell(words=f"{found.kind}: {found.figure}", kind="words"),
+        Cell(words=unit_name(found.unit) if found.unit else "-", kind="words"),
+        Cell(words=said(found.a)),
+        Cell(words=said(found.b)),
+        Cell(words=change, value=found.change),
+    ]
 
 
 def _of(context: Context, run: OpenRun) -> list[Component]:
