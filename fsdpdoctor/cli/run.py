@@ -19,7 +19,8 @@ from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.recorder import folders, redact
 from fsdpdoctor.recorder import launch as launching
-from fsdpdoctor.recorder.sampling import sampling_of
+from fsdpdoctor.recorder.capture_plan import Capture, capture_of
+from fsdpdoctor.recorder.sampling import Beside, sampling_of
 from fsdpdoctor.recorder.signals import TermWatch
 from fsdpdoctor.schema import rank_stem
 
@@ -48,6 +49,15 @@ _PASSED_ON = ("nnodes", "node-rank", "master-addr", "master-port", "max-restarts
 @click.option(
     "--check-bits", is_flag=True, help="Leave a hash of each rank's parameters."
 )
+@click.option(
+    "--kineto",
+    type=int,
+    metavar="N",
+    help="Record N steps with torch.profiler, too, into RUN/kineto.",
+)
+@click.option(
+    "--kineto-ranks", metavar="0,1", help="The ranks that do so. Default: 0,1."
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.option("--nnodes", help="torchrun's.")
@@ -69,6 +79,8 @@ def command(
     plan: Path | None,
     stop_after: int | None,
     check_bits: bool,
+    kineto: int | None,
+    kineto_ranks: str | None,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -85,9 +97,11 @@ def command(
     torchrun --nproc-per-node 8 -m fsdpdoctor run train.py --lr 1e-4
     fsdpdoctor run --steps 100:120 --out runs/a -m package.train
     fsdpdoctor run --nproc-per-node 8 --apply plan.json train.py
+    fsdpdoctor run --nproc-per-node 8 --kineto 2 train.py
     """
     target = launching.Target(name=script, is_module=is_module, args=args)
     sampling_of(steps, every)  # says what is wrong before anything starts
+    capture = None if kineto is None else capture_of(kineto, kineto_ranks, steps)
     recorder.require_torch()
     settings = None if plan is None else read_settings(plan)
     if "RANK" not in os.environ and nproc_per_node is not None:
@@ -102,6 +116,8 @@ def command(
             *_option("--apply", plan),
             *_option("--stop-after", stop_after),
             *["--check-bits"] * check_bits,
+            *_option("--kineto", kineto),
+            *_option("--kineto-ranks", kineto_ranks),
             *["--no-report"] * no_report,
         ]
         launching.torchrun(options, target, own)
@@ -115,6 +131,7 @@ def command(
             settings=settings,
             stop_after=stop_after,
             check_bits=check_bits,
+            capture=capture,
         )
     )
 
@@ -145,6 +162,7 @@ class Asked:
     settings: Settings | None = None  # of the plan to apply
     stop_after: int | None = None  # steps
     check_bits: bool = False
+    capture: Capture | None = None  # by torch.profiler
 
 
 def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> None:
@@ -185,6 +203,10 @@ def _changes(asked: Asked, folder: Path) -> Iterator[AbstractContextManager[Watc
 
         rank = int(os.environ.get("RANK", 0))
         yield on_trial(asked.stop_after, folder if asked.check_bits else None, rank)
+    if asked.capture is not None:
+        from fsdpdoctor.recorder.kineto_capture import capturing
+
+        yield capturing(asked.capture, folder, int(os.environ.get("RANK", 0)))
 
 
 class Watcher(Protocol):
@@ -214,14 +236,18 @@ def _record(
 ) -> BaseException | None:
     from fsdpdoctor.recorder.session import Plan
 
+    sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
+    if asked.capture is not None:
+        sampling = Beside(sampling, asked.capture.steps)
+        notes += (asked.capture.note(int(os.environ.get("WORLD_SIZE", 1))),)
     session = recorder.start(
         Plan(
             folder=place.folder,
             run_id=place.run_id,
-            sampling=sampling_of(asked.steps, asked.every),
+            sampling=sampling,
             command=redact.command([asked.target.name, *asked.target.args]),
             source=asked.source,
-            notes=asked.notes,
+            notes=notes,
         )
     )
     watch = TermWatch(session.say_ended)
@@ -236,7 +262,7 @@ def _record(
         if not isinstance(caught, (SystemExit, PlanError)):
             launching.report_exception(caught)
     watch.stop()
-    recorder.stop(folders.how_it_ended(error))
+    recorder.stop(folders.how_it_ended(error), error)
     return error
 
 

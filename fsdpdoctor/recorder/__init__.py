@@ -49,12 +49,15 @@ def start(plan: Plan) -> Session:
     return session
 
 
-def stop(ended: str = "done") -> None:
-    """End the recording of this process, if there is one."""
+def stop(ended: str = "done", error: BaseException | None = None) -> None:
+    """End the recording of this process, if there is one.
+
+    `error` is what ended the script.
+    """
     global _current
     session, _current = _current, None
     if session is not None:
-        session.detach(ended)
+        session.detach(ended, error)
 
 
 @contextmanager
@@ -87,14 +90,12 @@ def record(
             command=redact.command(sys.argv),
         )
     )
-    ended = "done"
     try:
         yield session.folder
     except BaseException as error:
-        ended = folders.how_it_ended(error)
+        stop(folders.how_it_ended(error), error)
         raise
-    finally:
-        stop(ended)
+    stop()
 
 
 def step() -> None:

@@ -22,11 +22,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import NO_TIME
 
 Int64s = npt.NDArray[np.int64]
+
+_CAPTURED = (
+    "a CUDA graph was captured: what ran in the capture was not timed, and what a "
+    "replay runs is not seen"
+)
 
 
 class Clock(Protocol):
@@ -42,8 +48,15 @@ class Clock(Protocol):
         """Whether marks are taken on streams, which run apart from the host."""
         ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What it could not time, for `RankHeader.warnings`."""
+        ...
+
     def mark(self, stream: object = None) -> int:
-        """This moment on a stream; None: the current one."""
+        """This moment on a stream; None: the current one. NO_TIME where no event
+        may be recorded now.
+        """
         ...
 
     def rebase(self) -> None:
@@ -70,6 +83,7 @@ class HostClock:
 
     name = "host"
     of_device = False
+    warnings: tuple[str, ...] = ()
 
     def mark(self, stream: object = None) -> int:
         """Now."""
@@ -105,6 +119,9 @@ class CudaClock:
 
     A mark is -1 - i for the i-th event since the clock was made. Events are
     pooled, because making one costs tens of microseconds.
+
+    While a CUDA graph is captured nothing runs, and asking an event would end the
+    capture: no event is recorded or asked then, and marks are NO_TIME.
     """
 
     name = "cuda"
@@ -115,11 +132,14 @@ class CudaClock:
         new_event: Callable[[], Event],
         current_stream: Callable[[], object],
         synchronize: Callable[[], None],
+        capturing: Callable[[], bool],
         host_ns: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self._new_event = new_event
         self._current_stream = current_stream
         self._synchronize = synchronize
+        self._capturing = capturing
+        self._captured = False
         self._host_ns = host_ns
         self._pool: list[Event] = []
         self._first = 0  # number of the first event still held
@@ -128,8 +148,18 @@ class CudaClock:
         self._bases: list[tuple[int, Event, int]] = []  # from event, base, its time
         self._times: list[int] = []  # of the first events held: those resolved
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Whether a graph was captured while recording was on."""
+        if not self._captured:
+            return ()
+        return (_CAPTURED,)
+
     def mark(self, stream: object = None) -> int:
         """Record an event on a stream."""
+        if self._capturing() or not self._bases:
+            self._captured |= self._capturing()
+            return NO_TIME
         event = self._pool.pop() if self._pool else self._new_event()
         event.record(self._current_stream() if stream is None else stream)
         self._events.append(event)
@@ -138,6 +168,8 @@ class CudaClock:
 
     def rebase(self) -> None:
         """Measure from here on against a new base."""
+        if self._capturing():
+            return
         first = not self._bases
         if first:
             self._synchronize()
@@ -150,6 +182,8 @@ class CudaClock:
 
     def ready(self, mark: int) -> bool:
         """Whether all events up to a mark have happened."""
+        if self._capturing():
+            return False
         unresolved = self._events[len(self._times) : -mark - self._first]
         return all(event.query() for event in reversed(unresolved))
 
@@ -209,3 +243,14 @@ class CudaClock:
                 self._bases[i] = (begin, base, base_ns)
             at = i
         return self._bases[at][1], self._bases[at][2]
+
+
+def device_clock() -> CudaClock:
+    """The clock of this process's CUDA device."""
+    cuda: Any = torch.cuda  # parts of it have no types
+    return CudaClock(
+        new_event=lambda: cuda.Event(enable_timing=True),
+        current_stream=cuda.current_stream,
+        synchronize=cuda.synchronize,
+        capturing=cuda.is_current_stream_capturing,
+    )

@@ -55,7 +55,7 @@ class UnitHooks:
     def __init__(self, recording: Recording, units: Units, memory: Memory) -> None:
         self._rec = recording
         self._units = units
-        self._memory = memory
+        self.memory = memory
 
     def wrappers(self, names: fsdp2.Names) -> dict[str, Any]:
         """The bracketed methods of FSDPParamGroup, by name."""
@@ -131,7 +131,7 @@ class UnitHooks:
             micro_batch=op.micro_batch if op else rec.micro_batch,
             start=rec.mark() if copied == NO_TIME else copied,
         )
-        self._memory.sample(rec, unit.index, phase)
+        self.memory.sample(rec, unit.index, phase)
 
     def _reshard_begins(self, group: Any, *args: Any) -> Any:
         if not fsdp2.is_unsharded(group):
@@ -157,7 +157,7 @@ class UnitHooks:
             op=unit.window.op if unit.window else UNKNOWN,
         )
         self._units.close_window(unit, mark)
-        self._memory.sample(rec, unit.index, phase)
+        self.memory.sample(rec, unit.index, phase)
 
     # Forward
 

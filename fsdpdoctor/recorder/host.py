@@ -19,11 +19,14 @@ from torch.optim.optimizer import (
 )
 
 from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder.compiled import compile_counts
 from fsdpdoctor.recorder.patching import Patches, bracket
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
+    COUNTER_GRAPH_BREAKS,
     COUNTER_PYTHON_OBJECTS,
+    COUNTER_RECOMPILES,
     UNKNOWN,
     Kind,
     Lane,
@@ -119,11 +122,15 @@ class HostHooks:
 
     def count(self) -> None:
         """Add the counters of a step that ends."""
-        self._rec.counters.add(
-            self._rec.names.id(COUNTER_PYTHON_OBJECTS),
-            perf_counter_ns(),
-            sys.getallocatedblocks(),
-        )
+        self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
+        compiled = compile_counts()
+        if compiled is not None:
+            self._count(COUNTER_GRAPH_BREAKS, compiled.graph_breaks)
+            self._count(COUNTER_RECOMPILES, compiled.recompiles)
+
+    def _count(self, name: str, value: int) -> None:
+        rec = self._rec
+        rec.counters.add(rec.names.id(name), perf_counter_ns(), value)
 
     def ignored_params(self, names: fsdp2.Names) -> None:
         """See which parameters `fully_shard` is told to leave alone."""

@@ -153,7 +153,7 @@ _peaks: Peaks | None = None
 """Of this process. It outlives a recording: what was reset stays to be given back."""
 
 
-def memory_of(device: bool) -> Memory:
+def memory_of(*, device: bool) -> Memory:
     """What to sample: the device's allocator, or the host."""
     if not device:
         return HostMemory()

@@ -183,6 +183,20 @@ class ModelWatch:
         )
 
 
+def plain_device(module: Any) -> str | None:
+    """The device type of a model without FSDP2; None where its units will say.
+
+    FSDP1 computes on its own device, wherever it keeps its parameters.
+    """
+    if not isinstance(module, nn.Module) or _holds_unit(module):
+        return None
+    computes_on = getattr(module, "compute_device", None)
+    if isinstance(computes_on, torch.device):
+        return computes_on.type
+    first = next(module.parameters(), None)
+    return None if first is None else first.device.type
+
+
 def outermost_module() -> nn.Module | None:
     """The outermost module whose forward is on the call stack now."""
     found: nn.Module | None = None

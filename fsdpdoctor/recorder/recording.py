@@ -29,8 +29,7 @@ class Recording:
     """
 
     def __init__(self, clock: Clock, guard: Guard, heartbeat: Heartbeat) -> None:
-        self.clock = clock
-        self.mark: Callable[..., int] = clock.mark
+        self.use(clock)
         self.guard = guard
         self.heartbeat = heartbeat
         self.spans = SpanBuffer()
@@ -43,6 +42,11 @@ class Recording:
         self.live_bytes = 0  # of unsharded parameters
         self.next_op = 0
         self.seqs: list[int] = []  # by group
+
+    def use(self, clock: Clock) -> None:
+        """Take marks of this clock from here on; earlier ones must be times."""
+        self.clock = clock
+        self.mark: Callable[..., int] = clock.mark
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""

@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import socket
-import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,33 +13,33 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from fsdpdoctor import __version__
-from fsdpdoctor.recorder import fsdp2, redact, tree
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder import fsdp2, tree
 from fsdpdoctor.recorder.buffer import Columns, spans_of
-from fsdpdoctor.recorder.clocks import Clock, CudaClock, HostClock
+from fsdpdoctor.recorder.bypass import bypassed_method
+from fsdpdoctor.recorder.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.collectives import CollectiveHooks
 from fsdpdoctor.recorder.groups import Groups
+from fsdpdoctor.recorder.headers import Headers, place
 from fsdpdoctor.recorder.hooks import StateHooks, UnitHooks
 from fsdpdoctor.recorder.host import HostHooks
 from fsdpdoctor.recorder.light import LightHooks
 from fsdpdoctor.recorder.memory import memory_of
-from fsdpdoctor.recorder.model import ModelWatch
+from fsdpdoctor.recorder.model import ModelWatch, plain_device
 from fsdpdoctor.recorder.patching import Guard, Patches
 from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.roots import PlainRoots
-from fsdpdoctor.recorder.sampling import Beside, EveryStep, Sampling
-from fsdpdoctor.recorder.steps import StepBounds, Steps
+from fsdpdoctor.recorder.sampling import Sampling
+from fsdpdoctor.recorder.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.units import Units
-from fsdpdoctor.run_writer import Heartbeat, RankWriter, write_run_header
+from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
+    COUNTER_DIRECT_METHODS,
     UNKNOWN,
-    Evidence,
     MemorySamples,
     Phase,
     RankHeader,
-    RunHeader,
     StepRecord,
     StepTimes,
 )
@@ -77,17 +74,17 @@ class Session:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._rank, self._world = _place()
         self._groups = Groups()
         self._names = fsdp2.Names()
-        self._clock = _clock()
         self._guard = Guard(self._stop)
         plan.folder.mkdir(parents=True, exist_ok=True)
-        heartbeat = Heartbeat(plan.folder, self._rank)
-        self._rec = Recording(self._clock, self._guard, heartbeat)
-        self._units = Units(self._rec)
+        heartbeat = Heartbeat(plan.folder, place()[0])
+        self._rec = Recording(HostClock(), self._guard, heartbeat)
+        self._device: str | None = None  # of the units, once the first is seen
+        self._units = Units(self._rec, self.device_seen)
         self._steps = Steps(self._rec, self._units, plan.sampling, self)
-        self._memory = memory_of(self._clock.of_device)
+        self._memory = memory_of(device=False)
+        self._unit_hooks = UnitHooks(self._rec, self._units, self._memory)
         self._model = ModelWatch(self._units, self._groups)
         self._host = HostHooks(self._rec, self._steps, self._model)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
@@ -96,12 +93,14 @@ class Session:
         self._light: list[tuple[Any, dict[str, Any]]] = []
         self._pending: deque[_Pending] = deque()
         self._timed: list[StepBounds] = []
-        self._unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self._ended = "running"
         self._warnings: list[str] = []
         self._attached = False
         self._signature: object = None
-        self._write_run_header()
+        self._headers = Headers(
+            plan, self._rec, self._units, self._groups, self._model, self._names
+        )
+        self._headers.write_run()
         self._last_header = self._header()
         self._writer = RankWriter(plan.folder, self._last_header)
 
@@ -121,13 +120,17 @@ class Session:
         self._steps.begin()
         os.register_at_fork(after_in_child=self._abandon)
 
-    def detach(self, ended: str = "done") -> None:
-        """Write what is left, and take the hooks out. Later calls do nothing."""
+    def detach(self, ended: str = "done", error: BaseException | None = None) -> None:
+        """Write what is left, and take the hooks out. Later calls do nothing.
+
+        `error` is what ended the script.
+        """
         if not self._attached:
             self._say_more(ended)
             return
         try:
             self._steps.finish()
+            self._note_bypass(error)
             self._drain(wait=True)
         except Exception as error:
             self._warnings.append(f"the last step was lost: {error}")
@@ -156,6 +159,12 @@ class Session:
     def _write_header(self, header: RankHeader) -> None:
         self._writer.write_header(header)
         self._last_header = header
+
+    def _note_bypass(self, error: BaseException | None) -> None:
+        method = bypassed_method(error, self._names.module_class)
+        if method is not None:
+            name = self._rec.names.id(f"{COUNTER_DIRECT_METHODS}: {method}")
+            self._rec.counters.add(name, perf_counter_ns(), 1)
 
     def _say_more(self, ended: str) -> None:
         """A rank whose recording had stopped has ended, of what stopped that too."""
@@ -203,7 +212,7 @@ class Session:
         module = names.collectives_module
         self._full = [
             (names.state_class, states),
-            (names.group_class, UnitHooks(rec, units, self._memory).wrappers(names)),
+            (names.group_class, self._unit_hooks.wrappers(names)),
             (names.param_group_module, collectives.wrappers()),
             (names.module_class, self._host.manual_unshard(names, units)),
             (module, {"dist": collectives.dist(module.dist)}),
@@ -220,6 +229,34 @@ class Session:
         for owner, wrappers in hooks:
             for name, wrapper in wrappers.items():
                 self._patches.put(owner, name, wrapper)
+
+    def device_seen(self, device: str) -> None:
+        """The units' device, or a plain model's, is known: it decides on the clock.
+
+        Called before anything of a unit is marked; what was marked of the host
+        before stays where it is, on the same axis.
+        """
+        if self._device is None:
+            self._device = device
+            if device == "cuda":
+                self._use_device()
+        if device != self._device:
+            raise UsageError(
+                f"units on {device} beside units on {self._device}: a record has one "
+                "clock, so record a process whose units are on one device"
+            )
+        if device not in ("cpu", "cuda"):
+            raise UsageError(
+                f"the model is on {device}, whose streams the recorder cannot time: "
+                "expected cpu or cuda"
+            )
+
+    def _use_device(self) -> None:
+        self._rec.use(device_clock())
+        self._memory = self._unit_hooks.memory = memory_of(device=True)
+        self._rec.clock.rebase()
+        self._host.turn(self._rec.on)
+        self._headers.write_run()
 
     # Sink, see `steps`
 
@@ -248,6 +285,8 @@ class Session:
     def root_forward(self, module: Any) -> None:
         """A micro-batch begins."""
         self._model.saw_root(module)
+        if self._device is None and (device := plain_device(module)) is not None:
+            self.device_seen(device)
 
     def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
         """Keep a step until its device times are there; write those that are."""
@@ -273,21 +312,21 @@ class Session:
     # Writing
 
     def _drain(self, *, wait: bool) -> None:
-        if wait and self._pending and self._clock.of_device:
+        if wait and self._pending and self._rec.clock.of_device:
             torch.cuda.synchronize()
         while self._pending:
             pending = self._pending[0]
-            if not wait and not self._clock.ready(pending.bounds.end.mark):
+            if not wait and not self._rec.clock.ready(pending.bounds.end.mark):
                 return
             self._writer.write_step(self._record(pending), pending.names)
             # One step back: spans that began in this one end in the next.
-            self._clock.release(pending.bounds.start.mark)
+            self._rec.clock.release(pending.bounds.start.mark)
             self._pending.popleft()
-        if wait and self._timed:
-            self._write_last_timed()
+        if wait and (self._timed or len(self._rec.counters)):
+            self._write_rest()
 
     def _record(self, pending: _Pending) -> StepRecord:
-        bounds, resolve = pending.bounds, self._clock.resolve
+        bounds, resolve = pending.bounds, self._rec.clock.resolve
         return StepRecord(
             step=bounds.step,
             start_ns=tree.one_time(resolve, bounds.start.mark),
@@ -308,7 +347,7 @@ class Session:
         )
 
     def _step_times(self, timed: list[StepBounds]) -> StepTimes:
-        resolve = self._clock.resolve
+        resolve = self._rec.clock.resolve
         return StepTimes.build(
             len(timed),
             step=[b.step for b in timed],
@@ -316,25 +355,27 @@ class Session:
             end_ns=[tree.one_time(resolve, b.end.mark) for b in timed],
         )
 
-    def _write_last_timed(self) -> None:
-        """Steps after the last recorded one hang on an empty, incomplete step."""
-        timed, self._timed = self._timed, []
-        last = timed[-1]
-        at = tree.one_time(self._clock.resolve, last.end.mark)
+    def _write_rest(self) -> None:
+        """What came after the last recorded step: an empty, incomplete one."""
+        rec, timed = self._rec, self._timed
+        self._timed = []
+        now = perf_counter_ns()
+        end = timed[-1].end if timed else Moment(host_ns=now, mark=now)
+        at = tree.one_time(rec.clock.resolve, end.mark)
         self._writer.write_step(
             StepRecord(
-                step=last.step + 1,
+                step=rec.step + 1,
                 start_ns=at,
                 end_ns=at,
-                host_start_ns=last.end.host_ns,
-                host_end_ns=last.end.host_ns,
+                host_start_ns=end.host_ns,
+                host_end_ns=end.host_ns,
                 micro_batches=UNKNOWN,
                 complete=False,
+                counters=rec.counters.take(len(rec.counters)),
                 unrecorded=self._step_times(timed),
-            )
+            ),
+            rec.names.take_new(),
         )
-
-    # Headers
 
     def _describe(self) -> None:
         """Rewrite the rank's header where the effective tree has changed."""
@@ -344,115 +385,4 @@ class Session:
             self._write_header(self._header())
 
     def _header(self) -> RankHeader:
-        cuda = self._clock.of_device
-        environment = redact.environment(os.environ)
-        return RankHeader(
-            rank=self._rank,
-            world_size=self._world,
-            local_rank=int(os.environ.get("LOCAL_RANK", UNKNOWN)),
-            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", UNKNOWN)),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            device="cuda" if cuda else "cpu",
-            device_name=torch.cuda.get_device_name() if cuda else None,
-            device_bytes=_device_bytes() if cuda else UNKNOWN,
-            clock=self._clock.name,
-            unix_minus_clock_ns=self._unix_minus_clock_ns,
-            evidence=self._evidence(),
-            units=self._model.units(),
-            groups=self._groups.specs,
-            model=self._model.spec(),
-            environment=environment,
-            ended=self._ended,
-            warnings=(*self._warnings, *self._model.warnings),
-        )
-
-    def _evidence(self) -> tuple[Evidence, ...]:
-        always = [
-            Evidence.CONFIG,
-            Evidence.STEPS,
-            Evidence.MICRO_BATCHES,
-            Evidence.SYNC_CALLS,
-            Evidence.GC,
-            Evidence.INPUT,
-            Evidence.OPTIMIZER,
-            Evidence.OPTIMIZER_CONFIG,
-            Evidence.CHECKPOINT,
-        ]
-        with_units = [
-            Evidence.UNITS,
-            Evidence.PREFETCH,
-            Evidence.STALLS,
-            Evidence.COLLECTIVES,
-            Evidence.ISSUE_TIMES,
-            Evidence.HOST,
-            Evidence.WINDOWS,
-        ]
-        found = always + (with_units if self._units.all else [])
-        if self._world > 1:
-            found.append(Evidence.RANKS)
-        if self._clock.of_device:
-            found.append(Evidence.ALLOCATOR)
-        return tuple(found)
-
-    def _write_run_header(self) -> None:
-        folder = self._plan.folder
-        if (folder / "run.json").exists():
-            return  # another rank was first
-        sampling = self._plan.sampling
-        header = RunHeader(
-            run_id=self._plan.run_id,
-            source=self._plan.source,
-            world_size=self._world,
-            device="cuda" if self._clock.of_device else "cpu",
-            command=self._plan.command,
-            started_unix_ns=time.time_ns(),
-            fsdpdoctor=__version__,
-            torch=str(torch.__version__),
-            python=platform.python_version(),
-            nccl=_nccl_version(),
-            every=sampling.every if isinstance(sampling, EveryStep | Beside) else 1,
-            available=self._names.available(),
-            notes=self._plan.notes,
-        )
-        write_run_header(folder, header)
-
-
-def _place() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-
-
-def _clock() -> Clock:
-    if not torch.cuda.is_available():
-        return HostClock()
-    return CudaClock(
-        new_event=_new_event,
-        current_stream=torch.cuda.current_stream,
-        synchronize=torch.cuda.synchronize,
-    )
-
-
-def _torch_cuda() -> Any:
-    return torch.cuda  # parts of it have no types
-
-
-def _new_event() -> Any:
-    return _torch_cuda().Event(enable_timing=True)
-
-
-def _device_bytes() -> int:
-    return int(
-        torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    )
-
-
-def _nccl_version() -> str | None:
-    if not torch.cuda.is_available():
-        return None
-    try:
-        return ".".join(str(part) for part in _torch_cuda().nccl.version())
-    except (RuntimeError, AttributeError):
-        return None  # built without it
+        return self._headers.of_rank(self._ended, tuple(self._warnings))

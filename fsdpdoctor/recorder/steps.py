@@ -25,6 +25,7 @@ from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.sampling import Sampling
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
+    NO_TIME,
     UNKNOWN,
     Flag,
     Kind,
@@ -235,7 +236,9 @@ class Steps:
             self._close(self._now(), complete=False)
 
     def _now(self) -> Moment:
-        return Moment(host_ns=perf_counter_ns(), mark=self._rec.mark())
+        mark, host_ns = self._rec.mark(), perf_counter_ns()
+        # No event while a CUDA graph is captured, and no device work either.
+        return Moment(host_ns=host_ns, mark=host_ns if mark == NO_TIME else mark)
 
     def _set_boundary(self) -> None:
         rec = self._rec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -124,8 +125,11 @@ class Unit:
 class Units:
     """All units of the process, and which hook is running now."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(
+        self, recording: Recording, device_seen: Callable[[str], None]
+    ) -> None:
         self._rec = recording
+        self._device_seen = device_seen
         self.all: list[Unit] = []
         self._of_param: dict[int, Unit] = {}
         self._trees: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -148,6 +152,7 @@ class Units:
             or unit.index >= len(self.all)
             or self.all[unit.index] is not unit
         ):
+            self._device_seen(group.device.type)
             unit = Unit(len(self.all), group)
             self.all.append(unit)
             setattr(group, _ATTRIBUTE, unit)

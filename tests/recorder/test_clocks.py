@@ -22,6 +22,7 @@ class Device:
         self.done_until_ns = 1 << 62  # on the host's axis
         self.made = 0
         self.synchronized = 0
+        self.capturing = False
 
     def clock(self) -> CudaClock:
         """A clock over this device."""
@@ -29,6 +30,7 @@ class Device:
             new_event=lambda: StandInEvent(self),
             current_stream=lambda: "compute",
             synchronize=self.synchronize,
+            capturing=lambda: self.capturing,
             host_ns=lambda: self.host_ns,
         )
 
@@ -46,11 +48,13 @@ class StandInEvent:
         self.at_ns = 0
 
     def record(self, stream: object) -> None:
-        """Happen a while after now."""
+        """Happen a while after now; in a capture a timing event is an error."""
+        assert not self._device.capturing
         self.at_ns = self._device.host_ns + self._device.behind_ns
 
     def query(self) -> bool:
-        """Whether it has happened."""
+        """Whether it has happened; to ask ends a capture."""
+        assert not self._device.capturing
         return self.at_ns <= self._device.done_until_ns
 
     def elapsed_time(self, end_event: StandInEvent) -> float:
@@ -170,3 +174,33 @@ def test_no_event_happens_before_its_record() -> None:
     second = clock.mark()
 
     assert resolve(clock, first, second) == [1_004 * MS, 1_005 * MS + 5 * US]
+
+
+def test_records_and_asks_no_event_while_a_graph_is_captured() -> None:
+    """Marks have no time then, and it is said once; what came before is ready after."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    before = clock.mark()
+    quiet = clock.warnings
+    device.capturing = True
+
+    clock.rebase()
+    within = clock.mark()
+
+    assert not clock.ready(before)
+    device.capturing = False
+    assert clock.ready(before)
+    assert resolve(clock, before, within) == [1_000 * MS, NO_TIME]
+    assert quiet == ()
+    assert "".join(clock.warnings).startswith("a CUDA graph was captured: ")
+
+
+def test_times_from_before_the_device_was_known_stay() -> None:
+    """A recording begins on the host's clock; its marks are times on either."""
+    device = Device()
+    clock = device.clock()
+    early = HostClock().mark()
+    clock.rebase()
+
+    assert resolve(clock, early, clock.mark()) == [early, 1_000 * MS]

@@ -1,0 +1,73 @@
+"""The clock is that of the device the model is on, not of one that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder.model import plain_device
+from fsdpdoctor.recorder.sampling import EveryStep
+from fsdpdoctor.recorder.session import Plan, Session
+from fsdpdoctor.run import open_run
+from fsdpdoctor.schema import UNKNOWN, Evidence
+from tests.recorder.rehearsed import job, recorded, sharded, train
+
+
+def test_a_model_on_the_cpu_is_timed_by_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is a CUDA device, which it does not use."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        with recorded(tmp_path):
+            train(sharded())
+    run = open_run(tmp_path)
+    header = run.sources[0].load().header
+
+    assert (header.ended, header.warnings) == ("done", ())
+    assert (header.device, header.clock) == ("cpu", "host")
+    assert (header.device_name, header.device_bytes) == (None, UNKNOWN)
+    assert Evidence.ALLOCATOR not in header.evidence
+    assert (run.header.device, run.header.nccl) == ("cpu", None)
+
+
+@pytest.mark.parametrize(
+    ("devices", "says"),
+    [
+        (("cpu", "cuda"), "units on cuda beside units on cpu"),
+        (("xpu",), "the model is on xpu, whose streams the recorder cannot time"),
+    ],
+)
+def test_refuses_units_that_it_cannot_time(
+    devices: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    """A number of the wrong clock would be a wrong number."""
+    session = Session(Plan(folder=tmp_path, run_id="test", sampling=EveryStep()))
+    session.attach()
+    *before, refused = devices
+    for device in before:
+        session.device_seen(device)
+
+    with pytest.raises(UsageError, match=says):
+        session.device_seen(refused)
+    session.detach()
+
+
+def test_a_plain_model_s_parameters_say_where_it_is() -> None:
+    """FSDP1 says it itself; units say it for FSDP2; a model may have none."""
+    offloaded: Any = nn.Linear(2, 2)
+    offloaded.compute_device = torch.device("cuda", 0)
+
+    assert plain_device(nn.Linear(2, 2)) == "cpu"
+    assert plain_device(nn.Linear(2, 2, device="meta")) == "meta"
+    assert plain_device(offloaded) == "cuda"
+    assert plain_device(nn.ReLU()) is None
+    assert plain_device(SimpleNamespace()) is None
+    with job():
+        assert plain_device(sharded()) is None
