@@ -272,7 +272,10 @@ class Tuner:
 
     def _still_in(self, live: Sequence[Row]) -> list[Row]:
         good = [row for row in live if self._is_sound(row)]
-        good.sort(key=lambda row: row.step_ns or 0)
+        base_ns = self.baseline.step_ns or 1
+        # Of those as fast the one that is cheaper to write stays in.
+        alike = MIN_GAIN * base_ns
+        good.sort(key=lambda row: ((row.step_ns or 0) // alike, _cost(row)))
         good = good[: max(1, (len(live) + 1) // 2)]
         return [] if good and len(good[0].runs) >= REPEATS else good
 
@@ -310,7 +313,7 @@ class Tuner:
             return Verdict.OTHER_BITS
         base_ns = self.baseline.step_ns
         assert base_ns is not None
-        noise = max(row.noise_ns, self.baseline.noise_ns, MIN_GAIN * base_ns)
+        noise = max(row.noise_ns + self.baseline.noise_ns, MIN_GAIN * base_ns)
         return Verdict.FASTER if base_ns - row.step_ns > noise else Verdict.NO_GAIN
 
     def _best(self, faster: Sequence[Row]) -> Row:

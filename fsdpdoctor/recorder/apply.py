@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -162,7 +163,7 @@ class Applier:
             yield from _ACCUMULATION_METHODS[settings.accumulation]
 
     def _check_job(self) -> None:
-        world = int(os.environ.get("WORLD_SIZE", 1))
+        world = _world_size()
         mesh = self._settings.mesh
         wanted = mesh[0] * mesh[1] if mesh else self._settings.world_size
         if wanted not in (None, world):
@@ -257,6 +258,12 @@ class Applier:
 
     def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
         self._micro_batch = 0
+
+
+def _world_size() -> int:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def _units_in(model: nn.Module) -> dict[frozenset[str], Any]:

@@ -1,0 +1,132 @@
+"""`fsdpdoctor run --apply`, as a user types it, on two ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fsdpdoctor.run import RankData, open_run
+from fsdpdoctor.schema import UNKNOWN, Kind, Phase
+from fsdpdoctor.simulate.calibrate import calibrate
+from fsdpdoctor.simulate.changes import changed
+from fsdpdoctor.simulate.code import settings
+from fsdpdoctor.simulate.plan import Plan, save_plan
+from tests.rig.ranks import TRAIN, Finished, run_ranks
+
+STEPS = 4
+
+COLLECTIVES = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+
+
+def recorded(folder: Path, *options: str, fault: str = "none") -> list[Finished]:
+    """The rig's Llama, recorded on two ranks."""
+    run = ("-m", "fsdpdoctor", "run", "--no-report", "--every", "1", "--check-bits")
+    training = (str(TRAIN), "--steps", str(STEPS), "--fault", fault)
+    return run_ranks(2, *run, "--out", str(folder), *options, *training)
+
+
+def ranks(folder: Path) -> list[RankData]:
+    """What each rank left."""
+    return [source.load() for source in open_run(folder).sources]
+
+
+class Issued(NamedTuple):
+    """A collective, and whose hook asked for it."""
+
+    kind: str
+    unit: str
+    phase: str
+    by_unit: str
+
+
+def schedule(data: RankData) -> list[Issued]:
+    """Every collective of a whole run, in the order in which it was issued."""
+    found = []
+    names = [unit.fqn for unit in data.header.units]
+    for step in data.steps:
+        spans = step.spans
+        for row in spans.issued_ns.argsort(kind="stable"):
+            if spans.kind[row] in COLLECTIVES:
+                by = spans.by_unit[row]
+                found.append(
+                    Issued(
+                        kind=Kind(spans.kind[row]).name,
+                        unit=names[spans.unit[row]],
+                        phase=Phase(spans.phase[row]).name,
+                        by_unit="" if by == UNKNOWN else names[by],
+                    )
+                )
+    return found
+
+
+def bits(folder: Path) -> list[str]:
+    """The hash of each rank's parameters."""
+    return [path.read_text() for path in sorted(folder.glob("bits*"))]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script as it is."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    for finished in recorded(folder):
+        finished.ok()
+    return folder
+
+
+def saved(plain: Path, path: Path, plan: Plan) -> None:
+    """A plan for the model that the run recorded."""
+    base = calibrate(ranks(plain)[0])
+    save_plan(plan, path, settings(plan, changed(plan, base.step, base.facts).step))
+
+
+@pytest.mark.ranks
+def test_an_untouched_script_runs_as_the_edited_one(
+    tmp_path: Path, plain: Path
+) -> None:
+    """Llama with a plan for prefetch: the same collectives in the same order as in
+    the script that sets the lists itself, and not the ones of the script as it was.
+    """
+    layers = {f"model.layers.{i}": 1 for i in range(3)}
+    plan = tmp_path / "plan.json"
+    saved(plain, plan, Plan(forward_prefetch_of=layers))
+    for finished in recorded(tmp_path / "applied", "--apply", str(plan)):
+        finished.ok()
+    for finished in recorded(tmp_path / "edited", fault="prefetch"):
+        finished.ok()
+
+    edited = [schedule(data) for data in ranks(tmp_path / "edited")]
+    applied = [schedule(data) for data in ranks(tmp_path / "applied")]
+    before = [schedule(data) for data in ranks(plain)]
+
+    assert applied == edited
+    assert applied != before
+    # Earlier, from the hook of the unit before; not more, nor others.
+    assert [i[:3] for i in applied[0]] == [i[:3] for i in before[0]]
+    assert bits(tmp_path / "applied") == bits(plain)
+    assert open_run(tmp_path / "applied").header.applied == (
+        "forward prefetch lists of 5 units, up to 1 ahead",
+    )
+
+
+@pytest.mark.ranks
+def test_a_plan_that_does_not_fit_ends_the_job(tmp_path: Path, plain: Path) -> None:
+    """Every rank says so in one line and ends with status 2; nothing was trained."""
+    path = tmp_path / "plan.json"
+    saved(plain, path, Plan(forward_prefetch=1))
+    path.write_text(path.read_text().replace("model.layers.3", "model.layers.7"))
+
+    ended = recorded(tmp_path / "refused", "--apply", str(path))
+
+    line = (
+        f"Error: {path} was not applied: it names model.layers.7, no unit of this "
+        "model, whose units are <root>; model.layers.0; model.layers.1; "
+        "model.layers.2; model.layers.3\n"
+    )
+    assert [(e.status, e.stderr, e.stdout) for e in ended] == [(2, line, "")] * 2
+    assert json.loads((tmp_path / "refused/run.json").read_bytes())["applied"] == []
+    assert [data.header.ended for data in ranks(tmp_path / "refused")] == [
+        "exception: PlanError: " + line.removeprefix("Error: ").strip()
+    ] * 2
