@@ -1,13 +1,14 @@
 """Tune a script over real sockets: two ranks, two network namespaces, a slow wire.
 
-    python -m tests.benchmarks.closed_loop [--rate 200mbit] [--max-runs 8]
+    python -m tests.benchmarks.closed_loop [--rate 100mbit] [--max-runs 8] [--llama]
 
 Needs root, `ip` and `tc`. Each rank has a namespace of its own; the veth pair between
 them is limited to --rate by a token bucket at both ends, so gloo's collectives take
-real time on a real wire. The script is the rig's healthy one, with FSDP2's defaults:
-on a CPU every gather then blocks. `tune` should find explicit prefetch with
-asynchronous unshards. Ends with 1 unless the measured exposed all-gather time fell by
-half and every rank's parameters are the same to the bit.
+real time on a real wire. The script has FSDP2's defaults: on a CPU every gather then
+blocks. `tune` should find explicit prefetch with asynchronous unshards. Compute is
+sleeps, so that the other users of the machine do not decide; with --llama it is the
+rig's Llama, and needs a quiet one. Ends with 1 unless the measured exposed all-gather
+time fell by half and every rank's parameters are the same to the bit.
 """
 
 # ruff: noqa: T201 - it prints a table
@@ -26,10 +27,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.rig.ranks import ROOT, TRAIN, free_port
+from tests.rig.ranks import ROOT, SCRIPTS, TRAIN, free_port
 
 PREFIX = "fsdpdoctor"
 """Of the names of namespaces and interfaces: two ranks, 0 and 1."""
+
+SLEEP = SCRIPTS / "sleep.py"
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
@@ -42,12 +45,10 @@ def main() -> None:
     if sys.argv[1:2] == ["--as-launcher"]:
         raise SystemExit(run_ranks(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", default="200mbit", help="as tc takes it")
+    parser.add_argument("--rate", default="100mbit", help="as tc takes it")
     parser.add_argument("--max-runs", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--sequence", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--llama", action="store_true", help="compute for real")
     args = parser.parse_args()
     with namespaces(args.rate), tempfile.TemporaryDirectory() as folder:
         found = tune(args, Path(folder))
@@ -57,13 +58,14 @@ def main() -> None:
 def tune(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What `tune --json` says."""
     me = shlex.join([sys.executable, "-m", "tests.benchmarks.closed_loop"])
+    llama = (str(TRAIN), "--hidden", "256", "--sequence", "256", "--layers", "6")
     command = [
         *(sys.executable, "-m", "fsdpdoctor", "tune"),
         *("--launcher", f"{me} --as-launcher", "--same-bits", "--json"),
         *("--max-runs", str(args.max_runs), "--steps", str(args.steps)),
-        *("--out", str(folder / "tune"), str(TRAIN), "--steps", "1000"),
-        *("--hidden", str(args.hidden), "--sequence", str(args.sequence)),
-        *("--layers", str(args.layers)),
+        *("--out", str(folder / "tune")),
+        *(llama if args.llama else (str(SLEEP),)),
+        *("--steps", "1000"),
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -165,6 +167,7 @@ def run_ranks(argv: list[str]) -> int:
             "MASTER_PORT": port,
             "GLOO_SOCKET_IFNAME": name,
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
         ranks.append(

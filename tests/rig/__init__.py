@@ -4,4 +4,5 @@
 - `fake`: one process that trains as rank 0 of N on a modelled wire, and the truth.
 - `ranks`: two to four real processes over gloo.
 - `scripts/train.py`: a user's training script, healthy or with one fault.
+- `scripts/sleep.py`: another one, whose compute is sleeps.
 """
