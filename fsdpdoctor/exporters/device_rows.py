@@ -69,6 +69,7 @@ class DeviceRow(NamedTuple):
     bytes: int
     group: int
     seq: int
+    made: bool = False  # stands for a pass, of which the record has no kernels
 
 
 def device_rows(data: RankData, record: StepRecord) -> list[DeviceRow]:
@@ -129,6 +130,7 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
             bytes=UNKNOWN,
             group=UNKNOWN,
             seq=UNKNOWN,
+            made=True,
         )
 
 

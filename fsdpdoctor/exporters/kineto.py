@@ -53,7 +53,7 @@ def write_trace(data: RankData, path: Path, options: TraceOptions) -> None:
 
 def trace_events(data: RankData, options: TraceOptions) -> Iterator[Event]:
     """The events of a rank, step by step. A correlation id is used once a file."""
-    correlation = 0
+    correlation = external = 0
     if data.steps:
         yield from _before(data)
     for record in data.steps:
@@ -61,11 +61,12 @@ def trace_events(data: RankData, options: TraceOptions) -> Iterator[Event]:
             data=data,
             record=record,
             correlation=correlation,
+            external=external,
             flows=options.flows,
             operators=options.operators,
         )
         yield from step.events()
-        correlation = step.correlation
+        correlation, external = step.correlation, step.external
 
 
 def _before(data: RankData) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from fsdpdoctor.schema import (
 
 MAIN_THREAD = 1
 BACKEND_THREAD = 2
+PASS_THREAD = 3
 PROCESS = 1_000_000
 """A process id that no device's number can be."""
 
@@ -94,9 +95,9 @@ class StepEvents:
     data: RankData
     record: StepRecord
     correlation: int  # last one used
+    external: int  # last External id used
     flows: bool
     operators: int
-    _calls: dict[int, int] = field(default_factory=dict)  # launches: start to length
 
     def events(self) -> Iterator[Event]:
         """All of them; the host's first."""
@@ -108,10 +109,6 @@ class StepEvents:
         yield self._host(f"ProfilerStep#{record.step}", *window)
         yield from self._labels(spans)
         yield from self._other_host(spans)
-        launches = spans.rows(spans.kind == Kind.LAUNCH)
-        self._calls = dict(
-            zip(launches.start_ns.tolist(), launches.duration_ns.tolist(), strict=True)
-        )
         if self.on_device:
             yield from self._device()
         else:
@@ -276,19 +273,29 @@ class StepEvents:
             **self._collective_args(row.kind, row.name, row.bytes, row.group, row.seq),
         }
         call = {Kind.MEMCPY: "cudaMemcpyAsync", Kind.MEMSET: "cudaMemsetAsync"}
-        length = self._calls.get(row.launched_ns, MARK_NS)
-        launched = {"correlation": self.correlation}
+        # FSDP2's calls may leave a record's host no time in which it would launch.
+        thread = PASS_THREAD if row.made else MAIN_THREAD
+        launched: dict[str, object] = {"correlation": self.correlation}
+        # As torch writes it: what an operator launches carries the operator's id.
         for _ in range(self.operators):
+            self.external += 1
+            args["External id"] = launched["External id"] = self.external
             yield Event(
-                "X", "cpu_op", "aten::mm", MAIN_THREAD, row.launched_ns, length, {}
+                "X",
+                "cpu_op",
+                "aten::mm",
+                thread,
+                row.launched_ns,
+                MARK_NS,
+                {"External id": self.external},
             )
         yield Event(
             "X",
             "cuda_runtime",
             call.get(row.kind, "cudaLaunchKernel"),
-            MAIN_THREAD,
+            thread,
             row.launched_ns,
-            length,
+            MARK_NS,
             launched,
         )
         cat = {Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
@@ -304,7 +311,7 @@ class StepEvents:
         )
         if self.flows:
             flow = {"id": self.correlation}
-            yield Event("s", "ac2g", "ac2g", MAIN_THREAD, row.launched_ns, 0, flow)
+            yield Event("s", "ac2g", "ac2g", thread, row.launched_ns, 0, flow)
             yield Event("f", "ac2g", "ac2g", row.stream, row.start_ns, 0, flow, 0)
 
     def _collective_args(

@@ -25,7 +25,7 @@ from fsdpdoctor.importers.trace_events import CommArgs, Events, Health, Ops, Tra
 from fsdpdoctor.importers.unpack import UNPACK_ERRORS
 from fsdpdoctor.schema import Table
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 """Of what is cached: raise it when `Events` or what fills it changes."""
 
 _UNUSABLE: tuple[type[Exception], ...] = (

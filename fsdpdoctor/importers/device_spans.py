@@ -31,6 +31,11 @@ LANE_OF = {
 
 _COPY_IN_OP = "fsdp::all_gather_copy_in"
 
+LABELS = {label: index for index, label in enumerate(Label)}
+_ALL_GATHER = LABELS[Label.ALL_GATHER]
+_COPY_OUT = LABELS[Label.ALL_GATHER_COPY_OUT]
+_REDUCE = LABELS[Label.POST_BACKWARD_REDUCE]
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Device:
@@ -39,7 +44,7 @@ class _Device:
     context: Context
     work: DeviceWork
     label: Int64s  # innermost label at the launch, or UNKNOWN
-    label_kind: npt.NDArray[np.object_]  # its Label, or None
+    label_kind: npt.NDArray[np.int8]  # its place in `LABELS`, or UNKNOWN
     op: Int64s
     kind: npt.NDArray[np.int8]
     lane: npt.NDArray[np.int8]
@@ -59,10 +64,10 @@ def device_spans(context: Context, work: DeviceWork) -> Placed:
     _copy_engine_gathers(device)
     _collectives(device)
     _copies(device)
-    spans = _spans(device)
-    keep = device.keep
-    order = np.argsort(device.start_ns[keep], kind="stable")
-    return Placed(spans=spans.rows(keep).rows(order), host_ns=work.host_ns[keep][order])
+    spans = _spans(device)  # by start, as `work` is
+    if device.keep.all():
+        return Placed(spans=spans, host_ns=work.host_ns)
+    return Placed(spans=spans.rows(device.keep), host_ns=work.host_ns[device.keep])
 
 
 def _begin(context: Context, work: DeviceWork) -> _Device:
@@ -71,7 +76,9 @@ def _begin(context: Context, work: DeviceWork) -> _Device:
     count = len(rows)
     cat = events.cat[rows]
     label = context.tree.innermost(work.tid, work.launched_ns)
-    kinds = np.array([*(s.label for s in context.tree.spans), None], dtype=np.object_)
+    kinds = np.array(
+        [*(LABELS[span.label] for span in context.tree.spans), UNKNOWN], dtype=np.int8
+    )
     ops = np.full(len(context.tree.spans) + 1, UNKNOWN, dtype=np.int64)
     for index, op in context.operations.of_label.items():
         ops[index] = op
@@ -121,9 +128,9 @@ def _collectives(device: _Device) -> None:
 def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
     """A collective's kind: FSDP2's own by its label, else by what names it."""
     label = device.label_kind[at]
-    if label == Label.ALL_GATHER:
+    if label == _ALL_GATHER:
         return Kind.ALL_GATHER
-    if label == Label.POST_BACKWARD_REDUCE:
+    if label == _REDUCE:
         reduces = collective.kind == Kind.ALL_REDUCE
         return Kind.ALL_REDUCE if reduces else Kind.REDUCE_SCATTER
     if device.context.has_labels and device.work.launched_ns[at] != NO_TIME:
@@ -135,13 +142,13 @@ def _copies(device: _Device) -> None:
     """FSDP2's copy kernels around its collectives."""
     moved = (device.kind == Kind.KERNEL) | (device.kind == Kind.MEMCPY)
     own = moved & ~device.is_comm
-    gather = own & (device.label_kind == Label.ALL_GATHER)
+    gather = own & (device.label_kind == _ALL_GATHER)
     device.kind[gather] = Kind.COPY_IN
     device.lane[gather] = Lane.COPY_IN
-    copy_out = own & (device.label_kind == Label.ALL_GATHER_COPY_OUT)
+    copy_out = own & (device.label_kind == _COPY_OUT)
     device.kind[copy_out] = Kind.COPY_OUT
     device.lane[copy_out] = Lane.COMPUTE
-    reduce = own & (device.label_kind == Label.POST_BACKWARD_REDUCE)
+    reduce = own & (device.label_kind == _REDUCE)
     reduce &= device.context.trace.events.stream[device.work.rows] == _compute_stream(
         device
     )
@@ -171,9 +178,9 @@ def _copy_engine_gathers(device: _Device) -> None:
     """
     context, work = device.context, device.work
     copies = (context.trace.events.cat[work.rows] == Cat.MEMCPY) & (
-        device.label_kind == Label.ALL_GATHER
+        device.label_kind == _ALL_GATHER
     )
-    by_kernel = device.op[device.is_comm & (device.label_kind == Label.ALL_GATHER)]
+    by_kernel = device.op[device.is_comm & (device.label_kind == _ALL_GATHER)]
     copies &= ~np.isin(device.op, by_kernel)
     if not copies.any():
         return
@@ -199,11 +206,12 @@ def _spans(device: _Device) -> Spans:
     passes = context.passes
     count = len(work.rows)
     at = passes.at(work.launched_ns)
-    unit = pick(passes.unit, at, UNKNOWN)
-    phase = pick(passes.phase, at, Phase.OTHER)
-    flags = np.where(pick(passes.recompute, at, 0), Flag.RECOMPUTE, Flag.NONE)
-    micro_batch = pick(passes.micro_batch, at, UNKNOWN)
-    by_unit = np.full(count, UNKNOWN, dtype=np.int64)
+    unit = pick(passes.unit, at, UNKNOWN).astype(np.int32)
+    phase = pick(passes.phase, at, Phase.OTHER).astype(np.int8)
+    recompute = pick(passes.recompute, at, 0)
+    flags = np.where(recompute, Flag.RECOMPUTE, Flag.NONE).astype(np.int16)
+    micro_batch = pick(passes.micro_batch, at, UNKNOWN).astype(np.int32)
+    by_unit = np.full(count, UNKNOWN, dtype=np.int32)
     if not context.has_labels:
         backward = np.isin(work.tid, autograd_threads(context.trace)) & (
             work.tid != UNKNOWN
@@ -212,14 +220,14 @@ def _spans(device: _Device) -> Spans:
     said = np.full((len(context.tree.spans) + 1, 5), UNKNOWN, dtype=np.int64)
     for one in context.operations.by_op.values():
         said[one.op] = (one.unit, one.by_unit, one.phase, one.flags, one.micro_batch)
-    rows = device.op != UNKNOWN
+    rows = np.flatnonzero(device.op != UNKNOWN)
     unit[rows], by_unit[rows], phase[rows], flags[rows], micro_batch[rows] = said[
         device.op[rows]
     ].T
     others = device.kind == Kind.COLLECTIVE
     unit[others] = UNKNOWN
-    return Spans.build(
-        count,
+    # Not `build`, which would copy every column.
+    return Spans(
         kind=device.kind,
         lane=device.lane,
         phase=phase,
@@ -236,4 +244,5 @@ def _spans(device: _Device) -> Spans:
         seq=device.seq,
         stream=context.trace.events.stream[work.rows],
         name=device.name,
+        value=np.full(count, UNKNOWN, dtype=np.int64),
     )

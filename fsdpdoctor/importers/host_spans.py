@@ -1,4 +1,7 @@
-"""Host events to spans: FSDP2's hooks, launches, synchronising calls, input."""
+"""Host events to spans: FSDP2's hooks, synchronising calls, input.
+
+Launches are none: each piece of device work carries its own, as `issued_ns`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fsdpdoctor.importers.context import Context, Placed, pick
-from fsdpdoctor.importers.kernels import (
-    SYNCHRONIZING_CALLS,
-    flags_by_name,
-    is_launch,
-)
+from fsdpdoctor.importers.kernels import SYNCHRONIZING_CALLS, flags_by_name
 from fsdpdoctor.importers.labels import Label
 from fsdpdoctor.importers.passes import annotation_rows
 from fsdpdoctor.importers.trace_events import Cat, Int64s
@@ -42,7 +41,6 @@ def host_spans(context: Context) -> Placed:
     """All host spans of a trace, by start."""
     parts = [
         _label_spans(context),
-        _calls(context, Kind.LAUNCH, is_launch),
         _calls(context, Kind.SYNC, SYNCHRONIZING_CALLS.__contains__),
         _annotations(context, Kind.INPUT, INPUT_PREFIX),
         _micro_batches(context),

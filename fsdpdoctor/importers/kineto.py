@@ -9,7 +9,7 @@ import numpy as np
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.cache import cached_scan
-from fsdpdoctor.importers.context import Context, build_context
+from fsdpdoctor.importers.context import Context, Placed, build_context
 from fsdpdoctor.importers.device_spans import device_spans
 from fsdpdoctor.importers.host_comm import host_collectives
 from fsdpdoctor.importers.host_spans import host_spans
@@ -17,7 +17,12 @@ from fsdpdoctor.importers.launches import find_launches
 from fsdpdoctor.importers.pass_spans import passes_on_device, passes_on_host
 from fsdpdoctor.importers.set_aside import SetAside, set_first_aside
 from fsdpdoctor.importers.soundness import DeviceHealth, device_health, warnings
-from fsdpdoctor.importers.steps import cut_into_steps, step_windows
+from fsdpdoctor.importers.steps import (
+    StepWindow,
+    cut_into_steps,
+    launches_in,
+    step_windows,
+)
 from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -38,9 +43,6 @@ DDP_PREFIX = "DistributedDataParallel."
 FSDP1_PREFIX = "FullyShardedDataParallel."
 
 
-NUMEROUS = (Kind.KERNEL, Kind.LAUNCH)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinetoSource:
     """A rank's trace file. Pickles: a worker process loads it."""
@@ -57,9 +59,13 @@ class KinetoSource:
 
     def load(self) -> RankData:
         """Read and attribute the trace. Raises InputError."""
+        return rank_data(self._attributed(), self.notes)
+
+    def _attributed(self) -> Attributed:
+        """The trace's events are let go when this returns."""
         trace = on_unix_clock(cached_scan(self.path, self.cache_folder))
         refuse_merged(self.path, trace)
-        return rank_data(trace, self.rank, self.world_size, self.notes)
+        return attribute(trace, self.rank, self.world_size)
 
 
 def on_unix_clock(trace: TraceFile) -> TraceFile:
@@ -86,46 +92,77 @@ def refuse_merged(path: Path, trace: TraceFile) -> None:
     )
 
 
-def rank_data(
-    trace: TraceFile, rank: int, world_size: int, notes: tuple[str, ...] = ()
-) -> RankData:
-    """Attribute a trace that is read."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Attributed:
+    """What is left of a trace once its work is attributed: its events can go."""
+
+    header: RankHeader
+    parts: tuple[Placed, ...]
+    windows: tuple[StepWindow, ...]
+    launches: tuple[int, ...]  # the host's, in each window
+    names: tuple[str, ...]
+    on_device: bool
+    measured: bool
+
+
+def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
+    """Say of all that a trace holds what it was for."""
     context = build_context(trace)
     work = find_launches(trace)
     on_device = len(work.rows) > 0
     if on_device:
         device = device_spans(context, work)
-        parts = [device, passes_on_device(context, device)]
+        parts = (device, passes_on_device(context, device), host_spans(context))
     else:
-        parts = [host_collectives(context), passes_on_host(context)]
-    parts.append(host_spans(context))
-    has_kernels = any((part.spans.kind == Kind.KERNEL).any() for part in parts)
-    windows = step_windows(trace)
-    cut = cut_into_steps(parts, windows, on_device=on_device)
-    # What was written of a record has no capture that could have begun late.
-    measured = SYNTHETIC_KEY not in trace.metadata
-    judged = set_first_aside(cut.steps) if measured else SetAside(steps=cut.steps)
-    if judged.reason is not None:
-        notes = (*notes, judged.reason)
-    # What the header is made of leaves out the two kinds that are nearly all rows.
+        parts = (
+            host_collectives(context),
+            passes_on_host(context),
+            host_spans(context),
+        )
+    windows = tuple(step_windows(trace))
+    # What the header is made of leaves out the kind that is nearly all rows.
+    kernels = [part.spans.kind == Kind.KERNEL for part in parts]
     spans = Spans.concat(
-        [part.spans.rows(~np.isin(part.spans.kind, NUMEROUS)) for part in parts]
+        [part.spans.rows(~them) for part, them in zip(parts, kernels, strict=True)]
     )
-    del parts
     health = device_health(trace, work)
-    return RankData(
+    return Attributed(
         header=_header(
             context,
             spans,
             health,
             rank=rank,
             world_size=world_size,
-            warnings=(*notes, *warnings(context, spans, health, windows)),
-            has_kernels=has_kernels,
+            warnings=tuple(warnings(context, spans, health, windows)),
+            has_kernels=any(them.any() for them in kernels),
         ),
+        parts=parts,
+        windows=windows,
+        launches=launches_in(trace, windows),
+        names=context.names.all,
+        on_device=on_device,
+        measured=SYNTHETIC_KEY not in trace.metadata,
+    )
+
+
+def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
+    """Cut what was attributed into steps. `notes` come before the warnings."""
+    header = attributed.header
+    cut = cut_into_steps(
+        attributed.parts, attributed.windows, on_device=attributed.on_device
+    )
+    # What was written of a record has no capture that could have begun late.
+    if attributed.measured:
+        judged = set_first_aside(cut.steps, attributed.launches)
+    else:
+        judged = SetAside(steps=cut.steps)
+    if judged.reason is not None:
+        notes = (*notes, judged.reason)
+    return RankData(
+        header=replace(header, warnings=(*notes, *header.warnings)),
         steps=judged.steps,
         outside=Spans.concat([judged.aside, cut.outside]),
-        names=context.names.all,
+        names=attributed.names,
     )
 
 

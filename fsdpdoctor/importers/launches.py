@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile
+from fsdpdoctor.importers.trace_events import Cat, Events, Int64s, TraceFile
 from fsdpdoctor.schema import NO_TIME, UNKNOWN
 
 DEVICE_CATS = (Cat.KERNEL, Cat.MEMCPY, Cat.MEMSET)
@@ -52,6 +52,16 @@ def find_launches(trace: TraceFile) -> DeviceWork:
         by_call=by_call,
         host_ns=_estimated(trace, rows, launched),
     )
+
+
+def asked_of_ops(events: Events) -> Int64s:
+    """The External ids by which a launch can only be found among the operators."""
+    rows = np.flatnonzero(np.isin(events.cat, DEVICE_CATS))
+    rows = rows[events.external[rows] >= 0]
+    rows = rows[events.external[rows] != events.correlation[rows]]
+    called = events.correlation[events.cat == Cat.RUNTIME]
+    by_call = np.isin(events.correlation[rows], called[called >= 0])
+    return np.unique(events.external[rows[~by_call]])
 
 
 def _estimated(trace: TraceFile, rows: Int64s, launched_ns: Int64s) -> Int64s:

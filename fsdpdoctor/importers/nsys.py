@@ -18,7 +18,7 @@ import numpy as np
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.json_scan import Interner
-from fsdpdoctor.importers.kineto import rank_data
+from fsdpdoctor.importers.kineto import attribute, rank_data
 from fsdpdoctor.importers.trace_events import (
     KEPT_OP_PREFIXES,
     Cat,
@@ -92,7 +92,7 @@ class NsysSource:
                 f"{self.path} holds {len(trace.pids)} processes (pid {shown}); profile "
                 "each rank into its own report: nsys profile -o rank%q{RANK} ..."
             )
-        return rank_data(trace, self.rank, self.world_size, self.notes)
+        return rank_data(attribute(trace, self.rank, self.world_size), self.notes)
 
 
 def read_export(path: Path) -> TraceFile:
@@ -163,7 +163,6 @@ class _Columns:
                 name=name,
                 start_ns=start,
                 duration_ns=length,
-                pid=pid,
                 tid=thread,
                 correlation=correlation,
                 stream=stream,

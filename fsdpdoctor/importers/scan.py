@@ -25,6 +25,7 @@ from fsdpdoctor.importers.json_scan import (
     decode_chunk,
     rows_of,
 )
+from fsdpdoctor.importers.launches import asked_of_ops
 from fsdpdoctor.importers.salvage import Salvaged, salvage
 from fsdpdoctor.importers.trace_events import (
     KEPT_OP_PREFIXES,
@@ -32,12 +33,13 @@ from fsdpdoctor.importers.trace_events import (
     CommArgs,
     Events,
     Health,
+    Int64s,
     Ops,
     TraceFile,
     starts_with,
 )
 from fsdpdoctor.importers.unpack import open_trace
-from fsdpdoctor.schema import NO_TIME, UNKNOWN
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table
 
 Decode = Callable[[bytes, Interner], Rows]
 """`json_scan.decode_chunk`, or the C scanner's."""
@@ -45,6 +47,7 @@ Decode = Callable[[bytes, Interner], Rows]
 _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*(\d{1,9})')
 _BASE_TIME = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
+_INT32 = np.iinfo(np.int32)
 
 
 def scan_file(path: Path, decode: Decode = decode_chunk) -> TraceFile:
@@ -74,6 +77,53 @@ def _refuse_two_in_one(path: Path, framing: Framing, tail: bytes) -> None:
         )
 
 
+class _Pieces:
+    """A table's columns, in pieces: as narrow as their values allow, and put together
+    one column at a time, so that no more than one is ever held twice.
+    """
+
+    def __init__(self, table: type[Table]) -> None:
+        self._dtypes = table.columns()
+        self._pieces: dict[str, list[npt.NDArray[np.generic]]] = {
+            name: [] for name in self._dtypes
+        }
+
+    def add(self, **columns: npt.NDArray[np.generic]) -> None:
+        """Some rows."""
+        for name, column in columns.items():
+            self._pieces[name].append(narrow(column))
+
+    def drop_rows(self, wanted: Int64s, of: str) -> None:
+        """Keep the rows whose column `of` holds one of the wanted values."""
+        for i, piece in enumerate(self._pieces[of]):
+            keep = np.isin(piece, wanted)
+            for pieces in self._pieces.values():
+                pieces[i] = pieces[i][keep]
+
+    def joined(self) -> dict[str, npt.NDArray[np.generic]]:
+        """The whole columns. The pieces are given up."""
+        return {name: self._join(name) for name in self._dtypes}
+
+    def _join(self, name: str) -> npt.NDArray[np.generic]:
+        dtype, pieces = self._dtypes[name], self._pieces.pop(name)
+        whole = np.empty(sum(map(len, pieces)), dtype=dtype)
+        at = len(whole)
+        while pieces:
+            piece = pieces.pop()
+            whole[at - len(piece) : at] = piece
+            at -= len(piece)
+        return whole
+
+
+def narrow(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """The same whole numbers in 32 bits, where they fit."""
+    if column.dtype != np.int64 or not len(column):
+        return column
+    if column.min() < _INT32.min or column.max() > _INT32.max:
+        return column
+    return column.astype(np.int32)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Columns:
     """The columns of a file as its chunks come in."""
@@ -81,8 +131,8 @@ class _Columns:
     decode: Decode
     names: Interner = field(default_factory=Interner)
     comms: dict[CommArgs, int] = field(default_factory=dict)
-    events: list[Events] = field(default_factory=list)
-    ops: list[Ops] = field(default_factory=list)
+    events: _Pieces = field(default_factory=lambda: _Pieces(Events))
+    ops: _Pieces = field(default_factory=lambda: _Pieces(Ops))
     kept_op: npt.NDArray[np.bool_] = field(  # by name id
         default_factory=lambda: np.empty(0, dtype=np.bool_)
     )
@@ -138,29 +188,25 @@ class _Columns:
         calls = is_op | (rows.cat == Cat.RUNTIME)
         self.pids.update(np.unique(rows.pid[calls & (rows.pid >= 0)]).tolist())
         named = sound & (is_op | (rows.cat == Cat.ANNOTATION)) & (rows.external >= 0)
-        self.ops.append(
-            Ops(
-                external=rows.external[named],
-                start_ns=rows.start_ns[named],
-                tid=rows.tid[named],
-            )
+        self.ops.add(
+            external=rows.external[named],
+            start_ns=rows.start_ns[named],
+            tid=rows.tid[named],
         )
-        keep = sound & (~is_op | self.kept_op[rows.name])
-        self.events.append(self._events(rows, keep))
+        self._add_events(rows, sound & (~is_op | self.kept_op[rows.name]))
 
-    def _events(self, rows: Rows, keep: npt.NDArray[np.bool_]) -> Events:
+    def _add_events(self, rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
         comm = np.full(len(rows.cat), UNKNOWN, dtype=np.int32)
         seq = np.full(len(rows.cat), UNKNOWN, dtype=np.int64)
         for row, args in zip(rows.comm_rows.tolist(), rows.comm_args, strict=True):
             said, number = comm_args(args)
             comm[row] = self.comms.setdefault(said, len(self.comms))
             seq[row] = number
-        return Events(
+        self.events.add(
             cat=rows.cat[keep],
             name=rows.name[keep],
             start_ns=rows.start_ns[keep],
             duration_ns=rows.duration_ns[keep],
-            pid=rows.pid[keep],
             tid=rows.tid[keep],
             external=rows.external[keep],
             correlation=rows.correlation[keep],
@@ -173,12 +219,15 @@ class _Columns:
 
     def finish(self, metadata: dict[str, object]) -> TraceFile:
         """The whole file."""
+        events = Events(**self.events.joined())  # type: ignore[arg-type]
+        # Of millions of operators, those that tell where a kernel came from.
+        self.ops.drop_rows(asked_of_ops(events), "external")
         return TraceFile(
             metadata=metadata,
             names=tuple(self.names.strings),
             comms=tuple(self.comms),
-            events=Events.concat(self.events),
-            ops=Ops.concat(self.ops),
+            events=events,
+            ops=Ops(**self.ops.joined()),  # type: ignore[arg-type]
             pids=tuple(sorted(self.pids)),
             health=Health(
                 events=self.seen + self.lost,

@@ -44,11 +44,14 @@ class SetAside:
     reason: str | None = None
 
 
-def set_first_aside(steps: tuple[StepRecord, ...]) -> SetAside:
-    """Take the first step out where it shows the capture's own start."""
+def set_first_aside(steps: tuple[StepRecord, ...], launches: Sequence[int]) -> SetAside:
+    """Take the first step out where it shows the capture's own start.
+
+    `launches`: how many each step's host made.
+    """
     if len(steps) < 2:
         return SetAside(steps=steps)
-    reason = _skew(steps) or _late_device(steps)
+    reason = _skew(steps) or _late_device(steps, launches)
     if reason is None:
         return SetAside(steps=steps)
     return SetAside(
@@ -83,9 +86,12 @@ def _skew(steps: Sequence[StepRecord]) -> str | None:
     return None
 
 
-def _late_device(steps: Sequence[StepRecord]) -> str | None:
+def _late_device(steps: Sequence[StepRecord], launches: Sequence[int]) -> str | None:
     """A first step most of whose kernels are missing."""
-    shares = [_kernels_per_launch(step.spans) for step in steps]
+    shares = [
+        _kernels(step.spans) / made if made else None
+        for step, made in zip(steps, launches, strict=True)
+    ]
     if shares[0] is None:
         return None
     others = [share for share in shares[1:] if share]
@@ -97,11 +103,6 @@ def _late_device(steps: Sequence[StepRecord]) -> str | None:
     )
 
 
-def _kernels_per_launch(spans: Spans) -> float | None:
-    launches = int((spans.kind == Kind.LAUNCH).sum())
-    kernels = int(
-        (
-            np.isin(spans.kind, DEVICE_KINDS) | np.isin(spans.lane, COMMUNICATION_LANES)
-        ).sum()
-    )
-    return kernels / launches if launches else None
+def _kernels(spans: Spans) -> int:
+    ran = np.isin(spans.kind, DEVICE_KINDS) | np.isin(spans.lane, COMMUNICATION_LANES)
+    return int(ran.sum())

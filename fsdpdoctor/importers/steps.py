@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fsdpdoctor.importers.context import Placed
+from fsdpdoctor.importers.kernels import flags_by_name, is_launch
 from fsdpdoctor.importers.passes import annotation_rows, optimizer_windows
-from fsdpdoctor.importers.trace_events import Int64s, TraceFile
+from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Spans, StepRecord
 
 MAX_GAP_NS = 1_000_000
@@ -60,6 +62,16 @@ def _optimizer_steps(trace: TraceFile) -> list[tuple[int, int]]:
     return optimizer_windows(trace) if len(names) == 1 else []
 
 
+def launches_in(trace: TraceFile, windows: Sequence[StepWindow]) -> tuple[int, ...]:
+    """How many launches of device work the host made in each window."""
+    events = trace.events
+    rows = np.flatnonzero(events.cat == Cat.RUNTIME)
+    rows = rows[flags_by_name(trace.names, events.name[rows], is_launch)]
+    at = windows_at(events.start_ns[rows], windows)
+    counts = np.bincount(at[at != UNKNOWN], minlength=len(windows))
+    return tuple(int(count) for count in counts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CutSpans:
     """Spans by step, and what lies outside every step."""
@@ -77,24 +89,14 @@ def cut_into_steps(
     begins when the work launched before it is done, or with the host's step if the
     device had nothing left to do.
     """
-    spans = Spans.concat([part.spans for part in parts])
-    host_ns = np.concatenate([part.host_ns for part in parts])
     starts = np.array([window.start_ns for window in windows], dtype=np.int64)
-    ends = np.array([window.end_ns for window in windows], dtype=np.int64)
-    at = np.searchsorted(starts, host_ns, side="right") - 1
-    inside = at >= 0
-    inside[inside] &= host_ns[inside] < ends[at[inside]]
-    step = np.where(inside, at, UNKNOWN)
-    # Each step's rows are picked from `spans`: sorting them all first would hold every
-    # span of a large trace twice.
-    order = np.lexsort((spans.start_ns, step))
-    step = step[order]
-    bounds = _device_bounds(spans, host_ns, starts) if on_device else starts
-    last = np.searchsorted(step, np.arange(len(windows)), side="right")
-    first = np.searchsorted(step, np.arange(len(windows)), side="left")
+    bounds = _device_bounds(parts, starts) if on_device else starts
+    # Each step's rows are picked from the parts: joined or sorted first, the spans of
+    # a large trace would be held once more.
+    picked = [_Picked.of(part, windows) for part in parts]
     steps = []
     for i, window in enumerate(windows):
-        mine = _numbered(spans.rows(order[first[i] : last[i]]))
+        mine = _numbered(_together([one.rows(i) for one in picked]))
         start = int(bounds[i])
         end = _end_of(mine, windows, bounds, i) if on_device else window.end_ns
         steps.append(
@@ -108,16 +110,53 @@ def cut_into_steps(
                 spans=mine,
             )
         )
-    outside = spans.rows(order[: np.searchsorted(step, UNKNOWN, side="right")])
+    outside = _together([one.rows(UNKNOWN) for one in picked])
     return CutSpans(steps=tuple(steps), outside=outside)
 
 
-def _device_bounds(spans: Spans, host_ns: Int64s, starts: Int64s) -> Int64s:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Picked:
+    """Spans and the window of each: which rows are whose."""
+
+    spans: Spans
+    order: npt.NDArray[np.intp]  # rows by window
+    window: Int64s  # of `order`, UNKNOWN outside every window
+
+    @classmethod
+    def of(cls, part: Placed, windows: Sequence[StepWindow]) -> _Picked:
+        window = windows_at(part.host_ns, windows)
+        order = np.argsort(window, kind="stable")
+        return cls(spans=part.spans, order=order, window=window[order])
+
+    def rows(self, window: int) -> Spans:
+        first, last = np.searchsorted(self.window, (window, window + 1))
+        return self.spans.rows(self.order[first:last])
+
+
+def windows_at(time_ns: Int64s, windows: Sequence[StepWindow]) -> Int64s:
+    """For each of N moments of the host, the index of its window, or UNKNOWN."""
+    starts = np.array([window.start_ns for window in windows], dtype=np.int64)
+    ends = np.array([window.end_ns for window in windows], dtype=np.int64)
+    at = np.searchsorted(starts, time_ns, side="right") - 1
+    inside = at >= 0
+    inside[inside] &= time_ns[inside] < ends[at[inside]]
+    return np.where(inside, at, UNKNOWN)
+
+
+def _together(parts: list[Spans]) -> Spans:
+    """Some spans, by start."""
+    spans = Spans.concat(parts)
+    return spans.rows(np.argsort(spans.start_ns, kind="stable"))
+
+
+def _device_bounds(parts: Sequence[Placed], starts: Int64s) -> Int64s:
     """When each step began on the device."""
-    compute = spans.rows(spans.lane == Lane.COMPUTE)
-    launched = host_ns[spans.lane == Lane.COMPUTE]
+    compute = [part.spans.lane == Lane.COMPUTE for part in parts]
+    pairs = list(zip(parts, compute, strict=True))
+    launched = np.concatenate([part.host_ns[rows] for part, rows in pairs])
+    ends = np.concatenate([part.spans.end_ns[rows] for part, rows in pairs])
     order = np.argsort(launched, kind="stable")
-    busy_until = np.maximum.accumulate(compute.end_ns[order]) if len(order) else order
+    busy_until = np.maximum.accumulate(ends[order]) if len(order) else order
     before = np.searchsorted(launched[order], starts, side="left") - 1
     bounds = starts.copy()
     some = before >= 0
@@ -149,7 +188,7 @@ def _numbered(spans: Spans) -> Spans:
     if len(gathers):
         flags[gathers[0]] |= Flag.FIRST
     columns = {name: getattr(spans, name) for name in Spans.columns()}
-    return Spans.build(**{**columns, "micro_batch": micro_batch, "flags": flags})
+    return Spans(**{**columns, "micro_batch": micro_batch, "flags": flags})
 
 
 def _micro_batches(spans: Spans) -> int:

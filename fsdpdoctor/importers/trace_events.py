@@ -74,7 +74,6 @@ class Events(Table):
     name: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # in TraceFile.names
     start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)  # without the base time
     duration_ns: npt.NDArray[np.int64] = column("int64", 0)
-    pid: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     tid: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     external: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     correlation: npt.NDArray[np.int64] = column("int64", UNKNOWN)
