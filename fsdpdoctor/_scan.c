@@ -306,6 +306,15 @@ static int skip_value(Scan *s, int depth) {
 
 /* ---- Values --------------------------------------------------------------------- */
 
+/* How odd a value is. A wild one may be past what a float holds, where msgspec stops
+   even in events that are not kept; a double holds 308 digits before the point. */
+enum { ODD = 1, WILD = 2 };
+#define MAX_DIGITS 300
+
+static int oddness(const Number *n) {
+    return n->exponent || n->whole_end - n->whole > MAX_DIGITS ? ODD | WILD : ODD;
+}
+
 /* Digits to a number. 18 of them always fit; more are odd. */
 static int digits_value(const char *from, const char *to, int64_t *value) {
     if (to - from > 18) return -1;
@@ -323,7 +332,7 @@ static int take_time(Scan *s, int64_t *ns, int *odd) {
     int64_t whole;
     if (n.exponent || digits_value(n.whole, n.whole_end, &whole) < 0
         || whole >= LIMIT_NS / 1000) {
-        *odd = 1;
+        *odd |= oddness(&n);
         return 0;
     }
     int64_t part = 0;
@@ -366,7 +375,7 @@ static int take_int(Scan *s, int64_t *value, int strings, int *odd) {
     if (*s->at == '"') {
         String string;
         if (take_string(s, &string) < 0 || !string.ascii) return -1;
-        if (!strings || string.escaped) *odd = 1;
+        if (!strings || string.escaped) *odd |= ODD;
         else *value = string_value(&string);
         return 0;
     }
@@ -377,7 +386,7 @@ static int take_int(Scan *s, int64_t *value, int strings, int *odd) {
     Number n;
     if (take_number(s, &n) < 0) return -1;
     if (n.part != NULL || n.exponent || digits_value(n.whole, n.whole_end, value) < 0)
-        *odd = 1;
+        *odd |= oddness(&n);
     else if (n.negative)
         *value = -*value;
     return 0;
@@ -404,6 +413,17 @@ static int valid_utf8(const char *text, Py_ssize_t length) {
         c += more + 1;
     }
     return 1;
+}
+
+/* An argument that is read only of collectives: a number, text or null in all. */
+static int skip_scalar(Scan *s) {
+    String string;
+    Number n;
+    if (s->at >= s->end) return -1;
+    if (*s->at == 'n') return take_word(s, "null");
+    if (*s->at != '"') return take_number(s, &n) < 0 || oddness(&n) != ODD ? -1 : 0;
+    if (take_string(s, &string) < 0) return -1;
+    return string.ascii || valid_utf8(string.text, string.length) ? 0 : -1;
 }
 
 /* ---- Events --------------------------------------------------------------------- */
@@ -456,7 +476,12 @@ static int take_args(Scan *s, Event *event) {
         } else if (IS(&key, "Collective name")) {
             if (once(event, C_COLLECTIVE) < 0 || s->at >= s->end) return -1;
             event->value[C_COLLECTIVE] = *s->at != 'n';
-            if (skip_value(s, 2) < 0) return -1;
+            if (skip_scalar(s) < 0) return -1;
+        } else if (IS(&key, "In msg nelems") || IS(&key, "Out msg nelems")
+                   || IS(&key, "dtype") || IS(&key, "Group size") || IS(&key, "Seq")
+                   || IS(&key, "Process Group Name") || IS(&key, "Process Group Ranks")
+                   || IS(&key, "Process Group Description")) {
+            if (skip_scalar(s) < 0) return -1;
         } else if (skip_value(s, 2) < 0) {
             return -1;
         }
@@ -538,7 +563,7 @@ static int keep_event(Scan *s, Event *event) {
         return -1;
     if (event->has_cat && (event->cat.escaped || !event->cat.ascii)) return -1;
     int cat = event->has_cat ? category_of(s->scanner, &event->cat) : 0;
-    if (cat == 0) return 0;
+    if (cat == 0) return event->odd & WILD ? -1 : 0;
     if (!(event->seen & (1u << C_START))) event->value[C_START] = NO_TIME;
     if (s->rows == s->capacity && grow(s) < 0) return -1;
     int32_t name = table_intern(
@@ -550,7 +575,7 @@ static int keep_event(Scan *s, Event *event) {
     }
     event->value[C_CAT] = cat;
     event->value[C_NAME] = name;
-    event->value[C_ODD] = event->odd;
+    event->value[C_ODD] = event->odd != 0;
     for (int i = 0; i < COLUMNS; i++) s->column[i][s->rows] = event->value[i];
     s->rows++;
     return 0;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -9,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.json_scan import (
+    DAMAGED,
     NO_ARGS,
+    Complete,
     Interner,
     Rows,
     as_int,
@@ -32,6 +36,10 @@ Scanned = tuple[int, list[bytes], Columns]
 """Events, the names that are new, and the columns, in the order of `_scan.c`."""
 
 
+SCANNED = {text: int(cat) for text, cat in CATEGORIES.items()}
+"""The categories whose rows the scanner keeps."""
+
+
 class ScannerType(Protocol):
     """What `_scan.Scanner` is."""
 
@@ -43,8 +51,12 @@ class ScannerType(Protocol):
 class CDecoder:
     """Decodes the chunks of one file. It knows the file's names, so: one per file."""
 
-    def __init__(self, scanner: ScannerType) -> None:
-        self._scanner = scanner
+    def __init__(self, make: Callable[[], ScannerType]) -> None:
+        self._make = make
+        self._forget()
+
+    def _forget(self) -> None:
+        self._scanner = self._make()
         self._ids = np.empty(0, dtype=np.int32)  # of the scanner's names
         self._comm = np.empty(0, dtype=np.bool_)  # which of them say a collective
 
@@ -53,27 +65,18 @@ class CDecoder:
         scanned = self._scanner.scan(chunk)
         if scanned is None:
             return decode_chunk(chunk, names)
+        try:
+            return self._rows(chunk, scanned, names)
+        except DAMAGED:
+            self._forget()  # of names that no row has
+            raise
+
+    def _rows(self, chunk: bytes, scanned: Scanned, names: Interner) -> Rows:
+        """All that may be damaged is decoded before a name gets its id."""
         events, new, columns = scanned
-        self._learn(new, names)
-        return self._rows(chunk, events, columns, names)
-
-    def _learn(self, new: list[bytes], names: Interner) -> None:
-        if not new:
-            return
-        texts = [
-            str(msgspec.json.decode(b'"' + raw + b'"', type=str))
-            if b"\\" in raw
-            else raw.decode()
-            for raw in new
-        ]
-        ids = np.array([names.id(text) for text in texts], dtype=np.int32)
+        texts = [_text(raw) for raw in new]
         comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
-        self._ids = np.concatenate((self._ids, ids))
         self._comm = np.concatenate((self._comm, comm))
-
-    def _rows(
-        self, chunk: bytes, events: int, columns: Columns, names: Interner
-    ) -> Rows:
         parts = [np.frombuffer(column, dtype=np.int64) for column in columns]
         (cat, name, start, duration, pid, tid, external, correlation) = parts[:8]
         (stream, device, size, collective, args_at, args_end) = parts[8:14]
@@ -82,6 +85,17 @@ class CDecoder:
         comm_rows = np.flatnonzero(
             (collective != 0) | (on_host & self._comm[name])
         ).astype(np.int64)
+        again = np.flatnonzero(odd).astype(np.int64)
+        spans = zip(event_at[again].tolist(), event_end[again].tolist(), strict=True)
+        found = [decode_event(chunk[first:last]) for first, last in spans]
+        comm_args = [
+            decode_args(chunk[at:end]) if at >= 0 else NO_ARGS
+            for at, end in zip(
+                args_at[comm_rows].tolist(), args_end[comm_rows].tolist(), strict=True
+            )
+        ]
+        ids = np.array([names.id(text) for text in texts], dtype=np.int32)
+        self._ids = np.concatenate((self._ids, ids))
         rows = Rows(
             events=events,
             cat=cat.astype(np.int8),
@@ -96,26 +110,25 @@ class CDecoder:
             device=device,
             bytes=size,
             comm_rows=comm_rows,
-            comm_args=[
-                decode_args(chunk[at:end]) if at >= 0 else NO_ARGS
-                for at, end in zip(
-                    args_at[comm_rows].tolist(),
-                    args_end[comm_rows].tolist(),
-                    strict=True,
-                )
-            ],
+            comm_args=comm_args,
         )
-        at = np.flatnonzero(odd)
-        if not len(at):
-            return rows
-        spans = zip(event_at[at].tolist(), event_end[at].tolist(), strict=True)
-        texts = [chunk[first:last] for first, last in spans]
-        return _read_again(rows, at.astype(np.int64), texts, names)
+        return _corrected(rows, again, found, names) if len(again) else rows
 
 
-def _read_again(rows: Rows, at: Int64s, texts: list[bytes], names: Interner) -> Rows:
+def _text(raw: bytes) -> str:
+    """A name as the scanner found it between its quotes."""
+    if b"\\" not in raw:
+        return raw.decode()
+    return str(msgspec.json.decode(b'"' + raw + b'"', type=str))
+
+
+def _corrected(
+    rows: Rows,
+    at: Int64s,
+    found: Sequence[tuple[Complete, int, int] | None],
+    names: Interner,
+) -> Rows:
     """Rows whose values C does not take, from their events' own text."""
-    found = [decode_event(text) for text in texts]
     kept = [one for one in found if one is not None]
     assert len(kept) == len(at)  # C keeps only what is kept here
     events = [event for event, _, _ in kept]
@@ -148,4 +161,4 @@ def c_decoder() -> CDecoder | None:
         from fsdpdoctor import _scan
     except ImportError:
         return None
-    return CDecoder(_scan.Scanner({text: int(cat) for text, cat in CATEGORIES.items()}))
+    return CDecoder(functools.partial(_scan.Scanner, SCANNED))
