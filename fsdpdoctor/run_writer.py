@@ -167,6 +167,9 @@ class RankWriter:
         self._file.close()
 
 
+_SLOT = HEARTBEAT.size
+
+
 class Heartbeat:
     """A rank's last events, in a mapped file that outlives the process.
 
@@ -180,10 +183,10 @@ class Heartbeat:
             file.truncate(length)
             self._map = mmap.mmap(file.fileno(), length)
         self._count = 0
+        self._pack = HEARTBEAT.pack_into
 
     def beat(
         self,
-        *,
         step: int,
         micro_batch: int,
         unit: int,
@@ -194,12 +197,11 @@ class Heartbeat:
         time_ns: int,
     ) -> None:
         """Overwrite the oldest slot."""
-        offset = (self._count % HEARTBEAT_SLOTS) * HEARTBEAT.size
-        self._count += 1
-        HEARTBEAT.pack_into(
+        self._count = count = self._count + 1
+        self._pack(
             self._map,
-            offset,
-            self._count,
+            (count - 1) % HEARTBEAT_SLOTS * _SLOT,
+            count,
             step,
             micro_batch,
             unit,

@@ -15,7 +15,6 @@ from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
     Counters,
-    Flag,
     Kind,
     Lane,
     MemorySamples,
@@ -108,7 +107,7 @@ class SpanBuffer:
         self._phase_of_op[op] = phase
         self._micro_batch_of_op[op] = micro_batch
 
-    def learn_flag(self, op: int, flag: Flag) -> None:
+    def learn_flag(self, op: int, flag: int) -> None:
         """Say more of an unshard whose spans are already here."""
         self._flags_of_op[op] = self._flags_of_op.get(op, 0) | flag
 

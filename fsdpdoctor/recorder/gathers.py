@@ -12,12 +12,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.patching import Guard, unseen
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Op, Unit, Units, tensor_bytes
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 
 class GatherHooks:
@@ -30,7 +30,7 @@ class GatherHooks:
         self._guard: Guard = recording.guard
         self._units = units
         self._groups = groups
-        self._names = names
+        self._swap = fsdp2.Swap(names.all_gather_class)
         self._gathering: Op | None = None
         self._copy_in: tuple[Any, int] = (None, NO_TIME)
 
@@ -78,14 +78,11 @@ class GatherHooks:
         entered = perf_counter_ns()
         op = self._units.new_op(unit, group, bool(args[2]), pg, entered)
         unit.pending = self._gathering = op
-        copy_stream = next(fsdp2.streams_of(args), None)
+        of_device = self._rec.clock.of_device
+        copy_stream = next(fsdp2.streams_of(args), None) if of_device else None
         self._copy_in = (copy_stream, self._rec.mark(copy_stream))
         self._rec.beat(Kind.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
-        return fsdp2.swap_argument(
-            args,
-            self._names.all_gather_class,
-            lambda inner: fsdp2.Collective(inner, self.call),
-        )
+        return self._swap(args, lambda inner: fsdp2.Collective(inner, self.call))
 
     def _copied_in(self) -> int | None:
         op, rec = self._gathering, self._rec
@@ -105,7 +102,7 @@ class GatherHooks:
             Kind.COPY_IN,
             Lane.COPY_IN,
             op.phase,
-            op.flags & ~Flag.FIRST,
+            op.flags & ~bits.FIRST,
             op.micro_batch,
             op.unit,
             self._copy_in[1],
@@ -123,7 +120,7 @@ class GatherHooks:
             self._units.gathered(op)
             return
         op.end = end
-        op.flags |= Flag.BLOCKING
+        op.flags |= bits.BLOCKING
         self._units.gathered(op)
         self._units.gather_waited(op, op.start, end)
 
@@ -160,7 +157,7 @@ class GatherHooks:
             Kind.COPY_OUT,
             Lane.COMPUTE,
             op.phase if op else Phase.OTHER,
-            op.flags & ~Flag.FIRST if op else 0,
+            op.flags & ~bits.FIRST if op else 0,
             op.micro_batch if op else rec.micro_batch,
             unit.index,
             start,

@@ -11,12 +11,12 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.memory import Memory
 from fsdpdoctor.recorder.patching import Function, bracket
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Unit, Units, Window
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 
 class Passes(Protocol):
@@ -103,7 +103,7 @@ class UnitHooks:
             start_ns,
             phase=op.phase,
             unit=unit.index,
-            flags=op.flags | (Flag.ABORTED if error else 0),
+            flags=op.flags | (bits.ABORTED if error else 0),
             op=op.number,
         )
 
@@ -196,7 +196,7 @@ class UnitHooks:
                 Kind.FORWARD,
                 Lane.COMPUTE,
                 phase,
-                unit.forward_flags | (Flag.END_ESTIMATED if partial else 0),
+                unit.forward_flags | (bits.END_ESTIMATED if partial else 0),
                 self._rec.micro_batch,
                 unit.index,
                 unit.forward,
@@ -302,12 +302,12 @@ class UnitHooks:
     def _prefetch_begins(self, group: Any, pass_type: str) -> Any:
         units = self._units
         units.prefetch = (
-            Flag.FORWARD_PREFETCH if pass_type == "forward" else Flag.BACKWARD_PREFETCH
+            bits.FORWARD_PREFETCH if pass_type == "forward" else bits.BACKWARD_PREFETCH
         )
         return None
 
     def _prefetch_ended(self, token: Any, error: BaseException | None) -> None:
-        self._units.prefetch = Flag.NONE
+        self._units.prefetch = bits.NONE
 
 
 class StateHooks:

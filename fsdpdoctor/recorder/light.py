@@ -14,9 +14,16 @@ from typing import Any
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.hooks import Passes
+from fsdpdoctor.recorder.patching import unseen
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import Kind, Phase
+
+# Plain integers: to look a member up in its class costs more than the rest.
+_ALL_GATHER = int(Kind.ALL_GATHER)
+_REDUCE_SCATTER = int(Kind.REDUCE_SCATTER)
+_FORWARD = int(Phase.FORWARD)
+_BACKWARD = int(Phase.BACKWARD)
 
 
 class LightHooks:
@@ -34,8 +41,8 @@ class LightHooks:
         """The wrapped methods of FSDPParamGroup, by name."""
         owner = self._names.group_class
         made = {
-            "pre_forward": (Kind.FORWARD, Phase.FORWARD),
-            "pre_backward": (Kind.BACKWARD, Phase.BACKWARD),
+            "pre_forward": (int(Kind.FORWARD), _FORWARD),
+            "pre_backward": (int(Kind.BACKWARD), _BACKWARD),
         }
         return {
             name: self._beating(getattr(owner, name), kind, phase)
@@ -51,6 +58,7 @@ class LightHooks:
         original = owner._root_pre_forward
         rec, units = self._rec, self._units
 
+        @unseen
         @functools.wraps(original)
         def root_pre_forward(state: Any, module: Any, args: Any, kwargs: Any) -> Any:
             running = state._state_ctx.iter_forward_root
@@ -74,67 +82,75 @@ class LightHooks:
 
     def function_wrappers(self) -> dict[str, Any]:
         """The wrapped functions of `_fsdp_param_group`, by name."""
+        made = {
+            "foreach_all_gather": self._gathering,
+            "foreach_reduce": self._reducing,
+        }
         module = self._names.param_group_module
-        if not hasattr(module, "foreach_all_gather"):
-            return {}
-        return {"foreach_all_gather": self._gathering(module.foreach_all_gather)} | (
-            {"foreach_reduce": self._reducing(module.foreach_reduce)}
-            if hasattr(module, "foreach_reduce")
-            else {}
-        )
+        return {
+            name: make(getattr(module, name))
+            for name, make in made.items()
+            if hasattr(module, name)
+        }
 
     def dist(self, real: Any) -> fsdp2.Dist:
         """`torch.distributed` for `_fsdp_collectives`: counts all-reduces."""
         return fsdp2.Dist(real, {"all_reduce": self._all_reduce_call})
 
     def _beating(
-        self, original: Callable[..., Any], kind: Kind, phase: Phase
+        self, original: Callable[..., Any], kind: int, phase: int
     ) -> Callable[..., Any]:
+        """What follows is the unit's own compute: its gather is done."""
         rec, unit_of = self._rec, self._units.of
 
+        @unseen
         @functools.wraps(original)
         def beating(group: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(group, *args, **kwargs)
             try:
                 rec.beat(kind, phase, unit_of(group).index)
             except Exception as error:
                 rec.guard.fail(error)
-            return original(group, *args, **kwargs)
+            return result
 
         beating._torchdynamo_disable = True  # type: ignore[attr-defined]
         return beating
 
-    def _count(self, kind: Kind, params: Any, process_group: Any) -> None:
-        try:
-            rec = self._rec
-            unit = self._units.index_of_params(params)
-            pg = self._groups.index(process_group)
-            phase = (
-                Phase.BACKWARD
-                if kind != Kind.ALL_GATHER or fsdp2.in_backward()
-                else Phase.FORWARD
-            )
-            rec.beat(kind, phase, unit, rec.new_seq(pg), pg)
-        except Exception as error:
-            self._rec.guard.fail(error)
-
     def _gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        count, in_backward = self._count, fsdp2.in_backward
+
+        @unseen
         @functools.wraps(original)
         def gathering(*args: Any, **kwargs: Any) -> Any:
-            self._count(Kind.ALL_GATHER, args[0], args[1])
+            phase = _BACKWARD if in_backward() else _FORWARD
+            count(_ALL_GATHER, phase, args[0], args[1])
             return original(*args, **kwargs)
 
         return gathering
 
     def _reducing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        count = self._count
+
+        @unseen
         @functools.wraps(original)
         def reducing(*args: Any, **kwargs: Any) -> Any:
             # One rank, or no shard group (replicated): nothing is scattered.
             if args[2] is not None and args[2].size() > 1:
-                self._count(Kind.REDUCE_SCATTER, args[0], args[2])
+                count(_REDUCE_SCATTER, _BACKWARD, args[0], args[2])
             return original(*args, **kwargs)
 
         return reducing
 
+    def _count(self, kind: int, phase: int, params: Any, process_group: Any) -> None:
+        rec = self._rec
+        try:
+            pg = self._groups.index(process_group)
+            unit = self._units.index_of_params(params)
+            rec.beat(kind, phase, unit, rec.new_seq(pg), pg)
+        except Exception as error:
+            rec.guard.fail(error)
+
+    @unseen
     def _all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             group = kwargs["group"] if "group" in kwargs else args[2]

@@ -98,16 +98,16 @@ class Recording:
         )
 
     def beat(
-        self, kind: Kind, phase: Phase, unit: int, seq: int = -1, group: int = -1
+        self, kind: int, phase: int, unit: int, seq: int = -1, group: int = -1
     ) -> None:
         """Leave a trace of what this rank does now, even if it is killed."""
         self.heartbeat.beat(
-            step=self.step,
-            micro_batch=self.micro_batch,
-            unit=unit,
-            kind=kind,
-            phase=phase,
-            seq=seq,
-            group=group,
-            time_ns=perf_counter_ns(),
+            self.step,
+            self.micro_batch,
+            unit,
+            kind,
+            phase,
+            seq,
+            group,
+            perf_counter_ns(),
         )

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.patching import Guard, unseen
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Reduction, Unit, Units, tensor_bytes
-from fsdpdoctor.schema import NO_TIME, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
 
 
 class Reducing:
@@ -46,7 +46,7 @@ class ReductionHooks:
         self._guard: Guard = recording.guard
         self._units = units
         self._groups = groups
-        self._names = names
+        self._swap = fsdp2.Swap(names.reduce_scatter_class)
         self._reducing: Reducing | None = None
 
     def reduce(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,9 +90,8 @@ class ReductionHooks:
         self._reducing = Reducing(
             unit, self._rec.new_op(), stream, self._rec.mark(stream)
         )
-        return fsdp2.swap_argument(
+        return self._swap(
             args,
-            self._names.reduce_scatter_class,
             lambda inner: fsdp2.Collective(
                 inner,
                 self.scatter_call,
@@ -139,7 +138,7 @@ class ReductionHooks:
     def _ended(self, issued: _Issued) -> None:
         end, kind = self._rec.mark(), issued.of.kind
         blocking = not self._rec.clock.of_device
-        flags = int(Flag.BLOCKING) if blocking else 0
+        flags = bits.BLOCKING if blocking else 0
         self._add(kind, _LANES[kind], flags, issued, end)
         if blocking:
             self._add(_WAITS[kind], Lane.COMPUTE, flags, issued, end)
@@ -170,7 +169,7 @@ class ReductionHooks:
         if reducing is None:
             return
         rec, unit = self._rec, reducing.unit
-        flags = 0 if result is not None else int(Flag.ABORTED)
+        flags = 0 if result is not None else bits.ABORTED
         if reducing.copied_in != NO_TIME:
             rec.spans.add(
                 Kind.REDUCE_COPY_IN,

@@ -91,6 +91,7 @@ class Session:
         self._patches = Patches()
         self._full: list[tuple[Any, dict[str, Any]]] = []
         self._light: list[tuple[Any, dict[str, Any]]] = []
+        self._all_reduces: list[tuple[Any, dict[str, Any]]] = []  # light, with HSDP
         self._pending: deque[_Pending] = deque()
         self._timed: list[StepBounds] = []
         self._ended = "running"
@@ -116,7 +117,7 @@ class Session:
         self._attached = True
         self._host.attach()
         self._roots.attach(fsdp2_found=self._names.found)
-        self._install(self._light)
+        self._install()
         self._steps.begin()
         os.register_at_fork(after_in_child=self._abandon)
 
@@ -221,10 +222,14 @@ class Session:
             (names.state_class, light.state_wrappers(self._steps)),
             (names.group_class, light.group_wrappers()),
             (names.param_group_module, light.function_wrappers()),
-            (module, {"dist": light.dist(module.dist)}),
         ]
+        self._all_reduces = [(module, {"dist": light.dist(module.dist)})]
 
-    def _install(self, hooks: list[tuple[Any, dict[str, Any]]]) -> None:
+    def _install(self) -> None:
+        if self._rec.on:
+            hooks = self._full
+        else:
+            hooks = self._light + (self._all_reduces if self._units.replicate else [])
         self._patches.undo()
         for owner, wrappers in hooks:
             for name, wrapper in wrappers.items():
@@ -263,7 +268,7 @@ class Session:
     def turn(self, on: bool) -> None:
         """Swap the light hooks for the full ones, or back."""
         self._rec.on = on
-        self._install(self._full if on else self._light)
+        self._install()
         self._host.turn(on)
 
     def boundary(self) -> None:
@@ -280,6 +285,8 @@ class Session:
         self._units.add_tree(root_state)
         self._model.add_root(root_state)
         self._roots.fsdp2_seen()
+        if not self._rec.on:
+            self._install()
         self._describe()
 
     def root_forward(self, module: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fsdpdoctor.recorder import bits
 from fsdpdoctor.recorder.fsdp2 import in_backward
 from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.sampling import Sampling
@@ -27,7 +28,6 @@ from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
-    Flag,
     Kind,
     Lane,
     Phase,
@@ -170,7 +170,7 @@ class Steps:
             rec.host_span(
                 Kind.MICRO_BATCH,
                 self._micro_batch_start,
-                flags=Flag.ABORTED if aborted else 0,
+                flags=bits.ABORTED if aborted else 0,
             )
             self._units.forget_reductions()
         rec.micro_batch = UNKNOWN

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.recorder import fsdp2
+from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_EXCEPTIONS,
     NO_TIME,
     UNKNOWN,
-    Flag,
     Kind,
     Lane,
     Phase,
@@ -84,13 +83,15 @@ class Unit:
         "group",
         "index",
         "issuing",
+        "owner",
         "pending",
         "seen_flags",
         "window",
     )
 
-    def __init__(self, index: int, group: Any) -> None:
+    def __init__(self, index: int, group: Any, owner: object) -> None:
         self.index = index
+        self.owner = owner  # of this recording: groups outlive it
         self.group = weakref.ref(group)
         self.bytes = 0  # of the gathered parameters, once seen
         self.issuing = False
@@ -130,6 +131,7 @@ class Units:
     ) -> None:
         self._rec = recording
         self._device_seen = device_seen
+        self._token = object()
         self.all: list[Unit] = []
         self._of_param: dict[int, Unit] = {}
         self._trees: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -137,7 +139,7 @@ class Units:
         self._forwards: list[Unit] = []  # whose forward is open, outermost first
         self.order: list[int] = []  # as they first ran
         self.hook: Unit | None = None
-        self.prefetch = Flag.NONE
+        self.prefetch = bits.NONE
         self.manual = False
         self.forward_state: Any = None
         self.backward_state: Any = None
@@ -147,13 +149,9 @@ class Units:
     def of(self, group: Any) -> Unit:
         """A parameter group's unit; a new one where it is new."""
         unit: Unit | None = getattr(group, _ATTRIBUTE, None)
-        if (
-            unit is None
-            or unit.index >= len(self.all)
-            or self.all[unit.index] is not unit
-        ):
+        if unit is None or unit.owner is not self._token:
             self._device_seen(group.device.type)
-            unit = Unit(len(self.all), group)
+            unit = Unit(len(self.all), group, self._token)
             self.all.append(unit)
             setattr(group, _ATTRIBUTE, unit)
             for param in group.fsdp_params:
@@ -170,6 +168,12 @@ class Units:
         """
         unit = self._of_param.get(id(params[0]))
         return UNKNOWN if unit is None else unit.index
+
+    @property
+    def replicate(self) -> bool:
+        """Whether gradients of any unit are all-reduced, too."""
+        groups = (unit.group() for unit in self.all)
+        return any(g is not None and fsdp2.replicates(g) for g in groups)
 
     def first_of(self, state: Any) -> int:
         """The index of a state's first unit, UNKNOWN where it has none."""
@@ -192,8 +196,8 @@ class Units:
     def forward_phase(self) -> tuple[Phase, int]:
         """The phase and flags of a forward that runs now."""
         if fsdp2.in_backward():
-            return Phase.BACKWARD, int(Flag.RECOMPUTE)
-        return Phase.FORWARD, 0 if self.grad else int(Flag.NO_GRAD)
+            return Phase.BACKWARD, bits.RECOMPUTE
+        return Phase.FORWARD, 0 if self.grad else bits.NO_GRAD
 
     def phase_now(self, group: Any) -> Phase:
         """The phase that needs an unshard issued now.
@@ -209,25 +213,25 @@ class Units:
         flags = int(self.prefetch)
         if self.prefetch and self.hook is None:
             # FSDPState walks its prefetch list after its groups' own hooks.
-            forward = self.prefetch == Flag.FORWARD_PREFETCH
+            forward = self.prefetch == bits.FORWARD_PREFETCH
             state = self.forward_state if forward else self.backward_state
             return (UNKNOWN if state is None else self.first_of(state)), flags
         if self.hook is not None:
             return self.hook.index, flags
-        return UNKNOWN, flags | (Flag.MANUAL if self.manual else Flag.RECOMPUTE)
+        return UNKNOWN, flags | (bits.MANUAL if self.manual else bits.RECOMPUTE)
 
     def new_op(self, unit: Unit, group: Any, async_op: bool, pg: int, ns: int) -> Op:
         """An unshard whose collective is issued now."""
         by_unit, flags = self.issuer()
         phase = self.phase_now(group)
         if fsdp2.in_backward() and fsdp2.training_state(group) == "FORWARD":
-            flags |= Flag.RECOMPUTE
+            flags |= bits.RECOMPUTE
         if not self.grad and phase == Phase.FORWARD:
-            flags |= Flag.NO_GRAD
+            flags |= bits.NO_GRAD
         if async_op:
-            flags |= Flag.ASYNC_OP
+            flags |= bits.ASYNC_OP
         if self.first:
-            flags |= Flag.FIRST
+            flags |= bits.FIRST
             self.first = False
         rec = self._rec
         return Op(
@@ -254,7 +258,7 @@ class Units:
         if window is None or window.used:
             return
         window.used = True
-        if window.flags & Flag.MANUAL:
+        if window.flags & bits.MANUAL:
             self._rec.spans.learn_use(window.op, phase, self._rec.micro_batch)
             window.phase, window.micro_batch = phase, self._rec.micro_batch
 
@@ -278,7 +282,7 @@ class Units:
                 Kind.FORWARD,
                 Lane.COMPUTE,
                 Phase.FORWARD,
-                unit.forward_flags | Flag.ABORTED | Flag.END_ESTIMATED,
+                unit.forward_flags | bits.ABORTED | bits.END_ESTIMATED,
                 rec.micro_batch,
                 unit.index,
                 unit.forward or 0,
@@ -308,7 +312,7 @@ class Units:
         if window is None:
             return
         self._add_window(
-            unit, window, end, flags | (0 if window.used else Flag.NEVER_USED)
+            unit, window, end, flags | (0 if window.used else bits.NEVER_USED)
         )
 
     def cut_windows(self, at: int) -> None:
@@ -316,7 +320,7 @@ class Units:
         for unit in self.all:
             window = unit.window
             if window is not None:
-                self._add_window(unit, window, at, int(Flag.END_ESTIMATED))
+                self._add_window(unit, window, at, bits.END_ESTIMATED)
                 window.start, window.micro_batch = at, UNKNOWN
 
     def _add_window(self, unit: Unit, window: Window, end: int, flags: int) -> None:
@@ -338,7 +342,7 @@ class Units:
         self._rec.live_bytes = 0
         self._forwards.clear()
         self._reductions.clear()
-        self.hook, self.prefetch, self.manual = None, Flag.NONE, False
+        self.hook, self.prefetch, self.manual = None, bits.NONE, False
         for unit in self.all:
             unit.forget()
             group = unit.group()
@@ -431,7 +435,7 @@ class Units:
 
     def never_used(self, op: Op, waited_from: int, waited_to: int) -> None:
         """An unshard was issued and nobody used it: FSDP2 waits and drops it."""
-        self._rec.spans.learn_flag(op.number, Flag.NEVER_USED)
+        self._rec.spans.learn_flag(op.number, bits.NEVER_USED)
         if op.end == NO_TIME:
             self.end_of(op, waited_from, waited_to)
 
@@ -449,7 +453,7 @@ class Units:
         estimated = 0
         if op.end == NO_TIME:
             op.end = waited_to
-            estimated = int(Flag.END_ESTIMATED)
+            estimated = bits.END_ESTIMATED
         op.work = None
         self.gathered(op, estimated)
 
