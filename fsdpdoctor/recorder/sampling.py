@@ -12,9 +12,12 @@ DENSE_STEPS = 12
 """Recorded without a gap at the start: a run of 20 steps keeps at least ten."""
 FIRST_STRIDE = 4
 """After those, one step in four: a first guess until the cost is known."""
-COST_SHARE = 0.008
-"""Of the run's time. Below the 1 % that the recorder promises, with room for
-what it cannot measure of itself (colder caches, the interpreter's own time)."""
+COST_SHARE = 0.005
+"""Of the run's time, dense first steps included. Half of the 1 % that the recorder
+promises: the rest is for what it cannot measure of itself (its wrappers' own calls,
+colder caches) and for the steps that are not recorded."""
+HORIZON = 256
+"""Steps by which the dense start has to be paid off: a short run is kept whole."""
 STEPS_PER_STRIDE = 64
 """Then the stride doubles: a long run's record grows with its logarithm."""
 MAX_STRIDE = 1 << 20
@@ -58,8 +61,8 @@ class Adaptive:
 
     def __init__(self) -> None:
         self._stride = FIRST_STRIDE
-        self._costs: list[float] = []
-        self._recorded = 0
+        self._durations: list[int] = []
+        self._costs: list[int] = []
 
     def records(self, step: int) -> bool:
         """Whether the step is early, or on the grid."""
@@ -67,18 +70,25 @@ class Adaptive:
 
     def learn(self, duration_ns: int, cost_ns: int) -> None:
         """Widen the stride where recording costs more than it may."""
-        self._recorded += 1
-        self._costs.append(cost_ns / max(duration_ns, 1))
-        if self._recorded >= DENSE_STEPS:
-            # The median: the first steps hold one-time costs, and any step may
-            # be hit by another process.
-            share = median(self._costs[-DENSE_STEPS:])
-            while share / self._stride > COST_SHARE and self._stride < MAX_STRIDE:
-                self._stride *= 2
-        if self._recorded > DENSE_STEPS and (
-            (self._recorded - DENSE_STEPS) % STEPS_PER_STRIDE == 0
-        ):
+        self._durations.append(duration_ns)
+        self._costs.append(cost_ns)
+        later = len(self._costs) - DENSE_STEPS
+        if later < 0:
+            return
+        while self._share() > COST_SHARE and self._stride < MAX_STRIDE:
+            self._stride *= 2
+        if later > 0 and later % STEPS_PER_STRIDE == 0:
             self._stride = min(self._stride * 2, MAX_STRIDE)
+
+    def _share(self) -> float:
+        """What recording takes of a run of HORIZON steps, or up to the next one."""
+        # Medians: the first steps hold one-time costs, and any step may be hit by
+        # another process.
+        step_ns = max(median(self._durations), 1)
+        one_ns = median(self._costs[-DENSE_STEPS:])
+        steps = max(HORIZON, self._stride)
+        start_ns = sum(self._costs[:DENSE_STEPS])
+        return (start_ns + one_ns * steps / self._stride) / (step_ns * steps)
 
 
 class Beside:

@@ -2,10 +2,12 @@
 
     python tests/benchmarks/overhead.py [--blocks 24] [--width 512] [--rounds 6]
 
-One process group, one model of BLOCKS + 1 units, and rounds of the same number
-of steps in turn: plain, recorded at default sampling, plain, with torch.profiler.
-Rounds are interleaved so that a machine that gets busier gets busier for all.
-The recorder's dense first steps are timed apart: they come once in a run.
+One process group and one model of BLOCKS + 1 units. A round is: plain steps, a
+recording at default sampling (its dense first steps, then as many as the plain
+ones), plain steps again, and a few under torch.profiler. A round's ratio is against
+the plain steps on both sides of it, so that a machine that gets busier moves both;
+where rounds differ by more than what is measured, the machine was not quiet. Takes
+about two minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -18,13 +20,40 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-DENSE_STEPS = 14
-"""Steps of a recording before its cost is what a long run pays."""
+DENSE_STEPS = 13
+"""Steps of a recording before its cost is what a long run pays: `sampling` records
+twelve, and the last of them is written in the one after."""
+RUN_STEPS = 300
+"""Of the run for which the dense start is counted in."""
+
+Seconds = list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The lengths of one round's steps."""
+
+    plain: Seconds = field(default_factory=list)  # before and after the recording
+    dense: Seconds = field(default_factory=list)
+    recorded: Seconds = field(default_factory=list)  # after the dense ones
+    profiler: Seconds = field(default_factory=list)
+
+    def ratio(self, name: str, average: Callable[[Seconds], float]) -> float:
+        """Of some of its steps to its plain ones."""
+        return average(getattr(self, name)) / average(self.plain)
+
+    def of_run(self) -> float:
+        """Of a recorded run of RUN_STEPS steps, its dense start included."""
+        dense = DENSE_STEPS / RUN_STEPS
+        mean = statistics.fmean
+        return dense * self.ratio("dense", mean) + (1 - dense) * self.ratio(
+            "recorded", mean
+        )
 
 
 def parse() -> argparse.Namespace:
@@ -32,9 +61,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=16, help="of a round")
+    parser.add_argument("--steps", type=int, default=12, help="plain, on either side")
     return parser.parse_args()
 
 
@@ -51,7 +80,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Train in rounds, and print the medians of the steps."""
+    """Train in rounds, and print what they took."""
     import torch
     import torch.distributed as dist
 
@@ -62,7 +91,7 @@ def measure(options: argparse.Namespace) -> None:
     step = training_step(options)
     folder = Path(tempfile.mkdtemp()) / f"rank{dist.get_rank()}"
 
-    def timed(count: int) -> list[float]:
+    def timed(count: int) -> Seconds:
         found = []
         for _ in range(count):
             started = time.perf_counter()
@@ -70,23 +99,21 @@ def measure(options: argparse.Namespace) -> None:
             found.append(time.perf_counter() - started)
         return found
 
-    def profiled() -> AbstractContextManager[Any]:
-        return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-
     timed(3)
-    seconds: dict[str, list[float]] = {"plain": [], "recorded": [], "profiler": []}
-    dense: list[float] = []
+    rounds = []
     for number in range(options.rounds):
+        now = Round()
+        now.plain.extend(timed(options.steps))
         with fsdpdoctor.record(folder / str(number)):
-            dense += timed(DENSE_STEPS)
-            seconds["recorded"] += timed(options.steps)
-        seconds["plain"] += timed(options.steps)
-        around: Callable[[], AbstractContextManager[Any]]
-        for name, around in (("profiler", profiled), ("plain", nullcontext)):
-            with around():
-                seconds[name] += timed(options.steps)
+            now.dense.extend(timed(DENSE_STEPS))
+            now.recorded.extend(timed(2 * options.steps))
+        now.plain.extend(timed(options.steps))
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities):
+            now.profiler.extend(timed(4))
+        rounds.append(now)
     if dist.get_rank() == 0:
-        report(seconds, dense, options)
+        sys.stdout.write("\n".join(report(rounds, options)) + "\n")
     dist.destroy_process_group()
 
 
@@ -118,21 +145,27 @@ def training_step(options: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def report(
-    seconds: dict[str, list[float]], dense: list[float], options: argparse.Namespace
-) -> None:
-    """Print medians and means, and their ratios to the plain ones."""
-    plain = seconds["plain"]
-    rows = {**seconds, "recorded, first steps": dense}
-    lines = [f"{options.blocks + 1} units, {len(plain)} plain steps"]
-    for name, found in rows.items():
-        median, mean = statistics.median(found), statistics.fmean(found)
+def report(rounds: list[Round], options: argparse.Namespace) -> list[str]:
+    """Medians over all steps, then each round's ratios to its own plain steps."""
+    median = statistics.median
+    lines = [f"{options.blocks + 1} units, {len(rounds)} rounds"]
+    plain = median([s for one in rounds for s in one.plain])
+    for name in ("plain", "recorded", "dense", "profiler"):
+        found = median([s for one in rounds for s in getattr(one, name)])
         lines.append(
-            f"{name:22} median {median * 1e3:8.2f} ms  "
-            f"ratio {median / statistics.median(plain):6.3f}  "
-            f"mean ratio {mean / statistics.fmean(plain):6.3f}"
+            f"{name:10} median {found * 1e3:8.2f} ms  ratio {found / plain:6.3f}"
         )
-    sys.stdout.write("\n".join(lines) + "\n")
+    rows = {
+        "recorded, medians": [one.ratio("recorded", median) for one in rounds],
+        "recorded, means": [one.ratio("recorded", statistics.fmean) for one in rounds],
+        f"run of {RUN_STEPS} steps": [one.of_run() for one in rounds],
+        "dense, medians": [one.ratio("dense", median) for one in rounds],
+        "profiler, medians": [one.ratio("profiler", median) for one in rounds],
+    }
+    for name, ratios in rows.items():
+        each = " ".join(f"{ratio:6.3f}" for ratio in ratios)
+        lines.append(f"{name:18} median {median(ratios):6.3f}  rounds {each}")
+    return lines
 
 
 if __name__ == "__main__":

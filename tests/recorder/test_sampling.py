@@ -57,6 +57,15 @@ def test_stays_below_its_share_of_the_run() -> None:
         assert len(found) * cost_ns < 0.01 * 20_000 * 100 * MS
 
 
+@pytest.mark.parametrize("cost_ns", [0, MS, 3 * MS, 10 * MS])
+def test_has_paid_for_its_dense_start_after_some_hundred_steps(cost_ns: int) -> None:
+    """Twelve steps in a row are half a percent of 256 where each costs a tenth."""
+    found = simulate(cost_ns, 256)
+
+    assert found[:12] == [*range(12)]
+    assert len(found) * cost_ns <= 0.01 * 256 * 100 * MS
+
+
 def test_ranks_of_different_cost_share_steps() -> None:
     """Whoever records more records also what the others do."""
     assert set(simulate(30 * MS, 5_000)) <= set(simulate(MS, 5_000))
