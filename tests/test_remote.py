@@ -79,6 +79,19 @@ def test_a_recorded_run(tmp_path: Path, memory: Any) -> None:
     assert figures(analyze("memory://bucket/runs")) == local
 
 
+def test_remote_traces_are_imported(traces: Path, tmp_path: Path, memory: Any) -> None:
+    """They become a run here, with the figures of the traces."""
+    memory.put(str(traces), "/bucket/traces", recursive=True)
+    words = ["import", "memory://bucket/traces", "--out", str(tmp_path / "run")]
+    kept = CliRunner().invoke(main, words)
+    unwritable = CliRunner().invoke(main, [*words[:3], "/proc/none/run"])
+    report = figures(analyze(tmp_path / "run"))
+
+    assert kept.stderr == f"wrote {tmp_path / 'run'}\n"
+    assert report == figures(analyze(traces))
+    assert unwritable.stderr.startswith("Error: cannot write /proc/none/run: ")
+
+
 def test_file_urls(traces: Path) -> None:
     """They are local paths, and need no package."""
     assert path_of(f"file://{traces}") == traces

@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import Reading, open_paths
-from fsdpdoctor.errors import InputError
+from fsdpdoctor.errors import FsdpDoctorError, InputError
+from fsdpdoctor.remote import path_of
 from fsdpdoctor.run import is_run_folder, save_run
 
 
 @click.command(name="import")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=path_of)
 @click.option(
     "--out",
     required=True,
@@ -27,7 +28,9 @@ from fsdpdoctor.run import is_run_folder, save_run
 def command(paths: tuple[Path, ...], out: Path, rank_regex: str | None) -> None:
     r"""Keep traces of torch.profiler as a run, which opens faster and is smaller.
 
-    PATH is a trace file, a folder of them, or a glob.
+    PATH is a trace file, a folder of them, a glob, or a URL that fsspec reads. All that
+    was attributed is kept, also what lies outside the steps; CPU operators, stacks and
+    arguments are not.
 
     \b
     fsdpdoctor import traces/ --out runs/monday
@@ -35,5 +38,9 @@ def command(paths: tuple[Path, ...], out: Path, rank_regex: str | None) -> None:
     """
     if is_run_folder(out):
         raise InputError(f"{out} holds a run already; give a new folder")
-    save_run(open_paths(paths, Reading(rank_regex=rank_regex)), out)
+    run = open_paths(paths, Reading(rank_regex=rank_regex))
+    try:
+        save_run(run, out)
+    except OSError as error:
+        raise FsdpDoctorError(f"cannot write {out}: {error.strerror}") from None
     click.echo(f"wrote {out}", err=True)
