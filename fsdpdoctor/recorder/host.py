@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
@@ -20,7 +21,7 @@ from torch.optim.optimizer import (
 
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.compiled import compile_counts
-from fsdpdoctor.recorder.patching import Patches, bracket
+from fsdpdoctor.recorder.patching import Function, Patches, bracket
 from fsdpdoctor.recorder.recording import Recording
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import (
@@ -47,6 +48,8 @@ _SYNCING_METHODS = (
     "__int__",
     "__float__",
 )
+_CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
+"""The last two are what sharded models with other meshes use, each on its own."""
 _TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
 _OURS = f"{Path(__file__).absolute().parent.parent}{os.sep}"
 
@@ -89,6 +92,7 @@ class HostHooks:
         self._handles: list[Any] = []
         self._optimizer_began: tuple[int, int] | None = None
         self._gc_began = 0
+        self._clipping = False
 
     def attach(self) -> None:
         """See optimizers in every step."""
@@ -209,34 +213,46 @@ class HostHooks:
 
     def _see_clipping(self) -> None:
         rec = self._rec
-        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            original = getattr(owner, "clip_grad_norm_", None)
-            if original is None:
-                continue
 
-            def begins(*args: Any, **kwargs: Any) -> int:
-                return rec.mark()
+        def begins(*args: Any, **kwargs: Any) -> int | None:
+            if self._clipping:
+                return None  # the first of these calls the other two
+            self._clipping = True
+            return rec.mark()
 
-            def add(start: int, error: BaseException | None) -> None:
-                rec.spans.add(
-                    Kind.CLIP,
-                    Lane.COMPUTE,
-                    Phase.OPTIMIZER,
-                    0,
-                    rec.micro_batch,
-                    UNKNOWN,
-                    start,
-                    rec.mark(),
-                )
-
-            self._patches.put(
-                owner, "clip_grad_norm_", bracket(original, rec.guard, begins, add)
+        def ended(start: int | None, error: BaseException | None) -> None:
+            if start is None:
+                return
+            self._clipping = False
+            rec.spans.add(
+                Kind.CLIP,
+                Lane.COMPUTE,
+                Phase.OPTIMIZER,
+                0,
+                rec.micro_batch,
+                UNKNOWN,
+                start,
+                rec.mark(),
             )
+
+        for name in _CLIPPING:
+            if hasattr(torch.nn.utils, name):
+                self._patches.put_inside(
+                    torch.nn.utils,
+                    name,
+                    lambda inner: bracket(inner, rec.guard, begins, ended),
+                )
 
     def _see_checkpoints(self) -> None:
         if not torch.distributed.is_available():
             return
         from torch.distributed import checkpoint
+
+        training = threading.get_ident()
+
+        def begins(*args: Any, **kwargs: Any) -> int | None:
+            # What `async_save` saves in a thread of its own holds nobody up.
+            return perf_counter_ns() if threading.get_ident() == training else None
 
         for name, kind in (
             ("save", Kind.CHECKPOINT_SAVE),
@@ -244,12 +260,15 @@ class HostHooks:
             ("load", Kind.CHECKPOINT_LOAD),
         ):
 
-            def add(
-                start_ns: int, error: BaseException | None, kind: Kind = kind
-            ) -> None:
-                self._rec.host_span(kind, start_ns)
+            def wrap(inner: Function, kind: Kind = kind) -> Function:
+                def ended(start_ns: int | None, error: BaseException | None) -> None:
+                    if start_ns is not None:
+                        self._rec.host_span(kind, start_ns)
 
-            self._see(checkpoint, name, add)
+                return bracket(inner, self._rec.guard, begins, ended)
+
+            if hasattr(checkpoint, name):
+                self._patches.put_inside(checkpoint, name, wrap)
 
     def _see_recomputation(self) -> None:
         from torch.utils import checkpoint

@@ -19,10 +19,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, TypeVar, cast
 
 Function = Callable[..., Any]
+Wrap = Callable[[Function], Function]
 Some = TypeVar("Some")
 AFunction = TypeVar("AFunction", bound=Function)
 
@@ -101,6 +102,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._saved: list[tuple[Any, str, Any, bool]] = []
+        self._cells: list[tuple[CellType, Function]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Replace `owner.name` until `undo`."""
@@ -108,8 +110,25 @@ class Patches:
         self._saved.append((owner, name, own.get(name), name in own))
         setattr(owner, name, replacement)
 
+    def put_inside(self, owner: Any, name: str, wrap: Wrap) -> None:
+        """Wrap what a decorated function calls, so that whoever has imported it by
+        name is heard, too; a function without a decorator is replaced in its owner.
+        """
+        function = getattr(owner, name)
+        for cell in getattr(function, "__closure__", None) or ():
+            inner = cell.cell_contents
+            # Its decorator has given the function the name of what it calls.
+            if getattr(inner, "__name__", None) == function.__name__:
+                self._cells.append((cell, inner))
+                cell.cell_contents = wrap(inner)
+                return
+        self.put(owner, name, wrap(function))
+
     def undo(self) -> None:
         """Put everything back, newest first."""
+        while self._cells:
+            cell, inner = self._cells.pop()
+            cell.cell_contents = inner
         while self._saved:
             owner, name, original, was_own = self._saved.pop()
             if was_own:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +149,33 @@ def test_a_warning_names_the_line_that_it_would_without_us() -> None:
     with pytest.warns(UserWarning, match="negative soon") as wrapped:
         bracketed(Target(), 3)
     assert wrapped[0].filename == plain[0].filename == __file__
+
+
+def decorated(function: Any) -> Any:
+    """As torch does: another function, of the same name."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+def twice(value: int) -> int:
+    """Twice the value."""
+    return 2 * value
+
+
+def test_a_decorated_function_is_heard_by_whoever_imported_it() -> None:
+    """It stays the same object; one without a decorator is replaced by name."""
+    module = SimpleNamespace(plain=twice, wrapped=decorated(twice))
+    imported = module.wrapped
+    patches = Patches()
+    patches.put_inside(module, "wrapped", lambda inner: lambda value: inner(value) + 1)
+    patches.put_inside(module, "plain", lambda inner: lambda value: inner(value) + 10)
+
+    assert (imported(3), module.wrapped(3)) == (7, 7)
+    assert (twice(3), module.plain(3)) == (6, 16)
+    patches.undo()
+    assert (imported(3), module.plain(3)) == (6, 6)
+    assert (module.wrapped, module.plain) == (imported, twice)
