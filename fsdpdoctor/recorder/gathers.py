@@ -16,7 +16,8 @@ from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.patching import Guard, unseen
 from fsdpdoctor.recorder.recording import Recording
-from fsdpdoctor.recorder.units import Op, Unit, Units, tensor_bytes
+from fsdpdoctor.recorder.unit import Op, Unit, tensor_bytes
+from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 

@@ -15,7 +15,8 @@ from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.memory import Memory
 from fsdpdoctor.recorder.patching import Function, bracket
 from fsdpdoctor.recorder.recording import Recording
-from fsdpdoctor.recorder.units import Unit, Units, Window
+from fsdpdoctor.recorder.unit import Unit, Window
+from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 

@@ -10,7 +10,8 @@ from fsdpdoctor.recorder import bits, fsdp2
 from fsdpdoctor.recorder.groups import Groups
 from fsdpdoctor.recorder.patching import Guard, unseen
 from fsdpdoctor.recorder.recording import Recording
-from fsdpdoctor.recorder.units import Reduction, Unit, Units, tensor_bytes
+from fsdpdoctor.recorder.unit import Reduction, Unit, tensor_bytes
+from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
 
 

@@ -13,7 +13,8 @@ from torch.distributed import device_mesh
 
 from fsdpdoctor.recorder import fsdp2
 from fsdpdoctor.recorder.groups import Groups
-from fsdpdoctor.recorder.units import Unit, Units
+from fsdpdoctor.recorder.unit import Unit
+from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.schema import ROOT, UNKNOWN, ParamSpec, UnitSpec
 
 

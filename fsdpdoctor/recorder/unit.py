@@ -1,0 +1,114 @@
+"""One FSDP unit between two of its hooks, and what it has under way."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Phase
+
+
+@dataclass(slots=True, kw_only=True)
+class Op:
+    """One unshard whose collective was issued."""
+
+    number: int
+    unit: int
+    phase: Phase
+    flags: int
+    micro_batch: int
+    by_unit: int
+    group: int
+    seq: int
+    issued_ns: int
+    size: int = UNKNOWN
+    start: int = NO_TIME
+    end: int = NO_TIME  # NO_TIME: not known yet
+    work: Any = None
+    ended_ns: list[int] = field(default_factory=list)  # by the backend's thread
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """A unit that is unsharded now."""
+
+    op: int
+    phase: Phase
+    flags: int
+    micro_batch: int
+    start: int
+    used: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """A unit's reduce-scatter or all-reduce that somebody may wait for."""
+
+    unit: int
+    kind: Kind
+    op: int
+    group: int
+    seq: int
+    size: int
+
+
+class Unit:
+    """One parameter group's state."""
+
+    __slots__ = (
+        "__weakref__",
+        "backward",
+        "bytes",
+        "checkpointed",
+        "copied_out",
+        "forward",
+        "forward_flags",
+        "group",
+        "index",
+        "issuing",
+        "owner",
+        "pending",
+        "seen_flags",
+        "window",
+    )
+
+    def __init__(self, index: int, group: Any, owner: object) -> None:
+        self.index = index
+        self.owner = owner  # of this recording: groups outlive it
+        self.group = weakref.ref(group)
+        self.bytes = 0  # of the gathered parameters, once seen
+        self.issuing = False
+        self.pending: Op | None = None  # issued, not waited for
+        self.copied_out = NO_TIME
+        self.window: Window | None = None
+        self.forward: int | None = None
+        self.forward_flags = 0
+        self.backward: int | None = None
+        self.checkpointed = False
+        self.seen_flags: dict[str, set[bool]] = {}
+
+    def saw_flags(self, group: Any) -> None:
+        """Note how the accumulation flags stand at a post-backward."""
+        for name in ("reduce_grads", "all_reduce_grads", "reshard_after_backward"):
+            self.seen_flags.setdefault(name, set()).add(bool(getattr(group, name)))
+
+    def flag(self, name: str, group: Any) -> bool | None:
+        """How a flag acts; None where it changes between micro-batches."""
+        seen = self.seen_flags.get(name)
+        if not seen:
+            return bool(getattr(group, name))
+        return next(iter(seen)) if len(seen) == 1 else None
+
+    def forget(self) -> None:
+        """Drop what a pass left open: the pass was not recorded to its end."""
+        self.issuing = False
+        self.pending = self.window = self.forward = self.backward = None
+        self.copied_out = NO_TIME
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """The bytes that a dense tensor's elements take."""
+    return tensor.numel() * tensor.element_size()
