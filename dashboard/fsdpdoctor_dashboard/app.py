@@ -11,13 +11,12 @@ from urllib.parse import parse_qs, urlencode
 import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
-from dash.fingerprint import build_fingerprint
 
 from fsdpdoctor.renderers.words import visible
-from fsdpdoctor_dashboard import TIMELINE_FILES, __version__
 from fsdpdoctor_dashboard.api import api_routes
 from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.downloads import export_routes
+from fsdpdoctor_dashboard.early import early_routes, first_picture
 from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.pages.parts import Context
 from fsdpdoctor_dashboard.security import protect
@@ -58,7 +57,7 @@ COMPONENTS = (Timeline,)
 
 def make_app(library: Library, serving: Serving) -> dash.Dash:
     """The Dash application; `app.server` is the Flask server below it."""
-    app = dash.Dash(
+    app = _App(
         "fsdpdoctor_dashboard",
         title="fsdpdoctor",
         update_title="",
@@ -68,14 +67,16 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
         serve_locally=True,
         suppress_callback_exceptions=True,
         enable_mcp=False,
-        index_string=_index(library, serving),
+        index_string=INDEX,
     )
+    app.library, app.serving = library, serving
     app.enable_dev_tools(debug=False, dev_tools_ui=False, dev_tools_hot_reload=False)
     app.layout = _layout()
     _callbacks(app, library, serving)
     register(app, library, serving.prefix)
     app.server.register_blueprint(api_routes(library))
     app.server.register_blueprint(export_routes(library))
+    app.server.register_blueprint(early_routes())
     protect(
         app.server,
         token=serving.token,
@@ -86,29 +87,27 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     return app
 
 
-def _index(library: Library, serving: Serving) -> str:
-    """The page that Dash fills. The timeline's scripts come before Dash's own."""
-    scripts = "".join(
-        f'<script src="{_timeline_url(serving, name)}"></script>'
-        for name in TIMELINE_FILES
-    )
-    only = library.entries[0].id
-    early = _timeline_url(serving, "early.js")
-    return f"""<!DOCTYPE html>
-<html lang="en"><head>{{%metas%}}<title>{{%title%}}</title>{{%favicon%}}{{%css%}}
+# The timeline's scripts come before Dash's own: see early.js. Dash fills the rest.
+INDEX = """<!DOCTYPE html>
+<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
-{scripts}<script src="{early}" data-base="{serving.prefix}" data-run="{only}"></script>
-{{%app_entry%}}<footer>{{%config%}}{{%scripts%}}{{%renderer%}}</footer></body></html>"""
+<!--early-->{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
+"""
 
 
-def _timeline_url(serving: Serving, name: str) -> str:
-    """The address under which Dash serves a file of this package, as Dash writes it."""
-    path = HERE / "timeline" / name
-    modified = int(path.stat().st_mtime)
-    file = build_fingerprint(  # type: ignore[no-untyped-call]
-        f"timeline/{name}", __version__, modified
-    )
-    return f"{serving.prefix}_dash-component-suites/fsdpdoctor_dashboard/{file}"
+class _App(dash.Dash):
+    """Dash, with the timeline's first picture in the page itself."""
+
+    library: Library
+    serving: Serving
+
+    def interpolate_index(  # type: ignore[override]
+        self, **parts: str
+    ) -> str:
+        """Dash's page with the first picture in front."""
+        page = str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
+        early = first_picture(self.library, self.serving.prefix)
+        return page.replace("<!--early-->", early, 1)
 
 
 def _layout() -> Component:

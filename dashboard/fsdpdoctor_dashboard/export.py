@@ -93,6 +93,7 @@ def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
         report=report_of(measures),
         store=store,
         names=names_of(measures),
+        minimap=minimap(store),
     )
     return timeline_page(store, meta_of(opened), limit=limit)
 

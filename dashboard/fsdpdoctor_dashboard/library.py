@@ -63,6 +63,7 @@ class OpenRun:
     report: Report
     store: Store
     names: dict[int, RankNames]
+    minimap: dict[str, Any]
     revision: int = 1
     label: str = ""  # what a page calls it, where it is not its id
     finished: bool = False  # nobody writes to it, whatever its ranks say
@@ -277,13 +278,15 @@ def open_entry(
 
     measures = measure(run, on_rank=measured)
     report = report_of(measures)
+    store = _store_of(entry, run, measures, fingerprint, loading)
     return OpenRun(
         entry=entry,
         run=run,
         measures=measures,
         report=report,
-        store=_store_of(entry, run, measures, fingerprint, loading),
+        store=store,
         names=names_of(measures),
+        minimap=minimap(store),
         revision=revision,
     )
 
@@ -350,7 +353,7 @@ def meta_of(run: OpenRun) -> dict[str, Any]:
             for rank in store.ranks
         ],
         "memory": any(_has_memory(run, rank) for rank in store.ranks),
-        "minimap": minimap(store),
+        "minimap": run.minimap,
         "revision": run.revision,
         "live": run.live,
     }

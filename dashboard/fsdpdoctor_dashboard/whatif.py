@@ -23,6 +23,7 @@ from fsdpdoctor.simulate.predict import Prediction, Replay
 from fsdpdoctor.simulate.record import record
 from fsdpdoctor.simulate.search import search
 from fsdpdoctor_dashboard.library import Entry, Library, OpenRun, names_of
+from fsdpdoctor_dashboard.queries import minimap
 from fsdpdoctor_dashboard.store import build_store
 from fsdpdoctor_dashboard.tracks import tracks_of
 
@@ -126,13 +127,15 @@ def simulated_run(library: Library, run: OpenRun, prediction: Prediction) -> Ope
     header = RunHeader(run_id=run_id, source="simulated", world_size=1)
     made = in_memory(header, [record(prediction.step)])
     measures = measure(made)
+    store = build_store(tracks_of(made, measures), run_id)
     opened = OpenRun(
         entry=Entry(id=run_id, path=Path(run_id)),
         run=made,
         measures=measures,
         report=report_of(measures),
-        store=build_store(tracks_of(made, measures), run_id),
+        store=store,
         names=names_of(measures),
+        minimap=minimap(store),
         label="simulated",
         finished=True,
     )

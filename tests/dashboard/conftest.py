@@ -49,6 +49,13 @@ class Served:
 
     base: str
     token: str
+    pid: int = 0
+
+    @property
+    def resident_mb(self) -> float:
+        """Memory of the server's process, its mapped files included."""
+        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(s.split()[1]) / 1024 for s in status if s.startswith("VmRSS"))
 
     @property
     def url(self) -> str:
@@ -72,7 +79,7 @@ def serve_runs(*paths: Path) -> Iterator[Served]:
     url = process.stdout.readline().split()[-1]
     base, token = url.split("?token=")
     try:
-        yield Served(base=base, token=token)
+        yield Served(base=base, token=token, pid=process.pid)
     finally:
         process.send_signal(signal.SIGINT)
         status = process.wait(timeout=30)

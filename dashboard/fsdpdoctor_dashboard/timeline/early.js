@@ -25,8 +25,18 @@
   overlay.appendChild(host);
   host.style.height = "100%";
   const source = new root.fsdpSources.ServerSource(base, run);
+  const given = document.getElementById("fd-first");
+  let first = null;
+  if (given) {
+    const content = JSON.parse(given.textContent);
+    if (content.run === run) {
+      const bytes = Uint8Array.from(atob(content.tile), (c) => c.charCodeAt(0));
+      first = Object.assign(content, { tile: root.fsdpTiles.decodeTile(bytes.buffer) });
+      source.meta = content.meta;
+    }
+  }
   const timeline = new root.FsdpTimeline(host, {
-    sources: [source], theme, urlState: true,
+    sources: [source], theme, urlState: true, first,
     perfetto: `${base}export/perfetto?run=${encodeURIComponent(run)}`,
   });
   root.fsdpTimeline = timeline;

@@ -40,6 +40,14 @@
         || (condensed && this.kept.has(this.key(source, rank, true, level, index)));
     }
 
+    // A tile that came with the page.
+    keep(source, { tile, ranks, condensed }) {
+      for (const rank of ranks) {
+        const key = this.key(source, rank, condensed, tile.level, tile.index);
+        this.kept.set(key, { tile, blocks: tile.blocks.get(rank) || [] });
+      }
+    }
+
     // wants: [{source, rank, condensed, level, index}], the most urgent first. What is
     // in flight and no longer wanted is aborted.
     want(wants) {

@@ -54,7 +54,11 @@
       this.setTheme(this.options.theme);
       this.controls = new root.FsdpControls(this);
       this.drawer = new root.FsdpDrawer(this);
-      this.ready = this.load(this.options.sources);
+      const { sources } = this.options;
+      if (sources.every((source) => source.meta)) {
+        this.begin(sources);
+        this.ready = Promise.resolve();
+      } else this.ready = this.load(sources);
     }
 
     // -- building
@@ -108,14 +112,19 @@
         this.say(error.message);
         return;
       }
-      if (this.gone) return;
+      if (!this.gone) this.begin(sources);
+    }
+
+    begin(sources) {
+      const { start, first } = this.options;
+      if (first) this.loader.keep(sources[0], first);
       this.setSources(sources);
-      this.painted = new Promise((resolve) => { this.onPainted = resolve; });
-      const { start } = this.options;
       if (start) this.setView(start.t0 - (start.t1 - start.t0) * 0.02, start.t1 + (start.t1 - start.t0) * 0.02);
       this.controls.restore();
-      this.redraw();
       this.say("");
+      // At once, not with the next frame: a page that is still loading has none to give.
+      this.paint();
+      this.redraw();
       if (sources.some((source) => source.meta.live)) this.follow();
     }
 
@@ -410,10 +419,9 @@
       this.paintScrollbar();
       this.frameMs = performance.now() - began;
       this.sharp = missing === 0;
-      if (this.onPainted && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
+      if (!this.marked && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
         performance.mark("fsdp-timeline-painted");
-        this.onPainted();
-        this.onPainted = null;
+        this.marked = true;
       }
       if (this.sharp && this.options.onSharp) this.options.onSharp(this);
     }
