@@ -47,6 +47,9 @@ class Advice:
     code: str | None = None  # runs as pasted, with the user's own names
     memory_cost_bytes: int | None = None  # of the peak on each rank; negative: saves
     predicted_gain_ns: int | None = None  # per step, simulated; None: not predicted
+    predicted_error_ns: int | None = None  # of the gain, to either side
+    change: Mapping[str, object] | None = None  # what it changes, as fields of
+    # `simulate.plan.Plan`; None: nothing that can be simulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

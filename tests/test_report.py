@@ -166,6 +166,8 @@ def test_the_json_contract() -> None:
                 "code": "x = 1",
                 "memory_cost_bytes": 0,
                 "predicted_gain_ns": None,
+                "predicted_error_ns": None,
+                "change": None,
             }
         ],
         "places": [

@@ -153,6 +153,7 @@ def _advice(
                 "stay on every rank until then.",
                 code=_switch("set_requires_gradient_sync", accumulated),
                 memory_cost_bytes=memory,
+                change={"accumulation": "last"},
             )
         )
     return tuple(result)

@@ -99,6 +99,7 @@ def _wide(m: Measures) -> Iterator[Finding]:
                 memory_cost_bytes=-(
                     2 * max(max(specs[fqn].unsharded_bytes, 0) for fqn in wide) // 2
                 ),
+                change={"param_dtype": "bfloat16", "reduce_dtype": "float32"},
             ),
         ),
     )

@@ -2,7 +2,8 @@
 
 Each function answers None (or nothing) where its advice does not apply: the torch
 that ran has no such call, or recomputation forbids it. Code is pasted after the
-model is sharded; `model` is the root module.
+model is sharded; `model` is the root module. `change` says the same as the code, in
+the simulator's words: what is predicted is what is pasted.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def prefetch(m: Measures, phase: str) -> Advice | None:
         "more gathered unit is alive at a time.",
         code=code,
         memory_cost_bytes=largest_bytes(m, forward_order(m)),
+        change={f"{phase}_prefetch": 1},
     )
 
 
@@ -133,6 +135,7 @@ def clear_prefetch(m: Measures, phase: str, owners: Sequence[str]) -> Advice | N
             ]
         ),
         memory_cost_bytes=0,
+        change={f"{phase}_prefetch_of": dict.fromkeys(owners, 0)},
     )
 
 
@@ -149,8 +152,10 @@ def host_overlap(m: Measures, phase: str) -> Advice | None:
     if ready and chain is None:
         return None
     lines = [] if ready else [MODEL, "model._set_unshard_async_op(True)"]
+    change: dict[str, object] = {} if ready else {"unshard_async_op": True}
     if chain is not None and chain.code is not None:
         lines += chain.code.splitlines()[1 if lines else 0 :]
+        change |= chain.change or {}
     return Advice(
         text="On CPU the all-gather blocks the host unless it is asked for a handle"
         + (" and the next unit is prefetched explicitly" if chain else "")
@@ -158,6 +163,7 @@ def host_overlap(m: Measures, phase: str) -> Advice | None:
         + ".",
         code="\n".join(lines),
         memory_cost_bytes=largest_bytes(m, forward_order(m)),
+        change=change,
     )
 
 
@@ -188,6 +194,7 @@ def keep_unsharded(m: Measures, units: Sequence[str]) -> Advice | None:
         f"backward{needs_torch(m, 'set_reshard_after_forward')}.",
         code="\n".join(lines),
         memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
+        change={"reshard_after_forward": dict.fromkeys(kept, False)},
     )
 
 
@@ -217,6 +224,7 @@ def separate_reduce_group(m: Measures) -> Advice | None:
         f"{needs_torch(m, 'set_separate_reduce_scatter_group')}; it costs the memory "
         "of one more communicator, which is not measured here.",
         code=f"{MODEL}\nmodel.set_separate_reduce_scatter_group(True)",
+        change={"separate_reduce_scatter_group": True},
     )
 
 
@@ -229,6 +237,7 @@ def reduce_buffers(m: Measures) -> Advice | None:
         f"{needs_torch(m, 'set_reduce_scatter_max_input_buffers')}.",
         code=f"{MODEL}\nmodel.set_reduce_scatter_max_input_buffers(2)",
         memory_cost_bytes=largest_bytes(m, all_units(m)),
+        change={"max_input_buffers": 2},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -196,6 +197,7 @@ def _kept_too_long(
                 "gathered once more in backward.",
                 code=code if has(m, call) else None,
                 memory_cost_bytes=-held,
+                change={"reshard_after_forward": dict.fromkeys(names, True)},
             ),
         ),
     )
@@ -305,6 +307,9 @@ def _inference(m: Measures) -> Iterator[Finding]:
         return
     repeats = per_step(m, sum(evaluation[fqn] for fqn in again))
     kept = keep_unsharded(m, again)
+    if kept is not None:
+        # A simulated step trains: it has no forwards without gradients.
+        kept = replace(kept, change=None)
     yield Finding(
         code=CODE,
         name=NAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +24,9 @@ HEAVY = 2.0
 # As for FD202: below this a collective is cheap whatever it is beside the others,
 # and two more of them (C02) cost as much as they save.
 LARGE_BYTES = 128 * MIB
+
+HEAD = re.compile(r"(^|[._])(lm_head|head|output)([._]|$)")
+"""Those of the tables that are used after the blocks."""
 
 
 @detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
@@ -106,22 +110,27 @@ def _advice(
     model: ModelSpec | None, root: UnitSpec, tables: list[str]
 ) -> tuple[Advice, ...]:
     tied = {fqn for names in (model.tied if model else ()) for fqn in names}
-    modules = list(dict.fromkeys(name.rpartition(".")[0] for name in tables))
-    modules = [name for name in modules if name]
-    params = {p.fqn: p for p in root.params}
-    if not modules:
+    modules = _modules(tables)
+    if not all(modules):
         return ()
+    sizes = [_bytes(root, p.shape) for p in root.params if p.fqn in tables]
+    saved = -(sum(sizes) - max(sizes))  # the tables are no longer alive all at once
+    change: dict[str, object] | None = None
+    rest = _modules([p.fqn for p in root.params if p.fqn not in tables])
+    heads = [name for name in modules if HEAD.search(name)]
+    first = [name for name in modules if name not in heads]
     if tied.intersection(tables):
         text = "The tables are tied: shard their modules together, as one unit."
-        args = ", ".join(module(name) for name in modules)
-        lines = [f"fully_shard([{args}])"]
-        saved = 0
+        lines, saved = [f"fully_shard({_together(modules)})"], 0
+    elif first and heads and all(rest):
+        text = "Make units of the embedding, and of all that comes after the blocks."
+        last = _together([*rest, *heads])
+        lines = [f"fully_shard({_together(first)})"]
+        lines += [f"fully_shard({last}, reshard_after_forward=False)"]
+        change = {"split_root": True}
     else:
         text = "Make each table a unit, before the root."
         lines = [f"fully_shard({module(name)})" for name in modules]
-        sizes = [_bytes(root, params[name].shape) for name in tables]
-        # The tables are no longer alive all at once.
-        saved = -(sum(sizes) - max(sizes))
     return (
         Advice(
             text=text,
@@ -134,8 +143,20 @@ def _advice(
                 ]
             ),
             memory_cost_bytes=saved,
+            change=change,
         ),
     )
+
+
+def _modules(params: list[str]) -> list[str]:
+    """The modules that hold some parameters; "" is the root itself."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in params))
+
+
+def _together(names: list[str]) -> str:
+    """One module, or a list of them: what one `fully_shard` call takes."""
+    modules = ", ".join(module(name) for name in names)
+    return f"[{modules}]" if len(names) > 1 else modules
 
 
 def _bytes(root: UnitSpec, shape: tuple[int, ...]) -> int:

@@ -145,7 +145,16 @@ def _wrap(m: Measures, block: BlockSpec, held: int) -> Advice:
         "root.",
         code=code,
         memory_cost_bytes=saved,
+        change=_change(m, block),
     )
+
+
+def _change(m: Measures, block: BlockSpec) -> dict[str, object] | None:
+    """None where the class does not say which blocks are meant."""
+    model = m.ranks[0].header.model
+    blocks = model.blocks if model else ()
+    alike = [b for b in blocks if b.module_class == block.module_class]
+    return {"wrap": block.module_class} if alike == [block] else None
 
 
 def _outside(m: Measures, model: ModelSpec) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from fsdpdoctor.detectors.tables import (
     all_units,
     exposed,
     first_path,
+    inside,
     per_step,
     unit_sums,
 )
@@ -153,4 +155,17 @@ def _merge(fine: _Fine) -> Advice:
         ),
         # Two units are gathered at a time, now whole blocks.
         memory_cost_bytes=2 * max(whole - largest, 0),
+        change=_change(fine),
     )
+
+
+def _change(fine: _Fine) -> dict[str, object] | None:
+    """Neighbours merged, where those of one block come to the block as a whole."""
+    depth = len(fine.block.container.split(".")) + 1
+    counts = Counter(first_path(u.fqn).split(".")[depth - 1] for u in fine.units)
+    nested = any(inside(a.fqn, b.fqn) for a in fine.units for b in fine.units)
+    alike = {(len(u.params), u.reshard_after_forward) for u in fine.units}
+    whole = len(counts) == fine.block.count and len(set(counts.values())) == 1
+    if nested or not whole or len(alike) > 1:
+        return None
+    return {"merge": len(fine.units) // fine.block.count}

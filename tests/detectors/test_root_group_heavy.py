@@ -61,8 +61,9 @@ def test_a_large_vocabulary_in_the_root() -> None:
     assert finding.advice[0].memory_cost_bytes == -128 * MIB
     assert codes(finding)[0].splitlines()[-2:] == [
         'fully_shard(model.get_submodule("embed_tokens"))',
-        'fully_shard(model.get_submodule("lm_head"))',
+        'fully_shard(model.get_submodule("lm_head"), reshard_after_forward=False)',
     ]
+    assert finding.advice[0].change == {"split_root": True}
 
 
 def test_a_small_one_is_information() -> None:

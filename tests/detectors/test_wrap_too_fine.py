@@ -41,6 +41,7 @@ def test_two_small_units_in_each_block() -> None:
     assert finding.evidence["units_to_merge"] == 2
     assert finding.advice[0].memory_cost_bytes == 2 * MIB
     assert 'model.get_submodule("layers").children()' in codes(finding)[0]
+    assert finding.advice[0].change == {"merge": 2}
 
 
 def test_small_units_that_cost_nothing_are_information() -> None:
