@@ -1,1 +1,98 @@
-"""advice."""
+"""Advice with predictions: what the changes that detectors propose would give a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.finding import Advice, Finding
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.run import Run
+from fsdpdoctor.simulate.forecast import replay_run
+from fsdpdoctor.simulate.plan import plan_of
+from fsdpdoctor.simulate.predict import Prediction, Replay, predict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Findings whose advice says what it gives, and how far that can be trusted."""
+
+    findings: tuple[Finding, ...]
+    replay_error: float | None = None  # signed share of the step; None: not replayed
+    withheld: str | None = None  # why nothing is predicted, though it was asked for
+
+
+def recommend(run: Run, m: Measures, findings: Sequence[Finding]) -> Advised:
+    """Simulate each change that advice names, and put its gain beside it.
+
+    The run is replayed once, and not at all where no advice names a change. A gain
+    is left out where it is within its own error; in a finding, the advice that wins
+    most comes first.
+    """
+    if not any(advice.change for finding in findings for advice in finding.advice):
+        return Advised(findings=tuple(findings))
+    try:
+        base = replay_run(run, m)
+    except FsdpDoctorError as error:
+        return Advised(findings=tuple(findings), withheld=str(error))
+    if not base.usable:
+        return Advised(
+            findings=tuple(findings),
+            replay_error=base.error,
+            withheld=base.why_withheld,
+        )
+    predictions = _Predictions(base=base)
+    return Advised(
+        findings=tuple(_finding(finding, predictions) for finding in findings),
+        replay_error=base.error,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Predictions:
+    """Each change is simulated once, however many findings propose it."""
+
+    base: Replay
+    known: dict[bytes, Prediction | None] = field(default_factory=dict)
+
+    def of(self, advice: Advice) -> Prediction | None:
+        """None where a change does not fit the run, or should not be made."""
+        key = msgspec.json.encode(advice.change, order="sorted")
+        if key not in self.known:
+            self.known[key] = self._predict(advice)
+        return self.known[key]
+
+    def _predict(self, advice: Advice) -> Prediction | None:
+        try:
+            prediction = predict(self.base, plan_of(advice.change))
+        except UsageError:
+            return None
+        return prediction if prediction.forbidden is None else None
+
+
+def _finding(finding: Finding, predictions: _Predictions) -> Finding:
+    advice = [_advice(item, predictions) for item in finding.advice]
+    advice.sort(key=lambda item: -(item.predicted_gain_ns or 0))
+    return replace(finding, advice=tuple(advice))
+
+
+def _advice(advice: Advice, predictions: _Predictions) -> Advice:
+    if advice.change is None:
+        return advice
+    prediction = predictions.of(advice)
+    if prediction is None:
+        return advice
+    if advice.memory_cost_bytes is not None:
+        # The detector's bound gives way to the simulated peak. Where it knew of a
+        # cost that it cannot measure, the simulator does not know it either.
+        advice = replace(advice, memory_cost_bytes=prediction.memory_cost_bytes)
+    if abs(prediction.gain_ns) <= prediction.error_ns:
+        return advice
+    return replace(
+        advice,
+        predicted_gain_ns=prediction.gain_ns,
+        predicted_error_ns=prediction.error_ns,
+    )

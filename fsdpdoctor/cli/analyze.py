@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths
+from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
 from fsdpdoctor.cli.output import (
     format_option,
     jobs_option,
@@ -83,7 +83,8 @@ def command(
     fsdpdoctor analyze s3://bucket/traces --scheduler tcp://$(hostname):8786
     """
     how = Reading(jobs=jobs, cache=cache, rank_regex=rank_regex, scheduler=scheduler)
-    report = report_of(measure_paths(paths, how))
+    run = open_paths(paths, how)
+    report = report_of(measure_run(run, how), run)
     print_report(report, format_, as_json=as_json, out=out)
     if fail_on is not None:
         failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]

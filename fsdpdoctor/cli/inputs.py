@@ -104,8 +104,12 @@ def _open_inside(parent: Path, runs: Sequence[Path]) -> Run:
 
 
 def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
-    """Open and measure, in processes where that is worth it or asked for."""
-    run = open_paths(paths, how)
+    """Open and measure."""
+    return measure_run(open_paths(paths, how), how)
+
+
+def measure_run(run: Run, how: Reading) -> Measures:
+    """Measure an open run, in processes where that is worth it or asked for."""
     sizes = {source.rank: _size(source) for source in run.sources}
     size = sum(sizes.values())
     with _workers(run, how, size) as executor, _progress(size) as bar:

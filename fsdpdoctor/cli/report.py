@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
+from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
 from fsdpdoctor.cli.output import (
     chosen_format,
     format_option,
@@ -51,12 +51,13 @@ def command(
     fsdpdoctor report fsdpdoctor-runs/latest --out report.html
     """
     how = Reading(jobs=jobs)
-    measures = measure_paths((run,), how)
-    report = report_of(measures)
+    opened = open_paths((run,), how)
+    measures = measure_run(opened, how)
+    report = report_of(measures, opened)
     chosen = chosen_format(format_, as_json=as_json, out=out)
     if chosen != "html" or timeline == "none":
         print_report(report, format_, as_json=as_json, out=out)
         return
     limit = MARK_LIMIT if timeline == "part" else None
-    addition = timeline_of(open_paths((run,), how), measures, limit=limit)
+    addition = timeline_of(opened, measures, limit=limit)
     print_text(render(report, addition), out)

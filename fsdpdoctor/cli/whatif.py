@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
+from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
 from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
@@ -109,7 +109,7 @@ def command(
     """
     how = Reading(jobs=jobs)
     opened = open_paths((run,), how)
-    base = replay_run(opened, measure_paths((run,), how))
+    base = replay_run(opened, measure_run(opened, how))
     plans = _plans(base, options)
     found = forecast(base, plans)
     if searching and base.usable:

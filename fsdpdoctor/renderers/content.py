@@ -287,7 +287,11 @@ def _finding(finding: FindingRow) -> FindingWords:
 def _advice(advice: Advice) -> AdviceWords:
     effects = []
     if advice.predicted_gain_ns is not None:
-        effects.append(f"predicted gain {ms(advice.predicted_gain_ns)} per step")
+        word = "gain" if advice.predicted_gain_ns >= 0 else "loss"
+        effect = f"predicted {word} {ms(abs(advice.predicted_gain_ns))} per step"
+        if advice.predicted_error_ns is not None:
+            effect += f" (+-{ms(advice.predicted_error_ns)})"
+        effects.append(effect)
     if advice.memory_cost_bytes is not None:
         cost = advice.memory_cost_bytes
         word = "costs" if cost >= 0 else "saves"
@@ -351,6 +355,13 @@ def _health(report: Report) -> Iterator[str]:
                 "closer than that, no straggler told"
             )
         yield clocks
+    if health.predictions_withheld is not None:
+        yield f"no gains are predicted: {health.predictions_withheld}"
+    elif health.replay_error is not None:
+        yield (
+            "predicted gains: the simulator's replay of this run as it was is off by "
+            f"{health.replay_error:+.1%} of the step"
+        )
     if recorder.overhead_share is not None:
         yield (
             f"recorder: {percent(recorder.overhead_share)} of the step time, "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import numpy as np
 
+from fsdpdoctor.advice import recommend
 from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, NotJudged
@@ -37,13 +39,26 @@ def diagnose(
     on_rank: Callable[[int], None] = lambda rank: None,
 ) -> Report:
     """Measure a run, judge it, and say all of it. Arguments as for `measure`."""
-    return report_of(measure(run, executor, on_rank))
+    return report_of(measure(run, executor, on_rank), run)
 
 
-def report_of(m: Measures) -> Report:
-    """What is said of a measured run."""
+def report_of(m: Measures, run: Run | None = None) -> Report:
+    """What is said of a measured run.
+
+    What advice would give is predicted where the run itself is given: one rank's
+    record is read once more for it.
+    """
     findings, not_judged = judge_all(m)
-    return report_from(m, findings, not_judged)
+    if run is None:
+        return report_from(m, findings, not_judged)
+    advised = recommend(run, m, findings)
+    report = report_from(m, advised.findings, not_judged)
+    trust = replace(
+        report.health,
+        replay_error=advised.replay_error,
+        predictions_withheld=advised.withheld,
+    )
+    return replace(report, health=trust)
 
 
 def report_from(

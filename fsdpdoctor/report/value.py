@@ -270,6 +270,9 @@ class Health:
     incomplete_steps: tuple[int, ...]
     clock_residual_ns: int | None  # largest of all ranks
     unsplit_collectives: int  # spread of arrivals below the clocks' residual
+    replay_error: float | None = None  # of predictions' replay, as a signed share of
+    # the step; None: not replayed
+    predictions_withheld: str | None = None  # why advice has no predicted gains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

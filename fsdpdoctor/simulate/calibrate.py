@@ -9,13 +9,13 @@ steps, by duration: what an odd step did is left out, and the parts add up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.intervals import covered_ns, union
+from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -70,6 +70,10 @@ from fsdpdoctor.timeline import (
 NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
 """What a source must show to be replayed."""
 
+MAX_STEPS = 32
+"""So many steps are looked at, evenly spread over the judged ones: the time a report
+takes does not grow with the run, and a mean of 16 is steady enough."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -87,17 +91,24 @@ class Calibration:
 
 def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibration:
     """Fit a `Step` to one rank's judged steps. Raises InputError where it cannot."""
-    if missing := [e for e in NEEDS if e not in data.evidence]:
-        raise InputError(
-            f"this run does not show {', '.join(missing)}, which a replay needs: "
-            "record it with `fsdpdoctor run`"
-        )
+    check_evidence(data.evidence)
     measures = measures or measure_rank(data)
-    numbers = set(measures.judged_steps.tolist())
+    judged = measures.judged_steps
+    evenly = np.linspace(0, len(judged) - 1, min(len(judged), MAX_STEPS)).round()
+    numbers = set(judged[evenly.astype(int)].tolist())
     lines = [timeline_of(data, r) for r in data.steps if r.step in numbers]
     if not lines:
         raise InputError("no whole step was recorded: there is nothing to replay")
     return _Calibrator(data, measures, lines).calibration()
+
+
+def check_evidence(evidence: Collection[Evidence]) -> None:
+    """Raise InputError where a source does not show what a replay needs."""
+    if missing := [e for e in NEEDS if e not in evidence]:
+        raise InputError(
+            f"this run does not show {', '.join(missing)}, which a replay needs: "
+            "record it with `fsdpdoctor run`"
+        )
 
 
 class _Calibrator:
@@ -122,6 +133,7 @@ class _Calibrator:
             [] if self.blocking else [host_partition(x, self.shape) for x in self.lines]
         )
         self.segments: list[Segment] = []
+        self.copies: dict[Kind, Spans] = {}  # of all lines
 
     def spec(self, unit: int) -> UnitSpec:
         return self.data.header.units[unit]
@@ -370,8 +382,12 @@ class _Calibrator:
 
     def each(self, kind: Kind, unit: int) -> int:
         """What a unit's copies take each."""
-        spans = [of_kinds(line.spans, kind) for line in self.lines]
-        took = np.concatenate([s.duration_ns[s.unit == unit] for s in spans])
+        if kind not in self.copies:
+            self.copies[kind] = Spans.concat(
+                [of_kinds(line.spans, kind) for line in self.lines]
+            )
+        copies = self.copies[kind]
+        took = copies.duration_ns[copies.unit == unit]
         return round(float(took.mean())) if len(took) else 0
 
     def fits(self) -> dict[str, Fit]:
@@ -463,25 +479,20 @@ class _Calibrator:
         rows = of_kinds(spans, Kind.HOOK, Kind.UNSHARD, Kind.REDUCE)
         flat = np.concatenate(taken) if taken else np.empty((0, 2), dtype=np.int64)
         aside = union(flat[:, 0], flat[:, 1])
+        starts, ends = rows.start_ns, rows.end_ns
         result: list[tuple[str, int]] = []
-        for at in range(len(rows)):
-            start, end = rows.start_ns[at], rows.end_ns[at]
-            nested = rows.rows(
-                (rows.start_ns >= start)
-                & (rows.end_ns <= end)
-                & (np.arange(len(rows)) != at)
+        for at, (start, end) in enumerate(
+            zip(starts.tolist(), ends.tolist(), strict=True)
+        ):
+            nested = (starts >= start) & (ends <= end)
+            nested[at] = False
+            first = np.searchsorted(aside[:, 1], start, side="right")
+            last = np.searchsorted(aside[:, 0], end)
+            out = union(
+                np.concatenate((aside[first:last, 0], starts[nested])).clip(start, end),
+                np.concatenate((aside[first:last, 1], ends[nested])).clip(start, end),
             )
-            out = np.concatenate(
-                (aside, union(nested.start_ns, nested.end_ns)), dtype=np.int64
-            )
-            own = int(end - start) - int(
-                covered_ns(
-                    rows.start_ns[at : at + 1],
-                    rows.end_ns[at : at + 1],
-                    union(out[:, 0], out[:, 1]),
-                )[0]
-            )
-            result.append((self.call_name(rows, at), own))
+            result.append((self.call_name(rows, at), end - start - total_ns(out)))
         return result
 
     def call_name(self, rows: Spans, at: int) -> str:

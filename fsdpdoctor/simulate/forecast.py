@@ -14,7 +14,7 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import NO_TIME
-from fsdpdoctor.simulate.calibrate import calibrate
+from fsdpdoctor.simulate.calibrate import calibrate, check_evidence
 from fsdpdoctor.simulate.code import code
 from fsdpdoctor.simulate.model import Step
 from fsdpdoctor.simulate.plan import Plan
@@ -47,10 +47,10 @@ def replay_run(run: Run, measures: Measures) -> Replay:
     if not measures.ranks:
         raise InputError("no rank's record can be read: there is nothing to replay")
     rank = slowest_rank(measures)
-    source = next(s for s in run.sources if s.rank == rank)
-    data = source.load()
     known = next(r for r in measures.ranks if r.rank == rank)
-    calibration = calibrate(data, known)
+    check_evidence(known.evidence)  # before a trace is read once more
+    source = next(s for s in run.sources if s.rank == rank)
+    calibration = calibrate(source.load(), known)
     facts = replace(
         calibration.facts,
         available=run.header.available or None,

@@ -108,6 +108,11 @@ def load_plan(path: Path) -> Plan:
     """Read a plan back. Raises InputError."""
     content = read_plan_file(path)
     try:
-        return msgspec.convert(content.get("plan"), type=Plan)
+        return plan_of(content.get("plan"))
     except msgspec.ValidationError as error:
         raise InputError(f"{path} is damaged: {error}") from None
+
+
+def plan_of(changes: object) -> Plan:
+    """The plan that makes some changes, by field. Raises msgspec.ValidationError."""
+    return msgspec.convert(changes, type=Plan)
