@@ -67,7 +67,7 @@ def parent_meshes(mesh: Any) -> tuple[str, ...]:
     else:  # in older torch another object knows
         resources: Any = getattr(device_mesh, "_mesh_resources", None)
         root = None if resources is None else resources.get_root_mesh(mesh)
-    if root is None or root is mesh or root.mesh.ndim <= mesh.mesh.ndim:
+    if root is None or root is mesh or len(root.shape) <= len(mesh.shape):
         return ()
     return (mesh_name(root),)
 

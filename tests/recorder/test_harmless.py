@@ -90,8 +90,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
-model = fully_shard(torch.nn.Linear(4, 4), mesh=mesh["replicate"])
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicate", "shard"))
+model = fully_shard(torch.nn.Linear(4, 4), mesh=mesh["shard"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):
     model(torch.ones(2, 4)).sum().backward()
@@ -114,7 +114,7 @@ def test_a_script_may_tear_down_its_process_group(tmp_path: Path) -> None:
     for data in open_run(run).load():
         assert data.header.ended == "done"
         assert data.header.warnings == ()
-        assert [unit.mesh for unit in data.header.units] == ["(replicate=2)"]
+        assert [unit.mesh for unit in data.header.units] == ["(shard=2)"]
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_training(tmp_path: Path) -> None:
