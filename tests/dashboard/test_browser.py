@@ -107,6 +107,19 @@ def test_every_page_shows(visit: Visit, path: str, theme: str) -> None:
     visit.picture(f"{path or 'overview'}-{theme}")
 
 
+@pytest.mark.parametrize("eye", ["deuteranopia", "protanopia", "tritanopia"])
+def test_pictures_for_other_eyes(visit: Visit, eye: str) -> None:
+    """Kept to be looked at: test_words measures that the colours stay apart."""
+    devtools = visit.page.context.new_cdp_session(visit.page)
+    devtools.send("Emulation.setEmulatedVisionDeficiency", {"type": eye})
+    visit.open("timeline?run=before")
+    visit.page.keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    visit.page.wait_for_timeout(300)
+    assert visit.timeline("t.bands.length") > 0
+    visit.picture(f"timeline-{eye}")
+
+
 def test_two_runs_stand_beside_each_other(visit: Visit, runs: dict[str, Path]) -> None:
     """One timeline holds both, with their first judged step together."""
     both = [
