@@ -16,6 +16,7 @@ from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.renderers.whatif import show_forecast
 from fsdpdoctor.simulate.code import settings
+from fsdpdoctor.simulate.dialects import DIALECTS
 from fsdpdoctor.simulate.forecast import (
     Forecast,
     encode_forecast,
@@ -85,6 +86,14 @@ from fsdpdoctor.simulate.search import search
     help="With --search: at most so much, for example 80GiB.",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Write the best plan.")
+@click.option(
+    "--code",
+    "dialect",
+    type=click.Choice(DIALECTS),
+    default=DIALECTS[0],
+    show_default=True,
+    help="What shards your model: the code is for that.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @jobs_option
 def command(
@@ -92,6 +101,7 @@ def command(
     searching: bool,
     memory: int | None,
     save: Path | None,
+    dialect: str,
     as_json: bool,
     jobs: int | None,
     **options: Any,
@@ -106,6 +116,7 @@ def command(
     fsdpdoctor whatif latest --prefetch 1 --prefetch 2
     fsdpdoctor whatif latest --mesh 8x64 --bandwidth shard=nvlink4,replicate=ib400
     fsdpdoctor whatif latest --reshard false --save plan.json
+    fsdpdoctor whatif latest --reshard false --code accelerate
     """
     how = Reading(jobs=jobs)
     opened = open_paths((run,), how)
@@ -119,9 +130,9 @@ def command(
         _save(found, save)
     never_fail_to_encode()
     if as_json:
-        click.echo(encode_forecast(found), nl=False)
+        click.echo(encode_forecast(found, dialect), nl=False)
     else:
-        show_forecast(found, Console(highlight=False, markup=False))
+        show_forecast(found, Console(highlight=False, markup=False), dialect)
 
 
 def _plans(base: Replay, options: dict[str, Any]) -> list[Plan]:

@@ -7,13 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, size
-from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.dialects import code_in
 from fsdpdoctor.simulate.fit import FREE
 from fsdpdoctor.simulate.forecast import Forecast
 from fsdpdoctor.simulate.predict import Prediction, Replay
 
 
-def show_forecast(found: Forecast, console: Console) -> None:
+def show_forecast(
+    found: Forecast, console: Console, dialect: str = "fully_shard"
+) -> None:
     """Print the replay's error, then every prediction with its code."""
     _show_replay(found.base, console)
     if found.withheld is not None:
@@ -25,7 +27,10 @@ def show_forecast(found: Forecast, console: Console) -> None:
     console.print()
     console.print(_table(found))
     for at, prediction in enumerate(found.predictions, 1):
-        _show_details(at, prediction, console)
+        lines = code_in(
+            dialect, prediction.plan, prediction.step, found.base.calibration.facts
+        )
+        _show_details(at, prediction, lines, console)
 
 
 def _print(console: Console, line: str) -> None:
@@ -95,8 +100,7 @@ def signed_size(count: int) -> str:
     return f"+{size(count)}" if count > 0 else size(count)
 
 
-def _show_details(at: int, p: Prediction, console: Console) -> None:
-    lines = code(p.plan, p.step)
+def _show_details(at: int, p: Prediction, lines: str, console: Console) -> None:
     if not lines and not p.assumptions and p.forbidden is None:
         return
     _print(console, f"\n{at}. {p.plan}")

@@ -64,14 +64,15 @@ def code(plan: Plan, step: Step) -> str:
     lines = [
         *_sharding(plan, step),
         *_policies(plan, step),
-        *_prefetch(plan, step),
-        *_switches(plan),
-        *_accumulation(plan),
+        *prefetch_lists(plan, step),
+        *switches(plan),
+        *accumulation_flags(plan),
     ]
     return "\n".join(lines)
 
 
-def _get(name: str) -> str:
+def submodule(name: str) -> str:
+    """The expression for a module by its path."""
     return f'model.get_submodule("{name}")' if name else "model"
 
 
@@ -108,7 +109,7 @@ def _sharding(plan: Plan, step: Step) -> Iterator[str]:
         if unit.reshard_after_forward is not True:
             given.append(f"reshard_after_forward={unit.reshard_after_forward}")
         names = module_names(unit.fqn)
-        what = ", ".join(_get(name) for name in names)
+        what = ", ".join(submodule(name) for name in names)
         if len(names) > 1:
             what = f"[{what}]"
         yield f"fully_shard({', '.join([what, *given])})"
@@ -141,14 +142,14 @@ def _policies(plan: Plan, step: Step) -> Iterator[str]:
             for name in module_names(unit.fqn)[:1]
         ]
         if names:
-            yield f"for name in {_names(names)}:"
+            yield f"for name in {name_list(names)}:"
             yield (
                 "    model.get_submodule(name).set_reshard_after_forward("
                 f"{wanted}, recurse=False)"
             )
 
 
-def _names(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """A tuple of names, or what makes it where they only count up."""
     if len(names) > 2:
         heads = {name.rpartition(".")[0] for name in names}
@@ -167,7 +168,8 @@ def _names(names: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
 
-def _prefetch(plan: Plan, step: Step) -> Iterator[str]:
+def prefetch_lists(plan: Plan, step: Step) -> Iterator[str]:
+    """Explicit lists, in both directions."""
     for direction, depth, each, order in (
         ("forward", plan.forward_prefetch, plan.forward_prefetch_of, forward_order),
         ("backward", plan.backward_prefetch, plan.backward_prefetch_of, backward_order),
@@ -205,13 +207,14 @@ def _lists(
 def _root_first(names: Sequence[str]) -> str:
     """`""` is the root, for which get_submodule returns the model itself."""
     if len(names) > 3 and names[0] == "":
-        rest = _names(names[1:])
+        rest = name_list(names[1:])
         if rest.startswith("[f"):
             return f'["", *{rest}]'
-    return _names(names)
+    return name_list(names)
 
 
-def _switches(plan: Plan) -> Iterator[str]:
+def switches(plan: Plan) -> Iterator[str]:
+    """What is set once on the root."""
     if plan.unshard_async_op is not None:
         yield f"model._set_unshard_async_op({plan.unshard_async_op})"
     if plan.separate_reduce_scatter_group is not None:
@@ -223,7 +226,8 @@ def _switches(plan: Plan) -> Iterator[str]:
         yield (f"model.set_reduce_scatter_max_input_buffers({plan.max_input_buffers})")
 
 
-def _accumulation(plan: Plan) -> Iterator[str]:
+def accumulation_flags(plan: Plan) -> Iterator[str]:
+    """What is set anew before each micro-batch."""
     if plan.accumulation is None:
         return
     last = "True" if plan.accumulation == "every" else "last"

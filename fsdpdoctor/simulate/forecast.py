@@ -15,7 +15,8 @@ from fsdpdoctor.measures import Measures
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import NO_TIME
 from fsdpdoctor.simulate.calibrate import calibrate, check_evidence
-from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.changes import Facts
+from fsdpdoctor.simulate.dialects import code_in
 from fsdpdoctor.simulate.model import Step
 from fsdpdoctor.simulate.plan import Plan
 from fsdpdoctor.simulate.predict import (
@@ -82,8 +83,8 @@ def exposed_by_cause(step: Step) -> dict[str, int]:
     return {cause: int(parts[cause].sum()) for cause in CAUSES}
 
 
-def encode_forecast(found: Forecast) -> str:
-    """The JSON of `whatif --json`."""
+def encode_forecast(found: Forecast, dialect: str = "fully_shard") -> str:
+    """The JSON of `whatif --json`, its code in one of `dialects.DIALECTS`."""
     base = found.base
     calibration, outcome = base.calibration, base.outcome
     known = calibration.step.resident_bytes > 0
@@ -112,12 +113,14 @@ def encode_forecast(found: Forecast) -> str:
                 for kind, fit in calibration.fits.items()
             },
         },
-        "predictions": [_prediction(p) for p in found.predictions],
+        "predictions": [
+            _prediction(p, dialect, calibration.facts) for p in found.predictions
+        ],
     }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-def _prediction(p: Prediction) -> Mapping[str, Any]:
+def _prediction(p: Prediction, dialect: str, facts: Facts) -> Mapping[str, Any]:
     return {
         "plan": p.plan.changes,
         "summary": str(p.plan),
@@ -130,5 +133,5 @@ def _prediction(p: Prediction) -> Mapping[str, Any]:
         "gathered_peak_bytes": p.gathered_peak_bytes,
         "assumptions": list(p.assumptions),
         "forbidden": p.forbidden,
-        "code": code(p.plan, p.step),
+        "code": code_in(dialect, p.plan, p.step, facts),
     }
