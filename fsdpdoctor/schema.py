@@ -122,12 +122,14 @@ class Flag(IntFlag):
     MANUAL = 256  # unshard() called by the user's own code
     END_ESTIMATED = 512  # the collective's end is not seen: at latest the span's end
     ABORTED = 1024  # an exception ended it
+    BY_ORDER = 2048  # its unit is told from sizes and order: no label said it
 
 
 class Evidence(StrEnum):
     """What a source can show. A detector whose need is absent says so."""
 
     UNITS = "units"  # spans know their FSDP unit
+    UNITS_BY_ORDER = "units_by_order"  # some, or all, only from sizes and order
     CONFIG = "config"  # the effective FSDP tree, meshes, policies, environment
     PREFETCH = "prefetch"  # configured prefetch lists
     STEPS = "steps"

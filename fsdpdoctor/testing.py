@@ -41,7 +41,10 @@ from fsdpdoctor.schema import (
     UnitSpec,
 )
 
-RECORDED = tuple(set(Evidence) - {Evidence.KERNELS, Evidence.RANKS, Evidence.ALLOCATOR})
+RECORDED = tuple(
+    set(Evidence)
+    - {Evidence.KERNELS, Evidence.RANKS, Evidence.ALLOCATOR, Evidence.UNITS_BY_ORDER}
+)
 """The evidence of a recorded CPU run."""
 
 TRACED = (

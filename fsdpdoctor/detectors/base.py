@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fsdpdoctor.finding import Finding, NotJudged, Severity
+from fsdpdoctor.finding import Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.schema import Evidence
 
@@ -22,6 +22,7 @@ STALLS_KNOWN = (Evidence.STALLS, Evidence.KERNELS)
 
 WORDS: dict[Evidence, str] = {
     Evidence.UNITS: "FSDP units",
+    Evidence.UNITS_BY_ORDER: "FSDP units, by size and order",
     Evidence.CONFIG: "the effective FSDP tree",
     Evidence.PREFETCH: "prefetch lists",
     Evidence.STEPS: "steps",
@@ -106,7 +107,7 @@ def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
             reason=f"not measured: this run does not show {words}",
         )
     try:
-        return list(detector.find(m))
+        found = list(detector.find(m))
     except CannotTell as answer:
         return NotJudged(
             code=detector.code,
@@ -114,6 +115,14 @@ def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
             needs=answer.needs,
             reason=f"not measured: {answer.reason}",
         )
+    if any(Evidence.UNITS_BY_ORDER in rank.evidence for rank in m.ranks):
+        return [_less_sure(finding) for finding in found]
+    return found
+
+
+def _less_sure(finding: Finding) -> Finding:
+    """A finding on units that no label named."""
+    return replace(finding, confidence=Confidence.LOW) if finding.units else finding
 
 
 def level(value: float, warning: float, critical: float | None = None) -> Severity:
