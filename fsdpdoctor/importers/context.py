@@ -42,6 +42,7 @@ class Context:
     operations: Operations
     comm_ops: Nesting  # c10d operators and the annotations of their backends
     groups: Groups
+    units: list[str]  # FQNs; those of the labels, else what `device_order` makes up
     names: Names  # of the rank's record; begins with the trace's
 
     @property
@@ -68,6 +69,7 @@ def build_context(trace: TraceFile) -> Context:
         passes=passes,
         operations=find_operations(tree, passes),
         comm_ops=nest(trace.events, comm_op_rows(trace)),
+        units=list(tree.units),
         groups=Groups(info=info if isinstance(info, dict) else {}),
         names=names,
     )

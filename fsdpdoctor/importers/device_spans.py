@@ -13,6 +13,7 @@ from fsdpdoctor.importers.device_comm import (
     collectives_of,
     communication,
 )
+from fsdpdoctor.importers.device_order import Unlabelled, units_by_order
 from fsdpdoctor.importers.groups import sequence_numbers
 from fsdpdoctor.importers.kernels import operation_name
 from fsdpdoctor.importers.labels import Label
@@ -55,6 +56,9 @@ class _Device:
     name: npt.NDArray[np.int32]
     group: npt.NDArray[np.int32]
     seq: Int64s
+    by_order: npt.NDArray[np.bool_]  # unit and phase, below, are told by order
+    unit: npt.NDArray[np.int32]
+    phase: npt.NDArray[np.int8]
     keep: npt.NDArray[np.bool_]
 
 
@@ -100,6 +104,9 @@ def _begin(context: Context, work: DeviceWork) -> _Device:
         name=events.name[rows].copy(),
         group=np.full(count, UNKNOWN, dtype=np.int32),
         seq=np.full(count, UNKNOWN, dtype=np.int64),
+        by_order=np.zeros(count, dtype=np.bool_),
+        unit=np.full(count, UNKNOWN, dtype=np.int32),
+        phase=np.full(count, Phase.OTHER, dtype=np.int8),
         keep=np.ones(count, dtype=np.bool_),
     )
 
@@ -123,6 +130,49 @@ def _collectives(device: _Device) -> None:
     device.seq[which] = sequence_numbers(
         device.group[which].astype(np.int64), device.seq[which], work.host_ns[which]
     )
+    said = np.array([one.kind for one in found], dtype=np.int64)
+    _units_by_order(device, which, said)
+
+
+def _units_by_order(device: _Device, which: Int64s, said: Int64s) -> None:
+    """Units of the collectives that no label covers and no other reader owns.
+
+    Where there are labels, a collective without one is somebody else's, unless a CUDA
+    graph replayed it. `said`: their kinds, as they are named.
+    """
+    context, work = device.context, device.work
+    bare = ~np.isin(device.label_kind[which], (_ALL_GATHER, _REDUCE))
+    if context.has_labels:
+        bare &= work.in_graph[which]
+    at = which[bare]
+    gathers = np.flatnonzero(
+        (device.label_kind == _ALL_GATHER) & (device.kind == Kind.ALL_GATHER)
+    )
+    unit_of = {op: one.unit for op, one in context.operations.by_op.items()}
+    forward = {
+        op for op, one in context.operations.by_op.items() if one.phase == Phase.FORWARD
+    }
+    labelled: dict[int, int] = {}
+    for row in gathers.tolist():
+        if (op := int(device.op[row])) in forward:
+            labelled.setdefault(unit_of[op], int(device.bytes[row]))
+    ordered = units_by_order(
+        context,
+        Unlabelled(
+            kind=said[bare],
+            bytes=device.bytes[at],
+            group=device.group[at].astype(np.int64),
+            host_ns=work.host_ns[at],
+        ),
+        labelled,
+    )
+    rows = at[ordered.at]
+    device.by_order[rows] = True
+    device.unit[rows] = ordered.unit
+    device.phase[rows] = ordered.phase
+    device.kind[rows] = said[bare][ordered.at]
+    for kind, lane in LANE_OF.items():
+        device.lane[rows[device.kind[rows] == kind]] = lane
 
 
 def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
@@ -224,6 +274,9 @@ def _spans(device: _Device) -> Spans:
     unit[rows], by_unit[rows], phase[rows], flags[rows], micro_batch[rows] = said[
         device.op[rows]
     ].T
+    rows = np.flatnonzero(device.by_order)
+    unit[rows], phase[rows] = device.unit[rows], device.phase[rows]
+    flags[rows] |= Flag.BY_ORDER
     others = device.kind == Kind.COLLECTIVE
     unit[others] = UNKNOWN
     # Not `build`, which would copy every column.

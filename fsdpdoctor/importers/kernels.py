@@ -147,6 +147,11 @@ def is_launch(call: str) -> bool:
     return "Launch" in call and "HostFunc" not in call
 
 
+def is_graph_launch(call: str) -> bool:
+    """Whether a runtime call replays a whole graph: `cudaGraphLaunch`."""
+    return "GraphLaunch" in call
+
+
 def flags_by_name(
     names: Sequence[str], wanted: npt.NDArray[np.int32], test: Callable[[str], object]
 ) -> npt.NDArray[np.bool_]:

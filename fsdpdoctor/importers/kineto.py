@@ -231,6 +231,7 @@ def _evidence(
     events = context.trace.events
     shown = {
         Evidence.UNITS: context.has_labels,
+        Evidence.UNITS_BY_ORDER: bool((spans.flags & Flag.BY_ORDER != 0).any()),
         Evidence.STEPS: bool(step_windows(context.trace)),
         Evidence.MICRO_BATCHES: Kind.MICRO_BATCH in kinds,
         Evidence.STALLS: not on_device and Kind.ALL_GATHER_WAIT in kinds,
@@ -248,7 +249,7 @@ def _evidence(
 def _units(context: Context, spans: Spans) -> tuple[UnitSpec, ...]:
     return tuple(
         _unit(fqn, spans.rows(spans.unit == index))
-        for index, fqn in enumerate(context.tree.units)
+        for index, fqn in enumerate(context.units)
     )
 
 

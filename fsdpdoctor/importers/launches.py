@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.importers.kernels import flags_by_name, is_graph_launch
 from fsdpdoctor.importers.trace_events import Cat, Events, Int64s, TraceFile
 from fsdpdoctor.schema import NO_TIME, UNKNOWN
 
@@ -20,6 +21,7 @@ class DeviceWork:
     rows: Int64s  # [N] in Events
     launched_ns: Int64s  # [N] NO_TIME where unknown
     tid: Int64s  # [N] the launching thread, UNKNOWN where unknown
+    in_graph: npt.NDArray[np.bool_]  # [N] launched as part of a CUDA graph
     by_call: npt.NDArray[np.bool_]  # [N] known from a runtime call, to the nanosecond
     host_ns: Int64s  # [N] like `launched_ns`, estimated where unknown
 
@@ -40,6 +42,10 @@ def find_launches(trace: TraceFile) -> DeviceWork:
     tid = np.full(len(rows), UNKNOWN, dtype=np.int64)
     launched[by_call] = events.start_ns[calls[call[by_call]]]
     tid[by_call] = events.tid[calls[call[by_call]]]
+    in_graph = np.zeros(len(rows), dtype=np.bool_)
+    in_graph[by_call] = flags_by_name(trace.names, events.name[calls], is_graph_launch)[
+        call[by_call]
+    ]
     asked = np.where(by_call | (external == correlation), UNKNOWN, external)
     op = _lookup(trace.ops.external, asked)
     by_op = op != UNKNOWN
@@ -49,6 +55,7 @@ def find_launches(trace: TraceFile) -> DeviceWork:
         rows=rows,
         launched_ns=launched,
         tid=tid,
+        in_graph=in_graph,
         by_call=by_call,
         host_ns=_estimated(trace, rows, launched),
     )

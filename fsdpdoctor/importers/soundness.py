@@ -9,10 +9,11 @@ import numpy as np
 
 from fsdpdoctor.importers.context import Context
 from fsdpdoctor.importers.groups import BY_ORDER
+from fsdpdoctor.importers.kernels import is_graph_launch
 from fsdpdoctor.importers.launches import DeviceWork
 from fsdpdoctor.importers.trace_events import Cat, Health, TraceFile
 from fsdpdoctor.quantities import count
-from fsdpdoctor.schema import Kind, Lane, Spans
+from fsdpdoctor.schema import Flag, Kind, Lane, Spans
 
 OVERLAP_FLOOR_NS = 2_000
 """Kernels of one stream cannot overlap; microsecond clocks make neighbours collide by
@@ -142,20 +143,36 @@ def _of_communication(context: Context, spans: Spans) -> Iterator[str]:
             "collectives name no process group: they are matched between ranks by "
             "their order, which is right only if the captures began at the same step"
         )
-    if not context.has_labels and (comm.any() or called):
+    by_order = spans.flags & Flag.BY_ORDER != 0
+    if not context.has_labels and not by_order.any() and (comm.any() or called):
         yield (
             "no FSDP:: labels: collectives are not attributed to FSDP2 units. Traces "
             "of fully_shard models have them where torch.profiler records CPU activity"
         )
-    graphs = any("GraphLaunch" in name for name in trace.names)
-    if graphs:
+    if any(is_graph_launch(name) for name in trace.names):
         yield (
-            "CUDA graphs were launched: their kernels share one launch, so units and "
+            "CUDA graphs were launched: their kernels share one launch, so labels and "
             "issue times inside graphs are not known"
         )
+    yield from _of_order(context, spans)
     unlabelled = (spans.lane == Lane.OTHER_COMM) & context.has_labels
     if unlabelled.any():
         yield (
             f"{count(int(unlabelled.sum()), 'collective')} were launched outside "
             "FSDP2: shown as other communication"
         )
+
+
+def _of_order(context: Context, spans: Spans) -> Iterator[str]:
+    told = int((spans.flags & Flag.BY_ORDER != 0).sum())
+    if not told:
+        return
+    names = (
+        "they have the names that labels gave in other steps"
+        if context.has_labels
+        else "no FSDP:: label names them, so they are numbered by forward order"
+    )
+    yield (
+        f"units of {count(told, 'collective')} are told from sizes and order alone, "
+        f"with low confidence: {names}"
+    )
