@@ -6,16 +6,19 @@ import json
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fsdpdoctor.importers import framing
 from fsdpdoctor.importers.c_scan import CDecoder, c_decoder
-from fsdpdoctor.importers.json_scan import DAMAGED, Interner, Rows, decode_chunk
+from fsdpdoctor.importers.json_scan import decode_chunk
 from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.trace_events import CATEGORIES, Events, Ops, TraceFile
+from fsdpdoctor.importers.trace_events import CATEGORIES
 from tests.importers.real_traces import FOLDER, real
+from tests.importers.same_rows import Outcome, chunks_of, outcomes, same
+
+CORPUS = Path(__file__).parent / "corpus"
 
 if c_decoder() is None:
     pytest.skip(
@@ -31,40 +34,14 @@ def decoder() -> CDecoder:
     return found
 
 
-Outcome = tuple[dict[str, object], list[str]] | None
-
-
-def outcome(rows: Rows, names: Interner) -> Outcome:
-    """Rows and names as values that compare."""
-    columns = {
-        field: value.tolist() if isinstance(value, np.ndarray) else repr(value)
-        for field, value in rows._asdict().items()
-        if field != "comm_args"
-    }
-    said = [
-        [getattr(args, name) for name in args.__struct_fields__[:-2]]
-        + [bytes(args.dims), bytes(args.types)]
-        for args in rows.comm_args
-    ]
-    return {**columns, "comm_args": said}, names.strings
-
-
 def by_msgspec(chunk: bytes) -> Outcome:
     """What msgspec makes of a chunk; None where it finds damage."""
-    names = Interner()
-    try:
-        return outcome(decode_chunk(chunk, names), names)
-    except DAMAGED:
-        return None
+    return outcomes([chunk], decode_chunk)[0]
 
 
 def by_c(chunk: bytes) -> Outcome:
     """What the C scanner makes of it, with what it leaves to msgspec."""
-    names = Interner()
-    try:
-        return outcome(decoder()(chunk, names), names)
-    except DAMAGED:
-        return None
+    return outcomes([chunk], decoder())[0]
 
 
 def declines(chunk: bytes) -> bool:
@@ -105,10 +82,13 @@ ARGS = st.lists(
             NUMBERS,
         ),
         st.tuples(
-            st.sampled_from(["Collective name", "dtype", "Process Group Name"]), TEXTS
+            st.sampled_from(["Collective name", "dtype", "Process Group Name"]),
+            st.one_of(TEXTS, NUMBERS),
         ),
         st.tuples(
-            st.sampled_from(["Input Dims", "Input type", "x", "In msg nelems"]),
+            st.sampled_from(
+                ["Input Dims", "Input type", "x", "In msg nelems", "Group size"]
+            ),
             st.sampled_from(["[]", "[[1, 2], []]", '{"a": [{}]}', "3", "[1,]", "tru"]),
         ),
     ),
@@ -122,7 +102,7 @@ MEMBERS = st.one_of(
     st.tuples(st.just("name"), TEXTS),
     st.tuples(st.just("args"), st.one_of(ARGS, ARGS, ARGS, NUMBERS)),
     st.tuples(
-        st.just("cat"), st.sampled_from([f'"{cat}"' for cat in CATEGORIES] + ['"x"'])
+        st.just("cat"), st.sampled_from([f'"{cat}"' for cat in (*CATEGORIES, "x", "y")])
     ),
     st.tuples(st.just("bp"), TEXTS),
 )
@@ -157,6 +137,9 @@ CHUNKS = st.lists(events(), min_size=1, max_size=4).map(
 @example(b'{"ph": "M", "name": "\xff", "args": 3}')
 @example(b'{"ph": "X", "cat": "python_function", "name": "\xff", "ts": 1}')
 @example(b'{"ph": "X", "cat": "kernel", "ts": 1, "args": {"Collective name": [1]}}')
+@example(b'{"ph": "X", "cat": "x", "ts": 1e999}')
+@example(b'{"ph": "X", "cat": "kernel", "ts": 1, "args": {"dtype": {}}}')
+@example(b'{"ph": "X", "cat": "x", "ts": 1, "args": {"Seq": true}}')
 def test_any_events(chunk: bytes) -> None:
     """Events with every oddity alone and together."""
     assert by_c(chunk) == by_msgspec(chunk)
@@ -187,20 +170,46 @@ def test_what_is_plain_is_not_declined() -> None:
     assert not declines(chunk)
 
 
-def same(a: TraceFile, b: TraceFile) -> bool:
-    """Whether two readings are equal in everything."""
-    return (
-        (a.metadata, a.names, a.comms, a.health)
-        == (b.metadata, b.names, b.comms, b.health)
-        and all(
-            np.array_equal(getattr(a.events, name), getattr(b.events, name))
-            for name in Events.columns()
-        )
-        and all(
-            np.array_equal(getattr(a.ops, name), getattr(b.ops, name))
-            for name in Ops.columns()
-        )
-    )
+def test_what_fuzzing_found() -> None:
+    """Inputs of the fuzzers that reached code of their own, and those that once were
+    read differently: chunks, one after the other.
+    """
+    inputs = [path.read_bytes() for path in sorted(CORPUS.glob("chunks/*"))]
+
+    assert len(inputs) > 100
+    assert [
+        data
+        for data in map(chunks_of, inputs)
+        if outcomes(data, decoder()) != outcomes(data, decode_chunk)
+    ] == []
+
+
+def test_what_fuzzing_found_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with whole files: the first byte says how small their blocks are."""
+    inputs = [path.read_bytes() for path in sorted(CORPUS.glob("files/*"))]
+    path = tmp_path / "trace.json"
+    different = []
+    for data in inputs:
+        monkeypatch.setattr(framing, "BLOCK", 16 << (data[0] % 9))
+        path.write_bytes(data[1:])
+        if not same(scan_file(path), scan_file(path, decoder())):
+            different.append(data)
+
+    assert len(inputs) > 50
+    assert different == []
+
+
+def test_names_of_damaged_chunks_get_no_id() -> None:
+    """A chunk that C reads and whose odd values prove damaged leaves no trace: names
+    after it have the ids that msgspec gives them.
+    """
+    good = b'{"ph": "X", "cat": "kernel", "ts": 1, "name": "%s"}'
+    damaged = b'{"ph": "X", "cat": "kernel", "ts": 1e999, "name": "lost"}'
+    chunks = [good % b"a", damaged, good % b"b", good % b"lost"]
+
+    assert outcomes(chunks, decoder()) == outcomes(chunks, decode_chunk)
 
 
 def test_real_traces() -> None:
