@@ -16,8 +16,11 @@ is on disk up to the last whole batch can always be read.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag, StrEnum
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -172,9 +175,12 @@ class Table:
             object.__setattr__(self, name, column)
 
     @classmethod
-    def columns(cls) -> dict[str, np.dtype[np.generic]]:
+    @cache  # tables are made by the thousand, a few for every step
+    def columns(cls) -> Mapping[str, np.dtype[np.generic]]:
         """Column names with their dtypes, in the order of the files."""
-        return {f.name: np.dtype(f.metadata["dtype"]) for f in fields(cls)}
+        return MappingProxyType(
+            {f.name: np.dtype(f.metadata["dtype"]) for f in fields(cls)}
+        )
 
     @classmethod
     def build(cls, length: int | None = None, **given: npt.ArrayLike) -> Self:

@@ -152,7 +152,9 @@ class Timeline:
 
 def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
     """The spans of some kinds."""
-    return spans.rows(np.isin(spans.kind, kinds))
+    wanted = np.zeros(np.iinfo(np.int8).max + 1, dtype=bool)
+    wanted[list(kinds)] = True
+    return spans.rows(wanted[spans.kind])
 
 
 def timelines(data: RankData) -> Iterator[Timeline]:
@@ -241,12 +243,7 @@ def _measured_stalls(
     ends: list[Int64s] = []
     for kind, wait in WAIT_OF.items():
         waits = of_kinds(spans, wait)
-        row_of = {
-            int(op): row
-            for row, op in enumerate(collectives.op)
-            if collectives.kind[row] == kind
-        }
-        row = np.array([row_of.get(int(op), UNKNOWN) for op in waits.op], dtype=int)
+        row = _rows_of_ops(collectives, kind, waits.op)
         # A wait whose collective lies in the step before still stalled this one,
         # but there is nothing here to split it by: the recorder keeps both in the
         # step of the wait, so this is only a step cut off by the end of the run.
@@ -261,6 +258,21 @@ def _measured_stalls(
         np.clip(np.concatenate(starts), first, last),
         np.clip(np.concatenate(ends), first, last),
     )
+
+
+def _rows_of_ops(collectives: Collectives, kind: Kind, ops: Int64s) -> Int64s:
+    """[len(ops)] the row of each op's collective of a kind, UNKNOWN where it has none.
+
+    Of several the last one counts.
+    """
+    rows = np.flatnonzero(collectives.kind == kind)
+    rows = rows[np.argsort(collectives.op[rows], kind="stable")]
+    own = collectives.op[rows]
+    at = np.searchsorted(own, ops, side="right") - 1
+    if not len(rows):
+        return np.full(len(ops), UNKNOWN)
+    found = (at >= 0) & (own[at] == ops)
+    return np.where(found, rows[at], UNKNOWN).astype(np.int64)
 
 
 def _host_compute(spans: Spans, stalls: Stalls, window: Intervals) -> Intervals:
