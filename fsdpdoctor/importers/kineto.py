@@ -24,6 +24,11 @@ from fsdpdoctor.importers.steps import (
     step_windows,
 )
 from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
+from fsdpdoctor.importers.windows import (
+    find_windows,
+    windows_on_device,
+    windows_on_host,
+)
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     NO_TIME,
@@ -98,8 +103,8 @@ class Attributed:
 
     header: RankHeader
     parts: tuple[Placed, ...]
-    windows: tuple[StepWindow, ...]
-    launches: tuple[int, ...]  # the host's, in each window
+    steps: tuple[StepWindow, ...]
+    launches: tuple[int, ...]  # the host's, in each step
     names: tuple[str, ...]
     on_device: bool
     measured: bool
@@ -110,16 +115,24 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
     context = build_context(trace)
     work = find_launches(trace)
     on_device = len(work.rows) > 0
+    windows = find_windows(context)
     if on_device:
-        device = device_spans(context, work)
-        parts = (device, passes_on_device(context, device), host_spans(context))
-    else:
+        lanes = device_spans(context, work)
         parts = (
-            host_collectives(context),
-            passes_on_host(context),
+            lanes,
+            passes_on_device(context, lanes),
+            windows_on_device(windows or [], lanes),
             host_spans(context),
         )
-    windows = tuple(step_windows(trace))
+    else:
+        lanes = host_collectives(context)
+        parts = (
+            lanes,
+            passes_on_host(context),
+            windows_on_host(windows or [], lanes),
+            host_spans(context),
+        )
+    steps = tuple(step_windows(trace))
     # What the header is made of leaves out the kind that is nearly all rows.
     kernels = [part.spans.kind == Kind.KERNEL for part in parts]
     spans = Spans.concat(
@@ -133,12 +146,12 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
             health,
             rank=rank,
             world_size=world_size,
-            warnings=tuple(warnings(context, spans, health, windows)),
+            warnings=tuple(warnings(context, spans, health, steps)),
             has_kernels=any(them.any() for them in kernels),
         ),
         parts=parts,
-        windows=windows,
-        launches=launches_in(trace, windows),
+        steps=steps,
+        launches=launches_in(trace, steps),
         names=context.names.all,
         on_device=on_device,
         measured=SYNTHETIC_KEY not in trace.metadata,
@@ -149,7 +162,7 @@ def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
     """Cut what was attributed into steps. `notes` come before the warnings."""
     header = attributed.header
     cut = cut_into_steps(
-        attributed.parts, attributed.windows, on_device=attributed.on_device
+        attributed.parts, attributed.steps, on_device=attributed.on_device
     )
     # What was written of a record has no capture that could have begun late.
     if attributed.measured:
@@ -242,6 +255,7 @@ def _evidence(
         Evidence.SYNC_CALLS: bool((events.cat == Cat.RUNTIME).any()),
         Evidence.INPUT: Kind.INPUT in kinds,
         Evidence.OPTIMIZER: Kind.OPTIMIZER in kinds,
+        Evidence.WINDOWS: Kind.UNSHARDED in kinds,
     }
     return tuple(evidence for evidence, is_shown in shown.items() if is_shown)
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence, Flag, Kind, Phase, Spans, StepRecord
+from fsdpdoctor.schema import Evidence, Flag, Kind, Lane, Phase, Spans, StepRecord
 from tests.importers.real_traces import load
 
 UNITS = ("<root>", "layers.0", "layers.1", "layers.2", "layers.3", "norm, output")
@@ -121,6 +121,7 @@ def test_what_a_trace_without_a_device_can_show() -> None:
         Evidence.ISSUE_TIMES,
         Evidence.HOST,
         Evidence.OPTIMIZER,
+        Evidence.WINDOWS,
     }
     assert (data.header.device, data.header.clock) == ("cpu", "host")
     assert data.header.warnings == (
@@ -152,4 +153,33 @@ def test_an_unshard_is_joined_by_its_op() -> None:
         ("ALL_GATHER", 11294477, 22313471),
         ("ALL_GATHER_WAIT", 11294477, 22313471),
         ("COPY_OUT", 22365171, 23515371),
+        ("UNSHARDED", 23515371, 31324258),
     ]
+
+
+@pytest.mark.parametrize("variant", ["default", "prefetch"])
+def test_unshard_windows(variant: str) -> None:
+    """One window per gather, used, and none of a unit's overlap; the root's lasts from
+    its forward to the end of its backward, as does that of the last unit.
+    """
+    for data in load(f"fsdp2_gloo_2ranks/{variant}"):
+        for step in data.steps:
+            windows = rows(step, Kind.UNSHARDED)
+            gathers = rows(step, Kind.ALL_GATHER)
+            by_unit = {
+                unit: windows.rows(windows.unit == i) for i, unit in enumerate(UNITS)
+            }
+
+            assert sorted(windows.op.tolist()) == sorted(gathers.op.tolist())
+            assert set(windows.lane.tolist()) == {Lane.UNSHARDED}
+            assert (windows.flags & Flag.NEVER_USED == 0).all()
+            assert {unit: len(mine) for unit, mine in by_unit.items()} == {
+                **dict.fromkeys(UNITS[1:5], 2),
+                "<root>": 1,
+                "norm, output": 1,
+            }
+            for unit, mine in by_unit.items():
+                backward = rows(step, Kind.BACKWARD)
+                backward = backward.rows(backward.unit == UNITS.index(unit))
+                assert (mine.end_ns[:-1] <= mine.start_ns[1:]).all()
+                assert mine.end_ns[-1] >= backward.end_ns[-1]
