@@ -177,7 +177,7 @@ def fuzz_c(given: argparse.Namespace) -> int:
         given.found.mkdir(parents=True, exist_ok=True)
         last = given.found / "last"  # what a crash or a hang leaves behind
         corpus, differing, runs, begin = list(SEEDS), 0, 0, time.monotonic()
-        pending = [*SEEDS, *read_corpus(CORPUS), *read_corpus(given.corpus)]
+        pending = [*SEEDS, *read_corpus(CORPUS / "chunks"), *read_corpus(given.corpus)]
         while (spent := time.monotonic() - begin) < 60 * given.minutes:
             data = pending.pop() if pending else mutate(rng, corpus)
             last.write_bytes(data)
@@ -255,7 +255,7 @@ def fuzz_python(given: argparse.Namespace) -> int:
         rng.seed(seed)
         return mutate(rng, [data, *SEEDS])[:longest]
 
-    for data in whole_files():
+    for data in (*whole_files(), *read_corpus(CORPUS / "files")):
         keep(given.corpus, data)
     given.found.mkdir(parents=True, exist_ok=True)
     atheris.Setup(
