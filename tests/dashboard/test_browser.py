@@ -28,6 +28,10 @@ from tests.simulate.steps import step
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+# Minutes long, and a browser on a busy machine misses what it is asked to wait for:
+# run apart with `pytest -m slow tests/dashboard`.
+pytestmark = pytest.mark.slow
+
 PICTURES = Path(__file__).parents[2] / "test-output" / "dashboard"
 PATIENCE_SECONDS = 60.0
 
