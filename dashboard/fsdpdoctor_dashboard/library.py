@@ -277,7 +277,7 @@ def open_entry(
         loading.done += 1
 
     measures = measure(run, on_rank=measured)
-    report = report_of(measures)
+    report = report_of(measures, run)
     store = _store_of(entry, run, measures, fingerprint, loading)
     return OpenRun(
         entry=entry,
