@@ -21,12 +21,26 @@ from isal import isal_zlib
 
 from fsdpdoctor.importers.scan import scan_file
 from fsdpdoctor.importers.scanners import default_decoder
-from fsdpdoctor.importers.trace_events import CommArgs, Events, Health, Ops, TraceFile
+from fsdpdoctor.importers.trace_events import (
+    CommArgs,
+    Events,
+    Health,
+    MemoryEvents,
+    Ops,
+    TraceFile,
+)
 from fsdpdoctor.importers.unpack import UNPACK_ERRORS
 from fsdpdoctor.schema import Table
 
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 """Of what is cached: raise it when `Events` or what fills it changes."""
+
+TABLES: dict[str, type[Table]] = {
+    "events": Events,
+    "ops": Ops,
+    "memory": MemoryEvents,
+}
+"""The tables of a `TraceFile`, by field."""
 
 _UNUSABLE: tuple[type[Exception], ...] = (
     *UNPACK_ERRORS,
@@ -76,7 +90,8 @@ def save(place: Path, key: str, trace: TraceFile) -> None:
     """Cache a trace. A cache that cannot be written is none: no error."""
     blobs: list[bytes] = []
     tables: dict[str, dict[str, int]] = {}
-    for name, table in (("events", trace.events), ("ops", trace.ops)):
+    for name in TABLES:
+        table: Table = getattr(trace, name)
         tables[name] = {}
         for column in table.columns():
             blob = _pack(getattr(table, column))
@@ -84,7 +99,7 @@ def save(place: Path, key: str, trace: TraceFile) -> None:
             blobs.append(blob)
     head = {
         "key": key,
-        "rows": {"events": len(trace.events), "ops": len(trace.ops)},
+        "rows": {name: len(getattr(trace, name)) for name in TABLES},
         "tables": tables,
         "metadata": trace.metadata,
         "names": trace.names,
@@ -113,17 +128,13 @@ def load(place: Path, key: str) -> TraceFile | None:
                 return None
             tables = {
                 name: _load_table(table, head["tables"][name], head["rows"][name], file)
-                for name, table in (("events", Events), ("ops", Ops))
+                for name, table in TABLES.items()
             }
-        events, ops = tables["events"], tables["ops"]
-        assert isinstance(events, Events)
-        assert isinstance(ops, Ops)
         return TraceFile(
             metadata=head["metadata"],
             names=tuple(head["names"]),
             comms=tuple(CommArgs(**one) for one in head["comms"]),
-            events=events,
-            ops=ops,
+            **tables,  # type: ignore[arg-type]
             pids=tuple(head["pids"]),
             health=Health(**head["health"]),
         )

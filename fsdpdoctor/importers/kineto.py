@@ -14,6 +14,7 @@ from fsdpdoctor.importers.device_spans import device_spans
 from fsdpdoctor.importers.host_comm import host_collectives
 from fsdpdoctor.importers.host_spans import host_spans
 from fsdpdoctor.importers.launches import find_launches
+from fsdpdoctor.importers.memory_events import samples_of_steps
 from fsdpdoctor.importers.pass_spans import passes_on_device, passes_on_host
 from fsdpdoctor.importers.set_aside import SetAside, set_first_aside
 from fsdpdoctor.importers.soundness import DeviceHealth, device_health, warnings
@@ -23,7 +24,13 @@ from fsdpdoctor.importers.steps import (
     launches_in,
     step_windows,
 )
-from fsdpdoctor.importers.trace_events import Cat, Events, Ops, TraceFile
+from fsdpdoctor.importers.trace_events import (
+    Cat,
+    Events,
+    MemoryEvents,
+    Ops,
+    TraceFile,
+)
 from fsdpdoctor.importers.windows import (
     find_windows,
     windows_on_device,
@@ -38,6 +45,7 @@ from fsdpdoctor.schema import (
     Evidence,
     Flag,
     Kind,
+    MemorySamples,
     ModelSpec,
     RankHeader,
     Spans,
@@ -82,7 +90,14 @@ def on_unix_clock(trace: TraceFile) -> TraceFile:
     ops = {name: getattr(trace.ops, name) for name in Ops.columns()}
     events["start_ns"] = trace.events.start_ns + base
     ops["start_ns"] = trace.ops.start_ns + base
-    return replace(trace, events=Events(**events), ops=Ops(**ops))
+    memory = {n: getattr(trace.memory, n) for n in MemoryEvents.columns()}
+    memory["time_ns"] = trace.memory.time_ns + base
+    return replace(
+        trace,
+        events=Events(**events),
+        ops=Ops(**ops),
+        memory=MemoryEvents(**memory),
+    )
 
 
 def refuse_merged(path: Path, trace: TraceFile) -> None:
@@ -105,6 +120,7 @@ class Attributed:
     parts: tuple[Placed, ...]
     steps: tuple[StepWindow, ...]
     launches: tuple[int, ...]  # the host's, in each step
+    memory: tuple[MemorySamples, ...]  # of each step
     names: tuple[str, ...]
     on_device: bool
     measured: bool
@@ -152,6 +168,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         parts=parts,
         steps=steps,
         launches=launches_in(trace, steps),
+        memory=tuple(samples_of_steps(trace.memory, _device_id(trace), steps)),
         names=context.names.all,
         on_device=on_device,
         measured=SYNTHETIC_KEY not in trace.metadata,
@@ -164,11 +181,15 @@ def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
     cut = cut_into_steps(
         attributed.parts, attributed.steps, on_device=attributed.on_device
     )
+    steps = tuple(
+        replace(step, memory=memory)
+        for step, memory in zip(cut.steps, attributed.memory, strict=True)
+    )
     # What was written of a record has no capture that could have begun late.
     if attributed.measured:
-        judged = set_first_aside(cut.steps, attributed.launches)
+        judged = set_first_aside(steps, attributed.launches)
     else:
-        judged = SetAside(steps=cut.steps)
+        judged = SetAside(steps=steps)
     if judged.reason is not None:
         notes = (*notes, judged.reason)
     return RankData(
@@ -214,14 +235,19 @@ def _header(
     )
 
 
+def _device_id(trace: TraceFile) -> int:
+    """The device that ran most kernels, or UNKNOWN."""
+    used = trace.events.device[trace.events.cat == Cat.KERNEL]
+    ids, times = np.unique(used, return_counts=True)
+    return int(ids[int(np.argmax(times))]) if len(ids) else UNKNOWN
+
+
 def _device(trace: TraceFile) -> tuple[str | None, int]:
     """The name and memory of the device that ran the kernels."""
-    used = trace.events.device[trace.events.cat == Cat.KERNEL]
+    mine = _device_id(trace)
     devices = trace.metadata.get("deviceProperties")
-    if not len(used) or not isinstance(devices, list):
+    if mine == UNKNOWN or not isinstance(devices, list):
         return None, UNKNOWN
-    ids, times = np.unique(used, return_counts=True)
-    mine = int(ids[int(np.argmax(times))])
     for device in devices:
         if isinstance(device, dict) and device.get("id") == mine:
             name, memory = device.get("name"), device.get("totalGlobalMem")

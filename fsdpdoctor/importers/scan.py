@@ -26,6 +26,7 @@ from fsdpdoctor.importers.json_scan import (
     rows_of,
 )
 from fsdpdoctor.importers.launches import asked_of_ops
+from fsdpdoctor.importers.memory_events import NAME, memory_events
 from fsdpdoctor.importers.salvage import Salvaged, salvage
 from fsdpdoctor.importers.trace_events import (
     KEPT_OP_PREFIXES,
@@ -34,6 +35,7 @@ from fsdpdoctor.importers.trace_events import (
     Events,
     Health,
     Int64s,
+    MemoryEvents,
     Ops,
     TraceFile,
     starts_with,
@@ -130,6 +132,7 @@ class _Columns:
 
     decode: Decode
     names: Interner = field(default_factory=Interner)
+    memory: list[MemoryEvents] = field(default_factory=list)
     comms: dict[CommArgs, int] = field(default_factory=dict)
     events: _Pieces = field(default_factory=lambda: _Pieces(Events))
     ops: _Pieces = field(default_factory=lambda: _Pieces(Ops))
@@ -148,6 +151,8 @@ class _Columns:
 
     def add(self, chunk: Chunk, separator: bytes) -> bytes | None:
         """Take a chunk's rows; what follows the array's end, where that is in it."""
+        if NAME in chunk.text:
+            self.memory.append(memory_events(chunk.text))
         if not chunk.last:
             try:
                 self._take(self.decode(chunk.text, self.names))
@@ -228,6 +233,7 @@ class _Columns:
             comms=tuple(self.comms),
             events=events,
             ops=Ops(**self.ops.joined()),  # type: ignore[arg-type]
+            memory=MemoryEvents.concat(self.memory),
             pids=tuple(sorted(self.pids)),
             health=Health(
                 events=self.seen + self.lost,

@@ -97,6 +97,16 @@ class Ops(Table):
     tid: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryEvents(Table):
+    """What the device allocators held, after each change."""
+
+    time_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)  # without the base time
+    device: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    allocated_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    reserved_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommArgs:
     """What an event's arguments say of a collective, each None where absent."""
@@ -148,6 +158,7 @@ class TraceFile:
     comms: tuple[CommArgs, ...] = ()
     events: Events = field(default_factory=lambda: Events.build(0))
     ops: Ops = field(default_factory=lambda: Ops.build(0))
+    memory: MemoryEvents = field(default_factory=lambda: MemoryEvents.build(0))
     pids: tuple[int, ...] = ()  # processes whose calls are in it
     health: Health = Health()
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fsdpdoctor.importers.json_scan import DAMAGED, Interner, Rows
 from fsdpdoctor.importers.scan import Decode
-from fsdpdoctor.importers.trace_events import Events, Ops, TraceFile
+from fsdpdoctor.importers.trace_events import Events, MemoryEvents, Ops, TraceFile
 
 Outcome = tuple[dict[str, object], list[str]] | None
 """The columns of a chunk and the names so far; None: a damaged chunk."""
@@ -58,5 +58,9 @@ def same(a: TraceFile, b: TraceFile) -> bool:
         and all(
             np.array_equal(getattr(a.ops, name), getattr(b.ops, name))
             for name in Ops.columns()
+        )
+        and all(
+            np.array_equal(getattr(a.memory, name), getattr(b.memory, name))
+            for name in MemoryEvents.columns()
         )
     )
