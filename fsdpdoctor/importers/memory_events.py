@@ -19,6 +19,9 @@ from fsdpdoctor.importers.trace_events import MemoryEvents
 from fsdpdoctor.schema import NO_TIME, MemorySamples
 
 NAME = b'"[memory]"'
+MEMORY_KEY = b'"profile_memory"'
+"""What the head of a trace says that has such events."""
+
 ON_DEVICE = 1
 """The `Device Type` of CUDA, as c10 numbers them; the CPU's is 0."""
 

@@ -26,7 +26,7 @@ from fsdpdoctor.importers.json_scan import (
     rows_of,
 )
 from fsdpdoctor.importers.launches import asked_of_ops
-from fsdpdoctor.importers.memory_events import NAME, memory_events
+from fsdpdoctor.importers.memory_events import MEMORY_KEY, memory_events
 from fsdpdoctor.importers.salvage import Salvaged, salvage
 from fsdpdoctor.importers.trace_events import (
     KEPT_OP_PREFIXES,
@@ -62,6 +62,8 @@ def scan_file(path: Path, decode: Decode = decode_chunk) -> TraceFile:
             if columns.closed:
                 tail += chunk.text  # keys after the events, larger than a block
                 continue
+            if MEMORY_KEY in framing.head:  # else no chunk need be searched
+                columns.memory.append(memory_events(chunk.text))
             tail = columns.add(chunk, framing.separator) or b""
     if columns.truncated_at is None and framing.broken is not None:
         columns.truncated_at = framing.size
@@ -151,8 +153,6 @@ class _Columns:
 
     def add(self, chunk: Chunk, separator: bytes) -> bytes | None:
         """Take a chunk's rows; what follows the array's end, where that is in it."""
-        if NAME in chunk.text:
-            self.memory.append(memory_events(chunk.text))
         if not chunk.last:
             try:
                 self._take(self.decode(chunk.text, self.names))
