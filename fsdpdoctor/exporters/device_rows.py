@@ -15,6 +15,7 @@ from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
     Evidence,
+    Flag,
     Kind,
     Lane,
     Phase,
@@ -89,13 +90,16 @@ def _measured(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
         name = data.name(int(spans.name[i])) or NAMES.get(kind, "kernel")
         stream = int(spans.stream[i])
         at = windows.of_call(spans, i, int(launched[i]))
+        lane = Lane(int(spans.lane[i]))
+        if kind == Kind.COPY_IN and spans.flags[i] & Flag.ASYNC_OP:
+            lane = Lane.COMPUTE  # where FSDP2 copies in for an asynchronous unshard
         yield DeviceRow(
             kind=Kind(kind),
             name=name,
             phase=Phase(int(spans.phase[i])),
             unit=int(spans.unit[i]),
             op=int(spans.op[i]),
-            stream=stream if stream >= 0 else STREAMS[Lane(int(spans.lane[i]))],
+            stream=stream if stream >= 0 else STREAMS[lane],
             start_ns=int(spans.start_ns[i]),
             end_ns=int(spans.end_ns[i]),
             launched_ns=at,
@@ -115,6 +119,7 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
     for start, end, at in _pieces(busy, passes):
         kind = Kind(int(passes.kind[at])) if at >= 0 else Kind.MICRO_BATCH
         unit = int(passes.unit[at]) if at >= 0 else UNKNOWN
+        micro_batch = int(passes.micro_batch[at]) if at >= 0 else UNKNOWN
         yield DeviceRow(
             kind=Kind.KERNEL,
             name=f"{kind.name.lower()}_kernel",
@@ -125,7 +130,11 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
             start_ns=start,
             end_ns=end,
             launched_ns=windows.of_pass(
-                kind, unit, int(passes.phase[at]) if at >= 0 else Phase.OTHER, start
+                kind,
+                unit,
+                int(passes.phase[at]) if at >= 0 else Phase.OTHER,
+                micro_batch,
+                start,
             ),
             bytes=UNKNOWN,
             group=UNKNOWN,
@@ -182,7 +191,9 @@ class _Windows:
         self._calls = of_kinds(record.spans, Kind.UNSHARD, Kind.REDUCE)
         self._last = record.host_end_ns - 2
 
-    def of_pass(self, kind: Kind, unit: int, phase: int, start_ns: int) -> int:
+    def of_pass(
+        self, kind: Kind, unit: int, phase: int, micro_batch: int, start_ns: int
+    ) -> int:
         """A launch time within a unit's pass on the host, not after the work began.
 
         Where the host ran ahead of the device, that is long before it began.
@@ -191,8 +202,9 @@ class _Windows:
         if kind not in (Kind.FORWARD, Kind.BACKWARD):
             return at
         enters = "pre_forward" if kind == Kind.FORWARD else "pre_backward"
-        _, ends = self._hooks.of(enters, unit, phase)
-        leaves = self._hooks.leaving(kind, unit, phase)
+        hooks = self._hooks.within(micro_batch)
+        _, ends = hooks.of(enters, unit, phase)
+        leaves = hooks.leaving(kind, unit, phase)
         entered = np.flatnonzero(ends <= at)
         if not len(entered):
             return at

@@ -8,7 +8,7 @@ import numpy as np
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Flag, Kind, Phase, Spans
+from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase, Spans
 from fsdpdoctor.timeline import of_kinds
 
 PREFETCH = Flag.FORWARD_PREFETCH | Flag.BACKWARD_PREFETCH
@@ -20,6 +20,16 @@ class Hooks:
 
     spans: Spans
     names: tuple[str, ...]  # [len(spans)]
+
+    def within(self, micro_batch: int) -> Hooks:
+        """Those of one micro-batch; all, where they or the caller do not know it."""
+        mine = self.spans.micro_batch == micro_batch
+        if micro_batch == UNKNOWN or not mine.any():
+            return self
+        names = tuple(
+            name for name, is_one in zip(self.names, mine, strict=True) if is_one
+        )
+        return Hooks(spans=self.spans.rows(mine), names=names)
 
     def of(self, name: str, unit: int, phase: int) -> tuple[Int64s, Int64s]:
         """Starts and ends of one unit's hooks of a name and phase."""

@@ -404,12 +404,14 @@ class _Fsdp2:
 
     def pre_forward(self, u: int, flags: int) -> None:
         self.state[u] = FORWARD
-        self.emit((HOST, self.rest + H_PRE_FORWARD), u, P_FORWARD, u, flags)
+        phase = P_BACKWARD if self.in_backward else P_FORWARD
+        self.emit((HOST, self.rest + H_PRE_FORWARD), u, phase, u, flags)
         self.unshard(u, FORWARD, u, flags)
         self.wait_for_unshard(u, FORWARD, flags)
 
     def post_forward(self, u: int) -> None:
-        self.emit((HOST, self.rest + H_POST_FORWARD), u, P_FORWARD, u)
+        phase = P_BACKWARD if self.in_backward else P_FORWARD
+        self.emit((HOST, self.rest + H_POST_FORWARD), u, phase, u)
         if not self.in_backward:
             self.reshard(u)
             self.indices[u].append(len(self.order))
