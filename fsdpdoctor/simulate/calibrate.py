@@ -19,6 +19,7 @@ from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    NO_TIME,
     UNKNOWN,
     Evidence,
     Flag,
@@ -29,6 +30,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.simulate.changes import Facts
 from fsdpdoctor.simulate.fit import Fit, fit_wire, own_durations
+from fsdpdoctor.simulate.inferred import as_recorded, is_trace
 from fsdpdoctor.simulate.model import (
     ITEMSIZE,
     Checkpoint,
@@ -68,7 +70,7 @@ from fsdpdoctor.timeline import (
 )
 
 NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
-"""What a source must show to be replayed."""
+"""What a source must show to be replayed. Kernels show stalls, too: by their gaps."""
 
 MAX_STEPS = 32
 """So many steps are looked at, evenly spread over the judged ones: the time a report
@@ -96,15 +98,22 @@ def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibrati
     judged = measures.judged_steps
     evenly = np.linspace(0, len(judged) - 1, min(len(judged), MAX_STEPS)).round()
     numbers = set(judged[evenly.astype(int)].tolist())
+    inferred = is_trace(data)
+    if inferred:
+        data = as_recorded(data, numbers)
     lines = [timeline_of(data, r) for r in data.steps if r.step in numbers]
     if not lines:
         raise InputError("no whole step was recorded: there is nothing to replay")
-    return _Calibrator(data, measures, lines).calibration()
+    found = _Calibrator(data, measures, lines).calibration()
+    return replace(found, facts=replace(found.facts, inferred=inferred))
 
 
 def check_evidence(evidence: Collection[Evidence]) -> None:
     """Raise InputError where a source does not show what a replay needs."""
-    if missing := [e for e in NEEDS if e not in evidence]:
+    shown = {*evidence}
+    if Evidence.KERNELS in shown:
+        shown.add(Evidence.STALLS)
+    if missing := [e for e in NEEDS if e not in shown]:
         raise InputError(
             f"this run does not show {', '.join(missing)}, which a replay needs: "
             "record it with `fsdpdoctor run`"
@@ -354,6 +363,11 @@ class _Calibrator:
         spans = self.lines[-1].spans
         mine = of_kinds(spans, Kind.REDUCE)
         mine = mine.rows(mine.unit == unit)
+        callback = self.callbacks()
+        # Both times are the host's, which may be far ahead of the compute lane.
+        last = int(mine.start_ns.max(initial=NO_TIME))
+        if not self.blocking and len(callback) and last > callback.start_ns.max():
+            return True
         backward = of_kinds(spans, Kind.BACKWARD)
         others = backward.rows(backward.unit != unit)
         if not len(mine) or not len(others):
@@ -363,18 +377,17 @@ class _Calibrator:
         after_all = mine.start_ns.max() >= ends.max()
         return bool(after_all) and self.issued_by_callback(mine)
 
-    def issued_by_callback(self, reductions: Spans) -> bool:
+    def callbacks(self) -> Spans:
+        """The hooks that end a backward, of one step."""
         hooks = of_kinds(self.lines[-1].spans, Kind.HOOK)
-        named = np.array(
-            [
-                self.data.name(int(n)) == "root_post_backward_callback"
-                for n in hooks.name
-            ],
-            dtype=bool,
-        )
-        if not named.any():
+        names = [self.data.name(int(n)) for n in hooks.name]
+        named = [name == "root_post_backward_callback" for name in names]
+        return hooks.rows(np.array(named, dtype=bool))
+
+    def issued_by_callback(self, reductions: Spans) -> bool:
+        callback = self.callbacks()
+        if not len(callback):
             return True
-        callback = hooks.rows(named)
         last = int(reductions.start_ns.max())
         return bool(((callback.start_ns <= last) & (callback.end_ns >= last)).any())
 

@@ -32,6 +32,7 @@ class Facts:
     local_world_size: int = UNKNOWN  # ranks on a node
     device_bytes: int | None = None  # of memory; None: not known
     available: tuple[str, ...] | None = None  # FSDPModule's methods; None: not known
+    inferred: bool = False  # from a trace, which names no parameters and no dtypes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Changed:
 
 def changed(plan: Plan, step: Step, facts: Facts) -> Changed:
     """The step as it would be under a plan. Raises UsageError where it cannot be."""
+    if facts.inferred:
+        _refuse_unknown(plan)
     said: list[str] = []
     step = _regrouped(plan, step, facts, said)
     step = _in_dtypes(plan, step, said)
@@ -61,6 +64,28 @@ def changed(plan: Plan, step: Step, facts: Facts) -> Changed:
     if plan.max_input_buffers is not None:
         step = replace(step, max_input_buffers=plan.max_input_buffers)
     return Changed(step=_prefetching(plan, step), assumptions=tuple(said))
+
+
+_PARAMETERS = "the parameters of each unit"
+_DTYPES = "the dtypes of parameters and gradients"
+NOT_IN_A_TRACE: Mapping[str, str] = {
+    "wrap": _PARAMETERS,
+    "split_root": _PARAMETERS,
+    "merge": _PARAMETERS,
+    "param_dtype": _DTYPES,
+    "reduce_dtype": _DTYPES,
+}
+"""What some changes need to know, and no profiler writes down."""
+
+
+def _refuse_unknown(plan: Plan) -> None:
+    """Raise UsageError for a plan that needs what a trace lacks."""
+    for name in plan.changes:
+        if (lacks := NOT_IN_A_TRACE.get(name)) is not None:
+            raise UsageError(
+                f"{name} needs {lacks}, which a trace does not show: record the run "
+                "with `fsdpdoctor run`"
+            )
 
 
 def forbidden(plan: Plan, step: Step) -> str | None:

@@ -21,7 +21,8 @@ import numpy as np
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Intervals, complement, intersect, single, union
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Spans
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Spans
+from fsdpdoctor.simulate.inferred import working
 from fsdpdoctor.timeline import Timeline, of_kinds
 from fsdpdoctor.unit_times import innermost
 
@@ -154,6 +155,8 @@ def device_partition(line: Timeline, shape: Shape) -> Partition:
     """A step's time on the compute lane."""
     window = single(line.start_ns, line.end_ns)
     free = complement(fsdp2_time(line), line.start_ns, line.end_ns)
+    if Evidence.STALLS not in line.data.evidence:
+        free = intersect(free, working(line.spans))
     calls = [calls_of(line.spans, mb) for mb in range(line.record.micro_batches)]
     return _partition(shape, calls, intersect(free, window), line)
 
