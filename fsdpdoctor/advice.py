@@ -86,9 +86,11 @@ def _advice(advice: Advice, predictions: _Predictions) -> Advice:
     if prediction is None:
         return advice
     if advice.memory_cost_bytes is not None:
-        # The detector's bound gives way to the simulated peak. Where it knew of a
-        # cost that it cannot measure, the simulator does not know it either.
-        advice = replace(advice, memory_cost_bytes=prediction.memory_cost_bytes)
+        # The worse of the two: the simulated peak is FSDP2's own and leaves out
+        # activations, under whose peak the detector's bound may add up in full.
+        # Where the detector knew of a cost that it cannot measure, neither does.
+        cost = max(advice.memory_cost_bytes, prediction.memory_cost_bytes)
+        advice = replace(advice, memory_cost_bytes=cost)
     if abs(prediction.gain_ns) <= prediction.error_ns:
         return advice
     return replace(

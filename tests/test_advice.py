@@ -120,20 +120,20 @@ def test_a_gain_is_that_of_whatif() -> None:
             advice(**prefetched),
             predicted_gain_ns=best.gain_ns,
             predicted_error_ns=best.error_ns,
-            memory_cost_bytes=best.memory_cost_bytes,
+            memory_cost_bytes=max(1, best.memory_cost_bytes),
         ),
         replace(
             advice(**kept),
             predicted_gain_ns=other.gain_ns,
             predicted_error_ns=other.error_ns,
-            memory_cost_bytes=other.memory_cost_bytes,
+            memory_cost_bytes=max(1, other.memory_cost_bytes),
         ),
         plain,
     )
 
 
 def test_a_gain_within_its_error_is_no_gain() -> None:
-    """Lists cleared where there are none: their memory is known, and no more."""
+    """Lists cleared where there are none: the detector's bound stands, and no more."""
     run = simulated()
     cleared = advice(forward_prefetch_of={"layers.0": 0})
 
@@ -142,7 +142,7 @@ def test_a_gain_within_its_error_is_no_gain() -> None:
     (item,) = advised.findings[0].advice
     assert item.predicted_gain_ns is None
     assert item.predicted_error_ns is None
-    assert item.memory_cost_bytes == 0
+    assert item.memory_cost_bytes == 1
 
 
 def test_memory_that_nobody_knows_stays_unknown() -> None:
