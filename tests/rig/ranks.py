@@ -96,12 +96,23 @@ class Started:
         return Finished(argv=self.argv, status=status, stdout=out, stderr=err)
 
 
+def _hear_interrupts() -> None:
+    # What a shell starts in the background ignores SIGINT, and so would its children:
+    # a test that interrupts one would wait for ever.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
     """Start a process, in a session of its own so that it can be ended whole."""
     out = tempfile.TemporaryFile()  # noqa: SIM115 - `finished` closes it
     err = tempfile.TemporaryFile()  # noqa: SIM115 - and this
     process = subprocess.Popen(
-        argv, env=_environment(env), stdout=out, stderr=err, start_new_session=True
+        argv,
+        env=_environment(env),
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+        preexec_fn=_hear_interrupts,  # no thread of ours holds a lock here
     )
     return Started(argv=tuple(argv), process=process, stdout=out, stderr=err)
 
