@@ -204,7 +204,13 @@ def _partition(
         mine = [c for c in of_batch if c.unit in known]
         if not mine:
             continue
-        forward_end = max(c.end_ns for c in mine if not c.backward and not c.recompute)
+        forwards = [c.end_ns for c in mine if not c.backward and not c.recompute]
+        if not forwards:
+            raise InputError(
+                f"step {line.step} shows a backward without its forward: a step that "
+                "is not whole cannot be replayed"
+            )
+        forward_end = max(forwards)
         backwards = [c for c in mine if c.backward]
         if shape.root == VIRTUAL_ROOT:
             mine = [*mine, *_virtual_calls(mine)]

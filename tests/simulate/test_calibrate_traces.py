@@ -202,6 +202,17 @@ def test_a_real_trace_is_replayed(name: str, lists: list[tuple[int, ...]]) -> No
         assert reshards == [False, True, True, True, True, False]
 
 
+def test_a_backward_without_its_forward_is_refused(tmp_path: Path) -> None:
+    """A damaged trace gets one line, not a guess and not a traceback."""
+    data = imported(ALL_STEPS["plain"], tmp_path / "rank0.json")
+    first, *others = data.steps
+    spans = first.spans
+    cut = replace(first, spans=spans.rows(spans.kind != Kind.FORWARD))
+
+    with pytest.raises(InputError, match="step 3 shows a backward without its forward"):
+        calibrate(replace(data, steps=(cut, *others)))
+
+
 def test_compute_is_kernels_and_the_gaps_within_a_pass() -> None:
     """Launch gaps of one pass are its compute; gaps between two passes are not."""
     spans = Spans.build(
