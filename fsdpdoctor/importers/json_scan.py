@@ -164,20 +164,15 @@ def rows_of(
     kept: Sequence[Complete], events: int, times: tuple[Int64s, Int64s], names: Interner
 ) -> Rows:
     """Columns of decoded events, of which all are kept."""
-    intern = names.id
     arguments = [e.args for e in kept]
-    cats = [CATEGORIES[e.cat] for e in kept]
-    comm_rows = [
-        row
-        for row, (event, cat, args) in enumerate(
-            zip(kept, cats, arguments, strict=True)
-        )
-        if is_comm(cat, event.name, args.collective is not None)
-    ]
+    cat = np.array([CATEGORIES[e.cat] for e in kept], dtype=np.int8)
+    name = _name_ids([e.name for e in kept], names)
+    collective = np.array([a.collective is not None for a in arguments], dtype=np.bool_)
+    comm_rows = np.flatnonzero(collective | _calls_comm(cat, name, names)).tolist()
     return Rows(
         events=events,
-        cat=np.array(cats, dtype=np.int8),
-        name=np.array([intern(e.name) for e in kept], dtype=np.int32),
+        cat=cat,
+        name=name,
         start_ns=times[0],
         duration_ns=times[1],
         pid=_thread_ids([e.pid for e in kept], names),
@@ -192,11 +187,24 @@ def rows_of(
     )
 
 
-def is_comm(cat: int, name: str, has_collective: bool) -> bool:
-    """Whether an event's arguments may describe a collective."""
-    return has_collective or (
-        cat in (Cat.CPU_OP, Cat.ANNOTATION) and name.startswith(COMM_OP_PREFIXES)
-    )
+def _name_ids(texts: list[str], names: Interner) -> npt.NDArray[np.int32]:
+    known = names.ids
+    found = [known.get(text, UNKNOWN) for text in texts]
+    if UNKNOWN in found:
+        found = [names.id(text) for text in texts]
+    return np.array(found, dtype=np.int32)
+
+
+def _calls_comm(
+    cat: npt.NDArray[np.int8], name: npt.NDArray[np.int32], names: Interner
+) -> npt.NDArray[np.bool_]:
+    """Which rows are host events whose arguments may describe a collective."""
+    said = np.zeros(len(names.strings), dtype=np.bool_)
+    for one in np.unique(name).tolist():
+        said[one] = names.strings[one].startswith(COMM_OP_PREFIXES)
+    on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+    found: npt.NDArray[np.bool_] = said[name] & on_host
+    return found
 
 
 def streams(stream: Int64s) -> Int64s:
