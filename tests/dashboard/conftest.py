@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 from fsdpdoctor.importers.cache import FOLDER_VARIABLE
 from tests.dashboard.synthetic import Shape, write_run
+from tests.rig.ranks import hear_interrupts
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = (
@@ -74,6 +75,7 @@ def serve_runs(*paths: Path) -> Iterator[Served]:
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"HOST": "0.0.0.0", "DASH_DEBUG": "true"},  # neither counts
+        preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None
     url = process.stdout.readline().split()[-1]

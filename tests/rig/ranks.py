@@ -96,9 +96,10 @@ class Started:
         return Finished(argv=self.argv, status=status, stdout=out, stderr=err)
 
 
-def _hear_interrupts() -> None:
-    # What a shell starts in the background ignores SIGINT, and so would its children:
-    # a test that interrupts one would wait for ever.
+def hear_interrupts() -> None:
+    """Run in a child before it starts: what a shell puts in the background ignores
+    SIGINT, its children do too, and a test that interrupts one would wait for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -112,7 +113,7 @@ def start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
         stdout=out,
         stderr=err,
         start_new_session=True,
-        preexec_fn=_hear_interrupts,  # no thread of ours holds a lock here
+        preexec_fn=hear_interrupts,  # no thread of ours holds a lock here
     )
     return Started(argv=tuple(argv), process=process, stdout=out, stderr=err)
 
