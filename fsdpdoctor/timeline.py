@@ -196,14 +196,14 @@ def compute_lane(spans: Spans) -> Intervals:
 
 def device_work(spans: Spans) -> Intervals:
     """When a trace shows at least one compute kernel running."""
-    kernels = of_kinds(spans, *DEVICE_WORK)
-    return union(kernels.start_ns, kernels.end_ns)
+    work = np.isin(spans.kind, DEVICE_WORK)
+    return union(spans.start_ns[work], spans.end_ns[work])
 
 
 def communication(spans: Spans) -> Intervals:
     """When at least one collective was running, FSDP2's or not."""
-    rows = spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
-    return union(rows.start_ns, rows.end_ns)
+    rows = np.isin(spans.lane, COMMUNICATION_LANES)
+    return union(spans.start_ns[rows], spans.end_ns[rows])
 
 
 def collectives_of(spans: Spans, step: int) -> Collectives:
