@@ -189,9 +189,8 @@ def compute_lane(spans: Spans) -> Intervals:
     A copy-in on its own stream is compute to the overlap share, and yet no reason
     why the compute lane would not stand still.
     """
-    kernels = of_kinds(spans, *DEVICE_WORK)
-    kernels = kernels.rows(kernels.lane == Lane.COMPUTE)
-    return union(kernels.start_ns, kernels.end_ns)
+    work = np.isin(spans.kind, DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
+    return union(spans.start_ns[work], spans.end_ns[work])
 
 
 def device_work(spans: Spans) -> Intervals:
