@@ -8,6 +8,7 @@ It knows nothing of fsdpdoctor. Each fault is a function or a branch below.
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import os
@@ -183,6 +184,10 @@ def main() -> None:
     if args.losses:
         path = args.losses.with_suffix(f".{os.environ['RANK']}.json")
         path.write_text(json.dumps({"losses": losses, "digest": digest(model)}))
+    # DDP's reducer must not be what holds the process group last: freed with the
+    # interpreter's lock, gloo's joins a thread that waits for that lock (torch 2.13).
+    del model, early
+    gc.collect()
     dist.destroy_process_group()
 
 
