@@ -9,14 +9,25 @@ Each step records a base event. A device time is its base's time plus the
 elapsed time between the two, and a base's time follows from the base before
 it: `elapsed_time` is a float32 in milliseconds, which against a base of long
 ago loses microseconds. The first base is recorded on an idle device, which
-puts it at a known host time. Device and host drift apart by parts per million;
-an event cannot have happened before the host recorded it, so a step whose
-events seem to is moved forward until none does.
+puts it at a known host time.
+
+Device and host drift apart by parts per million: milliseconds in an hour, which
+would pass for time that a collective was queued. Bases are therefore recorded on
+a stream that nothing else uses. Such an event happens as soon as the host records
+it, so what it seems to be late, the least of the last few times, is drift, and is
+taken back. An event cannot have happened before the host recorded it either: a
+step whose events seem to is moved forward until none does.
+
+Where all streams share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1) an event
+waits for the work before it on any stream, and only the last rule holds.
 """
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -28,6 +39,12 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import NO_TIME
 
 Int64s = npt.NDArray[np.int64]
+
+_LAGS = 4
+"""Of how many bases the least late is believed: one can be a busy host's 100 us."""
+
+_MOST_DRIFT = 1e-4
+"""Crystals differ by some 10 to 50 ppm at most; what seems more is something else."""
 
 _CAPTURED = (
     "a CUDA graph was captured: what ran in the capture was not timed, and what a "
@@ -114,6 +131,17 @@ class Event(Protocol):
     def elapsed_time(self, end_event: Any) -> float: ...
 
 
+@dataclass(slots=True)
+class _Base:
+    """A step's base event. Its times are there once a mark of the step is asked for."""
+
+    first: int  # number of the first event that is measured against it
+    event: Event
+    host_ns: int  # when the host recorded it
+    device_ns: int = NO_TIME  # on the device's own axis, which the first base puts
+    offset_ns: int = 0  # added to a time of that axis, gives the host's
+
+
 class CudaClock:
     """Timing events on streams; see [Note: Device time on the host's axis].
 
@@ -134,6 +162,7 @@ class CudaClock:
         synchronize: Callable[[], None],
         capturing: Callable[[], bool],
         host_ns: Callable[[], int] = perf_counter_ns,
+        idle_stream: object = None,
     ) -> None:
         self._new_event = new_event
         self._current_stream = current_stream
@@ -141,11 +170,13 @@ class CudaClock:
         self._capturing = capturing
         self._captured = False
         self._host_ns = host_ns
+        self._idle_stream = idle_stream  # None: no stream is sure to be idle
         self._pool: list[Event] = []
         self._first = 0  # number of the first event still held
         self._events: list[Event] = []
         self._recorded_ns: list[int] = []
-        self._bases: list[tuple[int, Event, int]] = []  # from event, base, its time
+        self._bases: list[_Base] = []
+        self._lags_ns: deque[int] = deque(maxlen=_LAGS)  # of the last bases
         self._times: list[int] = []  # of the first events held: those resolved
 
     @property
@@ -161,9 +192,9 @@ class CudaClock:
             self._captured |= self._capturing()
             return NO_TIME
         event = self._pool.pop() if self._pool else self._new_event()
+        self._recorded_ns.append(self._host_ns())
         event.record(self._current_stream() if stream is None else stream)
         self._events.append(event)
-        self._recorded_ns.append(self._host_ns())
         return -self._first - len(self._events)
 
     def rebase(self) -> None:
@@ -174,18 +205,20 @@ class CudaClock:
         if first:
             self._synchronize()
         event = self._new_event()
-        event.record(self._current_stream())
+        stream = self._idle_stream
+        base = _Base(first=self._next, event=event, host_ns=self._host_ns())
+        event.record(self._current_stream() if stream is None else stream)
         if first:
-            self._bases.append((self._next, event, self._host_ns()))
-        else:
-            self._bases.append((self._next, event, NO_TIME))
+            base.device_ns = base.host_ns
+        self._bases.append(base)
 
     def ready(self, mark: int) -> bool:
         """Whether all events up to a mark have happened."""
         if self._capturing():
             return False
         unresolved = self._events[len(self._times) : -mark - self._first]
-        return all(event.query() for event in reversed(unresolved))
+        bases = [b.event for b in self._bases if b.device_ns == NO_TIME]
+        return all(event.query() for event in (*reversed(unresolved), *bases))
 
     def resolve(self, marks: Int64s) -> Int64s:
         """Device times on the host's axis."""
@@ -208,7 +241,7 @@ class CudaClock:
         self._pool.extend(self._events[:count])
         del self._events[:count], self._recorded_ns[:count], self._times[:count]
         self._first += count
-        while len(self._bases) > 1 and self._bases[1][0] <= self._first:
+        while len(self._bases) > 1 and self._bases[1].first <= self._first:
             del self._bases[0]
 
     @property
@@ -220,37 +253,50 @@ class CudaClock:
         if count <= begin:
             return
         for i in range(begin, count):
-            base, base_ns = self._base_of(self._first + i)
-            elapsed_ms = base.elapsed_time(self._events[i])
-            self._times.append(base_ns + round(elapsed_ms * MS))
+            base = self._base_of(self._first + i)
+            elapsed_ns = round(base.event.elapsed_time(self._events[i]) * MS)
+            self._times.append(base.device_ns + base.offset_ns + elapsed_ns)
         leads = [self._times[i] - self._recorded_ns[i] for i in range(begin, count)]
         early_ns = min(leads)
         if early_ns < 0:
             for i in range(begin, count):
                 self._times[i] -= early_ns
-            number, base, base_ns = self._bases[-1]
-            if base_ns != NO_TIME:
-                self._bases[-1] = (number, base, base_ns - early_ns)
+            base.offset_ns -= early_ns
 
-    def _base_of(self, number: int) -> tuple[Event, int]:
+    def _base_of(self, number: int) -> _Base:
+        """The base that an event is measured against, with its times."""
         at = 0
-        for i, (begin, base, base_ns) in enumerate(self._bases):
-            if begin > number:
+        for i, base in enumerate(self._bases):
+            if base.first > number:
                 break
-            if base_ns == NO_TIME:
-                _, before, before_ns = self._bases[i - 1]
-                base_ns = before_ns + round(before.elapsed_time(base) * MS)
-                self._bases[i] = (begin, base, base_ns)
+            if base.device_ns == NO_TIME:
+                before = self._bases[i - 1]
+                elapsed_ns = round(before.event.elapsed_time(base.event) * MS)
+                base.device_ns = before.device_ns + elapsed_ns
+                base.offset_ns = self._steered(base, before)
             at = i
-        return self._bases[at][1], self._bases[at][2]
+        return self._bases[at]
+
+    def _steered(self, base: _Base, before: _Base) -> int:
+        """The offset from a base on; see [Note: Device time on the host's axis]."""
+        if self._idle_stream is None:
+            return before.offset_ns
+        self._lags_ns.append(base.device_ns - base.host_ns)
+        late_ns = min(self._lags_ns) + before.offset_ns
+        if len(self._lags_ns) < _LAGS and late_ns > 0:
+            return before.offset_ns
+        most_ns = round(_MOST_DRIFT * (base.host_ns - before.host_ns))
+        return before.offset_ns - min(late_ns, most_ns)
 
 
 def device_clock() -> CudaClock:
     """The clock of this process's CUDA device."""
     cuda: Any = torch.cuda  # parts of it have no types
+    one_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
     return CudaClock(
         new_event=lambda: cuda.Event(enable_timing=True),
         current_stream=cuda.current_stream,
         synchronize=cuda.synchronize,
         capturing=cuda.is_current_stream_capturing,
+        idle_stream=None if one_queue else cuda.Stream(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from fsdpdoctor.quantities import MS, US
 from fsdpdoctor.recorder.clocks import CudaClock, HostClock
@@ -10,23 +11,22 @@ from fsdpdoctor.schema import NO_TIME
 
 
 class Device:
-    """A host and a device, each with its own clock; work ends when it is told to.
+    """A host and a device, each with its own clock; work ends when it is told to."""
 
-    The device's clock shows `offset_ns` more than the host's.
-    """
-
-    def __init__(self, offset_ns: int = 5_000 * MS) -> None:
+    def __init__(self) -> None:
         self.host_ns = 1_000 * MS
         self.behind_ns = 0  # how long after its record an event happens
-        self.offset_ns = offset_ns
+        self.idle_late_ns = 0  # the same on the stream that nothing else uses
         self.done_until_ns = 1 << 62  # on the host's axis
         self.made = 0
         self.synchronized = 0
         self.capturing = False
+        self.drift = 0.0  # of the device's clock, as a share of the host's time
 
-    def clock(self) -> CudaClock:
+    def clock(self, *, one_queue: bool = False) -> CudaClock:
         """A clock over this device."""
         return CudaClock(
+            idle_stream=None if one_queue else "idle",
             new_event=lambda: StandInEvent(self),
             current_stream=lambda: "compute",
             synchronize=self.synchronize,
@@ -49,8 +49,10 @@ class StandInEvent:
 
     def record(self, stream: object) -> None:
         """Happen a while after now; in a capture a timing event is an error."""
-        assert not self._device.capturing
-        self.at_ns = self._device.host_ns + self._device.behind_ns
+        device = self._device
+        assert not device.capturing
+        waits_ns = device.idle_late_ns if stream == "idle" else device.behind_ns
+        self.at_ns = round((device.host_ns + waits_ns) * (1 + device.drift))
 
     def query(self) -> bool:
         """Whether it has happened; to ask ends a capture."""
@@ -174,6 +176,70 @@ def test_no_event_happens_before_its_record() -> None:
     second = clock.mark()
 
     assert resolve(clock, first, second) == [1_004 * MS, 1_005 * MS + 5 * US]
+
+
+@pytest.mark.parametrize("ppm", [-40, -5, 0, 5, 40])
+def test_drift_does_not_pass_for_a_queue(ppm: int) -> None:
+    """An hour of steps, each enqueued 300 ms before the device gets to it."""
+    device = Device()
+    clock = device.clock()
+    device.host_ns = 0
+    device.drift = ppm * 1e-6
+    clock.rebase()
+    device.behind_ns = 300 * MS
+    for _ in range(3_600):
+        device.host_ns += 1_000 * MS
+        clock.rebase()
+        mark = clock.mark()
+        (time_ns,) = resolve(clock, mark)
+        clock.release(mark)
+
+    late_ns = time_ns - device.host_ns - 300 * MS
+
+    # What 40 ppm make of the four seconds of the last bases, and of the 300 ms.
+    assert abs(late_ns) <= 40e-6 * 4_300 * MS
+
+
+def test_one_late_base_is_not_drift() -> None:
+    """The device was busy with another process when it came: 80 us, once."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    times = []
+    for step in range(8):
+        device.host_ns += 1_000 * MS
+        device.idle_late_ns = 80 * US if step == 5 else 0
+        clock.rebase()
+        device.behind_ns = 2 * MS
+        times.append(resolve(clock, clock.mark())[0] - device.host_ns)
+
+    assert all(abs(time - 2 * MS) < 100 for time in times)  # float32 milliseconds
+
+
+def test_drift_stays_where_no_stream_is_idle() -> None:
+    """With one hardware queue a base waits like all else: nothing is taken back."""
+    device = Device()
+    clock = device.clock(one_queue=True)
+    clock.rebase()
+    device.behind_ns = 5 * MS
+    for _ in range(8):
+        device.host_ns += 1_000 * MS
+        clock.rebase()
+
+    assert resolve(clock, clock.mark()) == [device.host_ns + 5 * MS]
+
+
+def test_a_step_is_not_ready_before_its_base() -> None:
+    """A base is on another stream than the marks, and is asked for too."""
+    device = Device()
+    clock = device.clock()
+    clock.rebase()
+    clock.rebase()
+    device.behind_ns = -MS
+    mark = clock.mark()
+    device.done_until_ns = device.host_ns - 1
+
+    assert not clock.ready(mark)
 
 
 def test_records_and_asks_no_event_while_a_graph_is_captured() -> None:
