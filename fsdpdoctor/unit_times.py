@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.host_lead import CAUGHT_UP_NS, host_leads_ns
 from fsdpdoctor.intervals import (
     Int64s,
     covered_ns,
@@ -16,6 +17,7 @@ from fsdpdoctor.intervals import (
     union,
 )
 from fsdpdoctor.schema import (
+    NO_TIME,
     UNKNOWN,
     Evidence,
     Flag,
@@ -45,6 +47,9 @@ class UnitTimes(Table):
     copy_out_ns: npt.NDArray[np.int64] = column("int64", 0)
     reduce_copy_in_ns: npt.NDArray[np.int64] = column("int64", 0)
     hook_ns: npt.NDArray[np.int64] = column("int64", 0)  # FSDP2's hooks on the host
+    led_calls: npt.NDArray[np.int64] = column("int64", 0)  # with a known host lead
+    caught_up_calls: npt.NDArray[np.int64] = column("int64", 0)  # the device ran dry
+    caught_up_ns: npt.NDArray[np.int64] = column("int64", 0)  # own compute of those
     unshard_call_ns: npt.NDArray[np.int64] = column("int64", 0)
     all_gathers: npt.NDArray[np.int64] = column("int64", 0)  # in training
     expected_all_gathers: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -103,6 +108,7 @@ def unit_times(line: Timeline) -> UnitTimes:
         spans = line.of(kind)
         rows.add(spans, name, spans.duration_ns)
     _count(line, rows)
+    _host_lead(line, rows)
     for (unit, phase), expected in expected_all_gathers(line).items():
         rows.sums[unit, phase]["expected_all_gathers"] = expected
     memory = line.record.memory
@@ -126,6 +132,18 @@ def _count(line: Timeline, rows: _Rows) -> None:
     rows.add(gathers.rows(evaluation), "eval_all_gathers")
     rows.add(line.of(Kind.REDUCE_SCATTER), "reduce_scatters")
     rows.add(line.of(Kind.ALL_REDUCE), "all_reduces")
+
+
+def _host_lead(line: Timeline, rows: _Rows) -> None:
+    if line.data.header.clock == "host" or Evidence.KERNELS in line.data.evidence:
+        return  # no lead, or launches that say it of each kernel
+    for calls, own_ns in own_compute(line):
+        leads = host_leads_ns(line, calls)
+        known = leads != NO_TIME
+        caught_up = known & (leads <= CAUGHT_UP_NS)
+        rows.add(calls.rows(known), "led_calls")
+        rows.add(calls.rows(caught_up), "caught_up_calls")
+        rows.add(calls.rows(caught_up), "caught_up_ns", own_ns[caught_up])
 
 
 def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:

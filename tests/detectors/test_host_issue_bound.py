@@ -11,6 +11,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, Spans
 from fsdpdoctor.testing import TRACED, draw, measured
 from tests.detectors.answers import CUDA, found, not_judged, only
+from tests.gallery import simulated
 
 LATE_HOST = """
     issue       ..........1.........
@@ -79,6 +80,26 @@ def test_a_slow_wire_is_not_the_hosts() -> None:
     )
 
     assert found(host_issue_bound, m) == []
+
+
+def test_a_device_that_runs_dry_waits_for_launches() -> None:
+    """At the end of 5 of 7 units' backward; how much was computed is not known."""
+    finding = only(host_issue_bound, measured(simulated.busy_host()))
+
+    assert finding.cost_ns_per_step is None
+    assert (finding.severity, finding.phase) == (Severity.WARNING, "backward")
+    assert finding.evidence["unit_passes"] == 7
+    assert finding.evidence["unit_passes_that_ran_dry"] == 5
+
+
+def test_a_host_that_is_just_ahead_is_not_late() -> None:
+    """It launches in nine tenths of the time."""
+    assert found(host_issue_bound, measured(simulated.host_ahead())) == []
+
+
+def test_reads_from_the_device_are_not_a_slow_host() -> None:
+    """Each block waits for the device in its forward: FD104 says so."""
+    assert found(host_issue_bound, measured(simulated.syncs())) == []
 
 
 def test_on_cpu_it_cannot_tell() -> None:

@@ -27,6 +27,19 @@ def block(width: int = WIDTH, share: float = 1.0) -> SleepBlock:
     )
 
 
+class Wrapped(nn.Module):
+    """A layer of the user's own kind: dynamo compiles no bare `nn.Linear`."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What the inner layer does."""
+        y: torch.Tensor = self.inner(x)
+        return y
+
+
 class Net(nn.Module):
     """Embedding, layers, head; the loss is the mean square of the logits."""
 

@@ -112,6 +112,25 @@ def syncs() -> RankData:
     return record(step(block=block))
 
 
+def busy_host() -> RankData:
+    """Launching a block takes longer than computing it: the device runs dry."""
+    return record(step(block=_launched_in(3 * MS, 6 * MS)))
+
+
+def host_ahead() -> RankData:
+    """Launching takes nine tenths of what computing takes: the host stays ahead."""
+    return record(step(block=_launched_in(FORWARD_NS * 9 // 10, BACKWARD_NS * 9 // 10)))
+
+
+def _launched_in(forward_ns: int, backward_ns: int) -> Segment:
+    return Segment(
+        forward_ns=FORWARD_NS,
+        backward_ns=BACKWARD_NS,
+        host_forward_ns=forward_ns,
+        host_backward_ns=backward_ns,
+    )
+
+
 def sync_at_end() -> RankData:
     """The loss is read once, after the optimizer."""
     return record(step(sync_at_end=True))
@@ -181,6 +200,8 @@ CASES: dict[str, Callable[[], RankData]] = {
     "device-slow-wire": slow_wire,
     "device-reads-in-blocks": syncs,
     "device-reads-at-end": sync_at_end,
+    "device-busy-host": busy_host,
+    "device-host-just-ahead": host_ahead,
     "device-one-communicator": one_communicator,
     "device-two-communicators": two_communicators,
     "device-allocator-retries": retries,

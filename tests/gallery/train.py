@@ -35,6 +35,7 @@ from tests.gallery.network import (
     Fine,
     Net,
     Scaled,
+    Wrapped,
     batch,
     block,
     chained,
@@ -399,7 +400,8 @@ def compiled_inside() -> None:
     """Each block's layer compiled first, then the block sharded."""
     model = Net()
     for layer in model.layers:
-        layer.get_submodule("linear").compile(backend="eager")
+        layer.linear = Wrapped(layer.get_submodule("linear"))
+        layer.linear.compile(backend="eager")
     train(sharded(model), STEPS)
 
 
