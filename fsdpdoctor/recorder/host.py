@@ -166,6 +166,8 @@ class HostHooks:
     def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
         try:
             self._model.saw_optimizer(optimizer)
+            if _within_another_step():
+                return
             self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
             start = self._rec.mark() if self._rec.on else 0
             self._optimizer_began = start, perf_counter_ns()
@@ -174,6 +176,8 @@ class HostHooks:
 
     def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
         try:
+            if _within_another_step():
+                return
             began, self._optimizer_began = self._optimizer_began, None
             if began is not None:
                 self._steps.optimizer_ended(*began)
@@ -320,6 +324,20 @@ class HostHooks:
 
 def _nothing(token: Any, error: BaseException | None) -> None:
     """Nothing is left to say at the end of the call."""
+
+
+def _within_another_step() -> bool:
+    """Whether the hook's optimizer step is part of another's: `super().step()`, or
+    that of an optimizer inside an optimizer. An outer step that raised leaves no
+    trace, since only what is running now is looked at.
+    """
+    step = sys._getframe(2)  # torch's wrapper of `step`, one code for all optimizers
+    frame = step.f_back
+    while frame is not None:
+        if frame.f_code is step.f_code:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def user_line() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 import fsdpdoctor
+from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind
 from tests.recorder.rehearsed import recorded, sharded
@@ -51,6 +53,53 @@ def test_sees_clipping_that_was_imported_by_name(tmp_path: Path) -> None:
     ]
     assert trained(tmp_path / "two", in_two_calls) == [2, 2]
     assert torch.nn.utils.clip_grad_norm_ is before
+
+
+class Slow(torch.optim.SGD):
+    """Does something of its own around its parent's step, as many do."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Wait, step, wait."""
+        time.sleep(0.02)
+        super().step(closure)
+        time.sleep(0.02)
+
+
+def test_a_step_inside_a_step_is_part_of_it(tmp_path: Path) -> None:
+    """The parent's class is hooked, too: one span per step, as long as the outer."""
+    plain = nn.Linear(1, 1)
+    torch.optim.SGD(plain.parameters(), lr=0.1)  # hooks SGD.step
+    with recorded(tmp_path / "run"):
+        model = sharded()
+        optimizer = Slow(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 8)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps = open_run(tmp_path / "run").sources[0].load().steps
+    spans = [step.spans.rows(step.spans.kind == Kind.OPTIMIZER) for step in steps]
+
+    assert [len(found) for found in spans] == [1, 1, 1]
+    assert all(int(found.duration_ns[0]) >= 40 * MS for found in spans)
+
+
+def test_a_step_that_raised_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The next one is a step of its own."""
+    with recorded(tmp_path / "run"):
+        model = sharded()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for at in range(3):
+            model(torch.ones(2, 8)).backward()
+            if at == 1:
+                with pytest.raises(ZeroDivisionError):
+                    optimizer.step(lambda: 1 / 0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps = open_run(tmp_path / "run").sources[0].load().steps
+
+    assert [int((s.spans.kind == Kind.OPTIMIZER).sum()) for s in steps] == [1, 1, 1]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of a save without a job
