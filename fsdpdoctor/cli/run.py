@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import click
 
@@ -23,6 +23,9 @@ from fsdpdoctor.recorder.capture_plan import Capture, capture_of
 from fsdpdoctor.recorder.sampling import Beside, sampling_of
 from fsdpdoctor.recorder.signals import TermWatch
 from fsdpdoctor.schema import rank_stem
+
+if TYPE_CHECKING:
+    from fsdpdoctor.cli.live import LiveView
 
 OTHERS_WAIT_S = 5.0
 """How long rank 0 waits for the node's other ranks to end before it reports."""
@@ -58,6 +61,9 @@ _PASSED_ON = ("nnodes", "node-rank", "master-addr", "master-port", "max-restarts
 @click.option(
     "--kineto-ranks", metavar="0,1", help="The ranks that do so. Default: 0,1."
 )
+@click.option(
+    "--live", is_flag=True, help="Show the run in a browser while it goes on."
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.option("--nnodes", help="torchrun's.")
@@ -81,6 +87,7 @@ def command(
     check_bits: bool,
     kineto: int | None,
     kineto_ranks: str | None,
+    live: bool,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -98,6 +105,7 @@ def command(
     fsdpdoctor run --steps 100:120 --out runs/a -m package.train
     fsdpdoctor run --nproc-per-node 8 --apply plan.json train.py
     fsdpdoctor run --nproc-per-node 8 --kineto 2 train.py
+    fsdpdoctor run --nproc-per-node 8 --live train.py
     """
     target = launching.Target(name=script, is_module=is_module, args=args)
     sampling_of(steps, every)  # says what is wrong before anything starts
@@ -118,6 +126,7 @@ def command(
             *["--check-bits"] * check_bits,
             *_option("--kineto", kineto),
             *_option("--kineto-ranks", kineto_ranks),
+            *["--live"] * live,  # rank 0 starts it, after a restart, too
             *["--no-report"] * no_report,
         ]
         launching.torchrun(options, target, own)
@@ -132,6 +141,7 @@ def command(
             stop_after=stop_after,
             check_bits=check_bits,
             capture=capture,
+            live=live,
         )
     )
 
@@ -163,6 +173,7 @@ class Asked:
     stop_after: int | None = None  # steps
     check_bits: bool = False
     capture: Capture | None = None  # by torch.profiler
+    live: bool = False  # shown in a browser meanwhile
 
 
 def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> None:
@@ -171,16 +182,26 @@ def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> 
     `job` surrounds the script and its recording, not the report.
     """
     place = folders.agree(asked.out, asked.target.name)
+    first = os.environ.get("RANK", "0") == "0"
+    view = _live_view(place.folder) if first and asked.live else None
     with job or nullcontext():
         error = _run(asked, place)
-    if os.environ.get("RANK", "0") == "0" and asked.report:
+    if first and asked.report:
         _report(place.folder)
+    if view is not None:
+        view.close()
     if isinstance(error, (SystemExit, PlanError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
         launching.die_of_interrupt()
     if error is not None:
         raise SystemExit(1)
+
+
+def _live_view(folder: Path) -> LiveView:
+    from fsdpdoctor.cli.live import LiveView
+
+    return LiveView(folder)
 
 
 def _run(asked: Asked, place: folders.Place) -> BaseException | None:
@@ -271,12 +292,18 @@ def _report(folder: Path) -> None:
     _wait_for_others(folder)
     sys.stdout.flush()
     shown = short(folder)
+    # Kept until it is known to be a report, it does not see the terminal it is for.
+    terminal = {}
+    if sys.stderr.isatty():
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+        terminal = {"FORCE_COLOR": "1", "COLUMNS": str(columns or 80)}
     found = subprocess.run(
         [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
+        env={**terminal, **os.environ},
     )
     if found.returncode in (0, 1):
         click.echo(found.stdout, err=True, nl=False)
