@@ -172,8 +172,8 @@ def keep_unsharded(m: Measures, units: Sequence[str]) -> Advice | None:
     specs = all_units(m)
     kept = [
         fqn
-        for fqn in units
-        if fqn in specs and specs[fqn].reshard_after_forward not in (False, None)
+        for fqn, spec in specs.items()
+        if fqn in units and spec.reshard_after_forward not in (False, None)
     ]
     if not kept or not has(m, "set_reshard_after_forward"):
         return None
