@@ -29,6 +29,7 @@
   const GAP = 3;
   const FOLLOW_MS = 2000;
   const COLLAPSED = 18;
+  const LOWEST = 56; // of a rank in full: room for what stands beside it
   const TALLEST = 34; // of a condensed line, where there is room
   const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
     Row.EXPOSED, Row.COMPUTE];
@@ -140,7 +141,10 @@
             live = found.loading || found.live;
             if (found.revision > source.meta.revision) await this.refresh();
           } catch (error) {
-            this.say(error.message);
+            // fetch() itself fails with a TypeError: nobody answers there.
+            this.say(error instanceof TypeError
+              ? "nobody answers: the dashboard has ended; `fsdpdoctor view` shows the run again"
+              : error.message);
           }
         }
         if (live && !this.gone) this.follow();
@@ -168,8 +172,9 @@
           });
         }
       }
-      // Of two runs, the same ranks stand under each other.
-      if (many) this.tracks.sort((a, b) => a.rank - b.rank);
+      // Of two runs, the same ranks stand under each other; ranks that were named stay
+      // in the order in which they were.
+      if (many && !sources.some((s) => s.only)) this.tracks.sort((a, b) => a.rank - b.rank);
       this.end = Math.max(...sources.map((s) => s.meta.end + (s.offset || 0)), 1);
       this.start = Math.min(...sources.map((s) => s.offset || 0), 0);
       this.focus = this.tracks[0] || null;
@@ -257,7 +262,7 @@
             labelled = labelled || window;
             y += HEIGHT[row] + (window ? 1 : GAP);
           }
-          y += 5;
+          y = Math.max(y + 5, track.y + LOWEST);
         }
         track.height = y - track.y;
       }
@@ -417,6 +422,7 @@
       this.paintMinimap();
       if (this.hasMemory) this.paintMemory();
       this.paintScrollbar();
+      if (this.end <= 1) this.paintNothing();
       this.frameMs = performance.now() - began;
       this.sharp = missing === 0;
       if (!this.marked && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
@@ -424,6 +430,17 @@
         this.marked = true;
       }
       if (this.sharp && this.options.onSharp) this.options.onSharp(this);
+    }
+
+    paintNothing() {
+      const live = this.sources.some((source) => source.meta.live);
+      const text = live ? "No step has been recorded yet: it appears here once it has ended."
+        : "The run holds no span to draw: no step was recorded to its end.";
+      this.pen.fillStyle = this.ink.faint;
+      this.pen.font = `13px ${FONT}`;
+      this.pen.textAlign = "center";
+      this.pen.fillText(text, GUTTER + this.plot / 2, (this.top + this.bottom) / 2);
+      this.pen.textAlign = "left";
     }
 
     ticks() {
