@@ -21,7 +21,8 @@ from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.renderers.words import unit_name
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import Run, is_run_folder, open_run
-from fsdpdoctor_dashboard.marks import SERIES, Row
+from fsdpdoctor_dashboard.going import report_so_far, still_going
+from fsdpdoctor_dashboard.marks import SERIES
 from fsdpdoctor_dashboard.queries import Details, RankNames, minimap
 from fsdpdoctor_dashboard.store import (
     Store,
@@ -67,6 +68,7 @@ class OpenRun:
     revision: int = 1
     label: str = ""  # what a page calls it, where it is not its id
     finished: bool = False  # nobody writes to it, whatever its ranks say
+    going: bool = False  # its processes are seen to run, on this host
 
     @property
     def id(self) -> str:
@@ -278,6 +280,9 @@ def open_entry(
 
     measures = measure(run, on_rank=measured)
     report = report_of(measures, run)
+    going = still_going(measures)
+    if going:
+        report = report_so_far(report)
     store = _store_of(entry, run, measures, fingerprint, loading)
     return OpenRun(
         entry=entry,
@@ -288,6 +293,7 @@ def open_entry(
         names=names_of(measures),
         minimap=minimap(store),
         revision=revision,
+        going=going,
     )
 
 
@@ -364,10 +370,11 @@ def _has_memory(run: OpenRun, rank: int) -> bool:
 
 
 def _exposed_share(run: OpenRun, rank: int) -> float | None:
-    """Of the time of all its recorded steps, as the timeline shows them."""
-    if not run.measures.stalls_known:
+    """Of the judged steps' time, as in the report."""
+    row = next((row for row in run.report.ranks if row.rank == rank), None)
+    if row is None or row.exposed_ns_per_step is None:
         return None
-    areas = run.store.area(0, run.store.end, [rank])
-    exposed = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.EXPOSED)
-    steps = sum(a.busy_ns for a in areas if SERIES[a.series].row == Row.STEP)
-    return exposed / steps if steps else None
+    measured = next(r for r in run.measures.ranks if r.rank == rank)
+    lengths = measured.steps.duration_ns[measured.judged]
+    whole = int(lengths.sum())
+    return row.exposed_ns_per_step * len(lengths) / whole if whole else None
