@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
-from fsdpdoctor_dashboard.marks import SERIES, Exposed, Marks, Track, marks_of
+from fsdpdoctor_dashboard.marks import Exposed, Marks, Track, marks_of
 
 STORE_VERSION = 2
 """Of the cached columns. A store of another version is made anew."""
@@ -61,20 +61,28 @@ class Series:
         """The time that the marks cover before each of some moments."""
         if len(self.start) == 0:
             return np.zeros(len(times), dtype=np.int64)
-        row = np.searchsorted(self.start, times, "right") - 1
-        inside = np.minimum(times - self.start[row], self.length[row])
-        return np.where(row >= 0, self.total[row] + inside, 0).astype(np.int64)
+        # In place, for a tile asks this of a hundred series: before the first mark
+        # its own row stands in, of which nothing has passed.
+        row = self.start.searchsorted(times, "right")
+        row -= 1
+        np.maximum(row, 0, out=row)
+        covered = times - self.start.take(row)
+        np.minimum(covered, self.length.take(row), out=covered)
+        np.maximum(covered, 0, out=covered)
+        covered += self.total.take(row)
+        return covered
 
     def busy(self, edges: Int64s) -> Int64s:
         """The covered time between neighbouring edges."""
-        return np.diff(self.busy_until(edges))
+        covered = self.busy_until(edges)
+        return covered[1:] - covered[:-1]
 
     def between(self, t0: int, t1: int) -> slice:
         """The marks that reach into `[t0, t1)`."""
-        low = int(np.searchsorted(self.start, t0, "right"))
+        low = int(self.start.searchsorted(t0, "right"))
         if low and self.start[low - 1] + self.length[low - 1] > t0:
             low -= 1
-        return slice(low, int(np.searchsorted(self.start, t1, "left")))
+        return slice(low, int(self.start.searchsorted(t1, "left")))
 
     def area(self, t0: int, t1: int) -> Area:
         """Busy time and count within `[t0, t1)`."""
@@ -160,14 +168,15 @@ class Store:
         self.memory = tables["memory"]
         self.ranks = tuple(sorted(self.spans))
         self._series = {(s.rank, s.series): s for s in series}
+        self._of_rank: dict[int, list[Series]] = {rank: [] for rank in self.ranks}
+        for _, found in sorted(self._series.items()):
+            self._of_rank[found.rank].append(found)
         ends = [int(s.start[-1]) + int(s.length[-1]) for s in series if len(s.start)]
         self.end = max(ends, default=1)
 
-    def series(self, rank: int) -> Iterator[Series]:
+    def series(self, rank: int) -> Sequence[Series]:
         """The series of a rank, in the order of SERIES."""
-        for index in range(len(SERIES)):
-            if found := self._series.get((rank, index)):
-                yield found
+        return self._of_rank.get(rank, [])
 
     def one(self, rank: int, series: int) -> Series | None:
         """One series, None where the rank has no such mark."""

@@ -22,7 +22,7 @@ Series with nothing in the tile are left out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -59,29 +59,30 @@ def tile(
     store: Store, level: int, index: int, ranks: Iterable[int], *, condensed: bool
 ) -> bytes:
     """One tile of some ranks; `condensed` leaves all but two rows out."""
-    head = struct.pack("<IIII", MAGIC, level, index & 0xFFFFFFFF, index >> 32)
-    blocks = [
-        block
+    t0 = index << level
+    found = [
+        (series, here)
         for rank in ranks
         for series in store.series(rank)
         if not condensed or SERIES[series.series].row in CONDENSED
-        if (block := _block(series, level, index))
+        if (here := series.between(t0, t0 + (1 << level))).stop > here.start
     ]
+    few = [(s, here) for s, here in found if here.stop - here.start <= MAX_MARKS]
+    marks = _marks(few, level, t0)
+    edges = bin_edges(level, index)
+    blocks = [
+        next(marks)
+        if here.stop - here.start <= MAX_MARKS
+        else _block(series, BINS_MODE, BINS, _shares(series, level, edges))
+        for series, here in found
+    ]
+    head = struct.pack("<IIII", MAGIC, level, index & 0xFFFFFFFF, index >> 32)
     return b"".join([head, struct.pack("<I", len(blocks)), *blocks])
 
 
-def _block(series: Series, level: int, index: int) -> bytes:
-    t0 = index << level
-    here = series.between(t0, t0 + (1 << level))
-    count = here.stop - here.start
-    if count <= 0:
-        return b""
-    if count > MAX_MARKS:
-        shares = bin_shares(series, level, index)
-        head = struct.pack("<HBBI", series.rank, series.series, BINS_MODE, BINS)
-        return head + shares.tobytes()
-    head = struct.pack("<HBBI", series.rank, series.series, MARKS_MODE, count)
-    return head + _marks(series, here, level, t0)
+def _block(series: Series, mode: int, count: int, content: bytes) -> bytes:
+    head = struct.pack("<HBBI", series.rank, series.series, mode, count)
+    return b"".join((head, content, bytes(-len(content) % 4)))
 
 
 def bin_edges(level: int, index: int) -> Int64s:
@@ -92,26 +93,40 @@ def bin_edges(level: int, index: int) -> Int64s:
 
 def bin_shares(series: Series, level: int, index: int) -> npt.NDArray[np.uint8]:
     """How busy each bin of a tile was, in 255ths, rounded up."""
-    busy = series.busy(bin_edges(level, index))
-    return (-((-busy * 255) >> (level - BITS))).astype(np.uint8)
+    shares = _shares(series, level, bin_edges(level, index))
+    return np.frombuffer(shares, dtype=np.uint8)
 
 
-def _marks(series: Series, here: slice, level: int, t0: int) -> bytes:
+def _shares(series: Series, level: int, edges: Int64s) -> bytes:
+    busy = series.busy(edges)
+    busy *= 255
+    busy += (1 << (level - BITS)) - 1
+    busy >>= level - BITS
+    return busy.astype(np.uint8).tobytes()
+
+
+def _marks(
+    found: Sequence[tuple[Series, slice]], level: int, t0: int
+) -> Iterator[bytes]:
+    """Blocks of marks. Most series have few: their numbers are made all at once."""
+    if not found:
+        return
+    counts = [here.stop - here.start for _, here in found]
     scale = level - MIN_LEVEL
-    start = series.start[here] - t0
-    end = start + series.length[here]
+    start = np.concatenate([s.start[here] for s, here in found]) - t0
+    end = start + np.concatenate([s.length[here] for s, here in found])
+    span = np.concatenate([s.span[here] for s, here in found]).astype("<u4")
+    unit = np.concatenate([s.unit[here] for s, here in found])
     first = np.clip(start >> scale, 0, 0xFFFF).astype("<u2")
     last = np.clip(-(-end >> scale), 0, 0xFFFF).astype("<u2")
-    unit = series.unit[here]
     known = (unit >= 0) & (unit < NO_UNIT)
-    edges = FROM_LEFT * (start < 0) + TO_RIGHT * (end > (1 << level))
-    content = b"".join(
-        (
-            series.span[here].astype("<u4").tobytes(),
-            first.tobytes(),
-            last.tobytes(),
-            np.where(known, unit, NO_UNIT).astype("<u2").tobytes(),
-            edges.astype(np.uint8).tobytes(),
+    units = np.where(known, unit, NO_UNIT).astype("<u2")
+    edges = (FROM_LEFT * (start < 0) + TO_RIGHT * (end > (1 << level))).astype(np.uint8)
+    at = 0
+    for (series, _), count in zip(found, counts, strict=True):
+        rows = slice(at, at + count)
+        content = b"".join(
+            column[rows].tobytes() for column in (span, first, last, units, edges)
         )
-    )
-    return content + bytes(-len(content) % 4)
+        yield _block(series, MARKS_MODE, count, content)
+        at += count

@@ -230,7 +230,7 @@ def test_no_exposed_nanosecond_is_invisible() -> None:
         end_ns=starts + 1,
     )
     store = store_of(spans)
-    series = next(store.series(0))
+    series = store.series(0)[0]
     shares = tiles.bin_shares(series, tiles.whole_level(store), 0)
 
     lit = np.unique(starts >> (tiles.whole_level(store) - tiles.BITS))
