@@ -9,13 +9,12 @@ steps, by duration: what an odd step did is left out, and the parts add up.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -30,11 +29,11 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.simulate.changes import Facts
 from fsdpdoctor.simulate.fit import Fit, fit_wire, own_durations
+from fsdpdoctor.simulate.host_costs import host_costs, mean
 from fsdpdoctor.simulate.inferred import as_recorded, is_trace
 from fsdpdoctor.simulate.model import (
     ITEMSIZE,
     Checkpoint,
-    HostCosts,
     Mesh,
     MicroBatch,
     Node,
@@ -49,13 +48,11 @@ from fsdpdoctor.simulate.partition import (
     AFTER,
     BEFORE,
     BETWEEN,
-    COPIES,
     LOSS,
     VIRTUAL_ROOT,
     Partition,
     Place,
     Shape,
-    busy,
     device_partition,
     host_partition,
     shape_of,
@@ -167,7 +164,7 @@ class _Calibrator:
             root=root,
             mesh=mesh,
             wires=_wires(fits, mesh),
-            host=self.host_costs(),
+            host=host_costs(self.lines),
             blocking=self.blocking,
             micro_batches=micro_batches,
             separate_reduce_scatter_group=any(
@@ -186,7 +183,7 @@ class _Calibrator:
             host_after_ns=host_outside[AFTER],
         )
         step = replace(step, resident_bytes=self.resident_bytes(step))
-        middle = _mean(line.duration_ns for line in self.lines)
+        middle = mean(line.duration_ns for line in self.lines)
         model = header.model
         return Calibration(
             step=step,
@@ -204,7 +201,7 @@ class _Calibrator:
             spread=float(np.median(np.abs(self.step_ns - middle)) / max(middle, 1)),
             fits=fits,
             exposed_ns={
-                kind.name.lower(): _mean(
+                kind.name.lower(): mean(
                     x.stalls.duration_ns[x.stalls.kind == kind].sum()
                     for x in self.lines
                 )
@@ -457,63 +454,6 @@ class _Calibrator:
             )
         return tuple(result)
 
-    def host_costs(self) -> HostCosts:
-        """Each hook's own time: nested hooks, copies and stalls taken out."""
-        calls: dict[str, list[int]] = defaultdict(list)
-        for line in self.lines:
-            for name, ns in self.hook_times(line):
-                calls[name].append(ns)
-
-        def each(name: str) -> int:
-            return _mean(calls.get(name, ()))
-
-        return HostCosts(
-            pre_forward_ns=each("pre_forward"),
-            unshard_ns=each("unshard"),
-            post_forward_ns=each("post_forward"),
-            pre_backward_ns=each("pre_backward"),
-            post_backward_ns=each("post_backward"),
-            reduce_ns=each("reduce"),
-            final_callback_ns=each("root_post_backward_callback"),
-        )
-
-    def hook_times(self, line: Timeline) -> list[tuple[str, int]]:
-        spans = line.spans
-        taken = [busy(spans, *COPIES)]
-        if self.blocking:
-            stalls = line.stalls
-            taken += [
-                busy(spans, Kind.COPY_IN),
-                union(stalls.start_ns, stalls.end_ns),
-            ]
-        else:
-            taken = []
-        # A reshard is part of the hook around it, here as in the simulated one.
-        rows = of_kinds(spans, Kind.HOOK, Kind.UNSHARD, Kind.REDUCE)
-        flat = np.concatenate(taken) if taken else np.empty((0, 2), dtype=np.int64)
-        aside = union(flat[:, 0], flat[:, 1])
-        starts, ends = rows.start_ns, rows.end_ns
-        result: list[tuple[str, int]] = []
-        for at, (start, end) in enumerate(
-            zip(starts.tolist(), ends.tolist(), strict=True)
-        ):
-            nested = (starts >= start) & (ends <= end)
-            nested[at] = False
-            first = np.searchsorted(aside[:, 1], start, side="right")
-            last = np.searchsorted(aside[:, 0], end)
-            out = union(
-                np.concatenate((aside[first:last, 0], starts[nested])).clip(start, end),
-                np.concatenate((aside[first:last, 1], ends[nested])).clip(start, end),
-            )
-            result.append((self.call_name(rows, at), end - start - total_ns(out)))
-        return result
-
-    def call_name(self, rows: Spans, at: int) -> str:
-        kind = Kind(rows.kind[at])
-        if kind == Kind.HOOK:
-            return self.data.name(int(rows.name[at])) or ""
-        return kind.name.lower()
-
     def resident_bytes(self, step: Step) -> int:
         """What the allocator held at its peak beside FSDP2's own; 0: not known.
 
@@ -522,7 +462,7 @@ class _Calibrator:
         peaks = [x.record.memory.peak_bytes for x in self.lines]
         if Evidence.ALLOCATOR not in self.data.evidence or not all(map(len, peaks)):
             return 0
-        measured = _mean(int(peak.max()) for peak in peaks)
+        measured = mean(int(peak.max()) for peak in peaks)
         return max(measured - bare_program(step).peak_bytes, 0)
 
     def input_ns(self, outside: Mapping[str, int], count: int) -> int:
@@ -530,7 +470,7 @@ class _Calibrator:
         if self.blocking:
             return _share(outside[BETWEEN], count - 1)
         waits = (of_kinds(x.spans, Kind.INPUT).duration_ns.sum() for x in self.lines)
-        return _share(_mean(waits), count)
+        return _share(mean(waits), count)
 
     def syncs(self, where: str) -> bool:
         """Whether the host waits for the device after forward, or at the end."""
@@ -575,17 +515,11 @@ def _outside(parts: Sequence[Partition]) -> dict[str, int]:
     names = (BEFORE, BETWEEN, LOSS, AFTER)
     if not parts:
         return dict.fromkeys(names, 0)
-    return {name: _mean(part.outside.get(name, 0) for part in parts) for name in names}
+    return {name: mean(part.outside.get(name, 0) for part in parts) for name in names}
 
 
 def _share(total: int, count: int) -> int:
     return round(total / count) if count > 0 else 0
-
-
-def _mean(values: Iterable[int]) -> int:
-    """The mean of some times, 0 of none."""
-    known = list(values)
-    return round(sum(known) / len(known)) if known else 0
 
 
 def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> Wires:
