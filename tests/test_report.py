@@ -200,6 +200,19 @@ def test_exposed_time_adds_up_to_the_nanosecond() -> None:
     assert exposed.by_cause.straggler == 1 * MS  # 2 on rank 0, none on rank 1
 
 
+def test_causes_of_a_units_exposed_time_add_up_to_it() -> None:
+    """By cause, by phase and by kind it is one and the same time."""
+    units = two_ranks().units
+
+    by_cause = [unit.exposed_ns_by_cause for unit in units]
+    assert sum(cause.straggler or 0 for cause in by_cause if cause) == 1 * MS
+    for unit, cause in zip(units, by_cause, strict=True):
+        assert cause is not None
+        parts = (cause.host_late, cause.queued, cause.straggler, cause.wire, cause.tail)
+        phases = (unit.exposed_ns.forward, unit.exposed_ns.backward)
+        assert sum(map(int, filter(None, parts))) == sum(map(int, filter(None, phases)))
+
+
 def test_units_are_counted_against_their_policy() -> None:
     """layers.0 misses the backward gather that its policy asks for."""
     first, second = two_ranks().units

@@ -15,9 +15,8 @@ from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.report.rows import collective_rows, rank_rows
 from fsdpdoctor.report.state import health, recorder_cost, run_facts
-from fsdpdoctor.report.units import unit_rows
+from fsdpdoctor.report.units import by_cause, unit_rows
 from fsdpdoctor.report.value import (
-    ByCause,
     Capture,
     Exposed,
     FindingRow,
@@ -120,12 +119,13 @@ def _exposed(m: Measures) -> Exposed:
         all_gather=by_kind[Kind.ALL_GATHER],
         reduce_scatter=by_kind[Kind.REDUCE_SCATTER],
         all_reduce=by_kind[Kind.ALL_REDUCE],
-        by_cause=_by_cause(
-            m,
+        by_cause=by_cause(
+            m.evidence,
             {c: _sum([cells[k][c] for k in COLLECTIVE_KINDS]) for c in CAUSES},
         ),
         by_kind_and_cause={
-            kind.name.lower(): _by_cause(m, cells[kind]) for kind in COLLECTIVE_KINDS
+            kind.name.lower(): by_cause(m.evidence, cells[kind])
+            for kind in COLLECTIVE_KINDS
         },
     )
 
@@ -133,17 +133,6 @@ def _exposed(m: Measures) -> Exposed:
 def _sum(parts: Sequence[int | None]) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
-
-
-def _by_cause(m: Measures, ns: dict[str, int | None]) -> ByCause:
-    issued = Evidence.ISSUE_TIMES in m.evidence
-    return ByCause(
-        host_late=ns["host_late"] if issued else None,
-        queued=ns["queued"] if issued else None,
-        straggler=ns["straggler"] if Evidence.RANKS in m.evidence else None,
-        wire=ns["wire"],
-        tail=ns["tail"],
-    )
 
 
 def _finding_row(finding: Finding) -> FindingRow:

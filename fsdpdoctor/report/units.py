@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.report.value import (
+    ByCause,
     KindTimes,
     PhaseCounts,
     PhaseTimes,
@@ -45,6 +47,7 @@ class _Sums:
     exposed: dict[tuple[int, int], int] = field(
         default_factory=lambda: defaultdict(int)
     )
+    causes: Counter[str] = field(default_factory=Counter)
     sizes: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     window_ns: int = 0
     peak_bytes: int = UNKNOWN
@@ -59,6 +62,7 @@ def unit_rows(m: Measures) -> tuple[UnitRow, ...]:
         for key, unit in zip(keys, rank.units, strict=True):
             specs.setdefault(key, (unit, rank))
         _add_rank(rank, keys, sums)
+        _add_causes(rank, m.causes[rank.rank], keys, sums)
     per = _Denominators.of(m)
     return tuple(
         _row(unit, rank, sums[key], per) for key, (unit, rank) in specs.items()
@@ -102,6 +106,19 @@ def _add_rank(
     ):
         if unit != UNKNOWN:
             sums[keys[unit]].sizes[kind][size] += count
+
+
+def _add_causes(
+    rank: RankMeasures,
+    causes: Mapping[str, Int64s],
+    keys: Sequence[UnitKey],
+    sums: dict[UnitKey, _Sums],
+) -> None:
+    stalls = rank.stalls
+    judged = rank.in_judged(stalls.step)
+    for cause, time_ns in causes.items():
+        for unit, total in _sum_by(stalls.unit[judged], time_ns[judged]):
+            sums[keys[unit]].causes[cause] += total
 
 
 def _sum_by(unit: npt.NDArray[np.int32], amount: Int64s) -> Iterator[tuple[int, int]]:
@@ -192,6 +209,25 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         module_class=unit.module_class,
         numel=_known(unit.numel),
         settings=_settings(unit, rank),
+        exposed_ns_by_cause=_by_cause(s, per),
+    )
+
+
+def _by_cause(s: _Sums, per: _Denominators) -> ByCause | None:
+    if not per.stalls_known:
+        return None
+    return by_cause(per.evidence, {c: per.time(s.causes[c]) for c in CAUSES})
+
+
+def by_cause(evidence: Collection[Evidence], ns: Mapping[str, int | None]) -> ByCause:
+    """Times by cause, None for a cause that the source cannot tell from `wire`."""
+    issued = Evidence.ISSUE_TIMES in evidence
+    return ByCause(
+        host_late=ns["host_late"] if issued else None,
+        queued=ns["queued"] if issued else None,
+        straggler=ns["straggler"] if Evidence.RANKS in evidence else None,
+        wire=ns["wire"],
+        tail=ns["tail"],
     )
 
 

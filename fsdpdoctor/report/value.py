@@ -172,6 +172,7 @@ class UnitRow:
     module_class: str
     numel: int | None
     settings: UnitSettings
+    exposed_ns_by_cause: ByCause | None = None  # None: stalls were not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
