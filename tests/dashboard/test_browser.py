@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,65 +23,15 @@ from fsdpdoctor.simulate.record import record
 from fsdpdoctor_dashboard.export import timeline_page
 from fsdpdoctor_dashboard.library import Entry, Loading, meta_of, open_entry
 from tests.dashboard.conftest import HOSTILE, Served, serve_runs
+from tests.dashboard.visits import PATIENCE_SECONDS, Visit
 from tests.simulate.steps import step
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 # Minutes long, and a browser on a busy machine misses what it is asked to wait for:
 # run apart with `pytest -m slow tests/dashboard`.
 pytestmark = pytest.mark.slow
-
-PICTURES = Path(__file__).parents[2] / "test-output" / "dashboard"
-PATIENCE_SECONDS = 60.0
-
-
-class Visit:
-    """A page, with all that went wrong on it."""
-
-    def __init__(self, page: Page, served: Served) -> None:
-        self.page = page
-        self.served = served
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", self._console)
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
-
-    def _console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.wrong.append(message.text)
-
-    def until(self, expression: str) -> Any:
-        """Wait for JavaScript to be truthy; its value. The policy forbids eval, so
-        this asks from outside, as the developer tools do.
-        """
-        for _ in range(int(PATIENCE_SECONDS / 0.05)):
-            value = self.page.evaluate(expression)
-            if value:
-                return value
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"never came true: {expression}; {self.wrong}")
-
-    def open(self, path: str) -> None:
-        """Go to a page of the app and wait until it is there."""
-        self.page.goto(self.served.base + path)
-        if path.startswith("timeline"):
-            self.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
-            self.until("!document.querySelector('#early') || null")
-        else:
-            self.page.wait_for_selector("main h1, main p", timeout=60_000)
-
-    def timeline(self, expression: str) -> Any:
-        """Something of the timeline, `t`."""
-        return self.page.evaluate(
-            f"(() => {{ const t = fsdpTimeline; return {expression}; }})()"
-        )
-
-    def picture(self, name: str) -> None:
-        """Keep what is seen."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=PICTURES / f"{name}.png")
 
 
 @pytest.fixture
@@ -92,9 +42,7 @@ def visit(browser: Browser, served: Served) -> Iterator[Visit]:
     found.page.goto(served.url)
     yield found
     context.close()
-    outside = [url for url in found.asked if not url.startswith(served.base)]
-    assert [url for url in outside if not url.startswith(("blob:", "data:"))] == []
-    assert found.wrong == []
+    found.assert_nothing_wrong()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -109,19 +57,6 @@ def test_every_page_shows(visit: Visit, path: str, theme: str) -> None:
         visit.until("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
     assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
     visit.picture(f"{path or 'overview'}-{theme}")
-
-
-@pytest.mark.parametrize("eye", ["deuteranopia", "protanopia", "tritanopia"])
-def test_pictures_for_other_eyes(visit: Visit, eye: str) -> None:
-    """Kept to be looked at: test_words measures that the colours stay apart."""
-    devtools = visit.page.context.new_cdp_session(visit.page)
-    devtools.send("Emulation.setEmulatedVisionDeficiency", {"type": eye})
-    visit.open("timeline?run=before")
-    visit.page.keyboard.press("n")
-    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
-    visit.page.wait_for_timeout(300)
-    assert visit.timeline("t.bands.length") > 0
-    visit.picture(f"timeline-{eye}")
 
 
 def test_two_runs_stand_beside_each_other(visit: Visit, runs: dict[str, Path]) -> None:

@@ -1,0 +1,67 @@
+// What a careful person would see at once on a page: texts over each other, texts that
+// are cut, and things that do not fit. An expression: a list of sentences.
+(() => {
+  const found = [];
+  const seen = (node) => {
+    const style = getComputedStyle(node);
+    return style.visibility !== "hidden" && style.opacity !== "0" && node.getClientRects().length > 0;
+  };
+  const words = (node) => node.textContent.trim().slice(0, 60);
+
+  if (document.documentElement.scrollWidth > innerWidth) {
+    found.push(`the page is ${document.documentElement.scrollWidth} wide`);
+  }
+  for (const box of document.querySelectorAll(".scroll, pre, nav, .fd-drawer, .side")) {
+    if (seen(box) && box.scrollWidth > box.clientWidth + 1) {
+      found.push(`${box.className || box.tagName} scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}: ${words(box)}`);
+    }
+  }
+  // Only what ends in three dots by intent may hide a part of itself, with all of it
+  // in its title.
+  for (const node of document.querySelectorAll("header *, main *")) {
+    if (!(node instanceof HTMLElement) || !node.textContent || !seen(node)) continue;
+    const style = getComputedStyle(node);
+    const cut = node.scrollWidth > node.clientWidth + 1 && style.overflowX === "hidden" && node.clientWidth > 0;
+    if (!cut || node.querySelector("canvas, svg") || node.closest(".fd-host canvas")) continue;
+    if (style.textOverflow === "ellipsis" && node.title) continue;
+    found.push(`cut: ${words(node)} (${node.className || node.tagName})`);
+  }
+  // Leaves that hold text, with the box of the glyphs.
+  const leaves = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode;
+    const parent = text.parentElement;
+    if (!text.data.trim() || parent.closest("script, style, [hidden], .fd-tip, option, .hoverlayer")) continue;
+    if (!seen(parent) || parent.closest("details:not([open]) > :not(summary)")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    for (const box of range.getClientRects()) {
+      if (box.width > 1 && box.height > 1) leaves.push({ box, text: text.data.trim().slice(0, 40), parent });
+    }
+  }
+  const clipped = (leaf) => {
+    for (let node = leaf.parent; node && node !== document.body; node = node.parentElement) {
+      if (node instanceof SVGElement) continue;
+      if (getComputedStyle(node).overflow === "visible") continue;
+      const outer = node.getBoundingClientRect();
+      const { box } = leaf;
+      if (box.bottom < outer.top + 1 || box.top > outer.bottom - 1 || box.right < outer.left + 1 || box.left > outer.right - 1) return true;
+    }
+    return false;
+  };
+  const shown = leaves.filter((leaf) => !clipped(leaf));
+  shown.sort((a, b) => a.box.top - b.box.top);
+  for (let i = 0; i < shown.length; i++) {
+    const a = shown[i];
+    if (a.box.right > innerWidth + 1 && !a.parent.closest(".scroll")) found.push(`beyond the window: ${a.text}`);
+    for (let j = i + 1; j < shown.length; j++) {
+      const b = shown[j];
+      if (b.box.top > a.box.bottom) break;
+      const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+      const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+      if (wide > 2 && high > 4) found.push(`overlap: "${a.text}" and "${b.text}"`);
+    }
+  }
+  return found;
+})()

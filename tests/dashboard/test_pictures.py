@@ -1,0 +1,125 @@
+"""Pictures of every page, in every light and for other eyes, and what is wrong on them.
+
+A run recorded here, a healthy one beside it, and the public trace of eight ranks; all
+pictures are kept in test-output/dashboard/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+pytest.importorskip("playwright", reason="needs playwright, and Chromium")
+pytest.importorskip("torch", reason="records a run")
+pytest.importorskip("transformers", reason="records a run of a small Llama")
+
+from tests.dashboard.conftest import Served, serve_runs
+from tests.dashboard.visits import Visit
+from tests.importers.real_traces import FOLDER
+from tests.rig.ranks import TRAIN, run_python
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.slow, pytest.mark.ranks]
+
+PAGES = ("", "timeline", "units", "collectives", "ranks", "memory", "whatif")
+EYES = ("deuteranopia", "protanopia", "tritanopia", "achromatopsia")
+RUNS = ("recorded", "healthy")
+TRACE = "dlrm_8ranks"
+
+FAULTS = Path(__file__).with_name("faults.js").read_text(encoding="utf-8")
+"""Finds texts that overlap or are cut, and what does not fit the window."""
+
+
+def record(folder: Path, *more: str) -> None:
+    """A small Llama, trained with four gloo ranks."""
+    size = ("--steps", "10", "--layers", "6", "--hidden", "128", "--sequence", "64")
+    run_python(
+        *("-m", "fsdpdoctor", "run", "--nproc-per-node", "4", "--no-report"),
+        *("--out", str(folder), str(TRAIN), *size, *more),
+    ).ok()
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two recorded runs, and the trace where it is beside the project."""
+    root = tmp_path_factory.mktemp("pictured")
+    record(root / "recorded", "--fault", "slow-rank", "--sleep-ms", "20")
+    record(root / "healthy", "--fault", "prefetch")
+    trace = FOLDER / TRACE
+    with serve_runs(
+        *(root / run for run in RUNS), *([trace] if trace.exists() else [])
+    ) as served:
+        yield served
+
+
+@pytest.fixture
+def visit(browser: Browser, pictured: Served) -> Iterator[Visit]:
+    """An admitted browser; at the end nothing may have gone wrong."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), pictured)
+    found.page.goto(pictured.url)
+    yield found
+    context.close()
+    found.assert_nothing_wrong()
+
+
+def show(visit: Visit, page: str, query: str) -> None:
+    """Open a page and wait until all of it is there."""
+    visit.open(f"{page}?{query}")
+    if page in ("collectives", "ranks", "memory"):
+        visit.until("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    if page == "whatif":
+        visit.until("document.querySelector('#prediction p, #prediction h2')")
+        visit.until(
+            "!document.querySelector('#simulated .fd-host')"
+            " || !!(window.fsdpTimeline && fsdpTimeline.sharp)"
+        )
+    visit.page.wait_for_timeout(250)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("width", [1440, 1024])
+@pytest.mark.parametrize(
+    "query", ["run=recorded", f"run={TRACE}", "run=recorded&with=healthy"]
+)
+def test_nothing_overlaps_or_is_cut(
+    visit: Visit, query: str, page: str, theme: str, width: int
+) -> None:
+    """Each page in both themes and two widths, on a recorded run, a trace, and two
+    runs: no text over another, none cut, nothing wider than its place.
+    """
+    if TRACE in query and not (FOLDER / TRACE).exists():
+        pytest.skip(f"{FOLDER / TRACE} is not here")
+    if width == 1024 and (theme == "dark" or TRACE in query):
+        pytest.skip("one narrow picture of each page is enough")
+    visit.page.set_viewport_size({"width": width, "height": 900})
+    visit.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    show(visit, page, query)
+    about = query.replace("run=", "").replace("&with=", "-")
+    name = f"pages/{about}-{page or 'overview'}-{theme}"
+    visit.picture(name if width == 1440 else f"{name}-{width}", whole=True)
+
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
+    assert visit.page.evaluate(FAULTS) == []
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("page", ["", "timeline"])
+def test_pictures_for_other_eyes(visit: Visit, page: str, eye: str) -> None:
+    """Kept to be looked at: test_words measures that the colours stay apart."""
+    devtools = visit.page.context.new_cdp_session(visit.page)
+    devtools.send("Emulation.setEmulatedVisionDeficiency", {"type": eye})
+    show(visit, page, "run=recorded")
+    if page == "timeline":
+        visit.page.keyboard.press("n")
+        visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+        visit.page.wait_for_timeout(300)
+        assert visit.timeline("t.bands.length") > 0
+    visit.picture(f"eyes/{page or 'overview'}-{eye}")
