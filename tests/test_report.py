@@ -206,10 +206,10 @@ def test_causes_of_a_units_exposed_time_add_up_to_it() -> None:
 
     by_cause = [unit.exposed_ns_by_cause for unit in units]
     assert sum(cause.straggler or 0 for cause in by_cause if cause) == 1 * MS
-    for unit, cause in zip(units, by_cause, strict=True):
+    for row, cause in zip(units, by_cause, strict=True):
         assert cause is not None
         parts = (cause.host_late, cause.queued, cause.straggler, cause.wire, cause.tail)
-        phases = (unit.exposed_ns.forward, unit.exposed_ns.backward)
+        phases = (row.exposed_ns.forward, row.exposed_ns.backward)
         assert sum(map(int, filter(None, parts))) == sum(map(int, filter(None, phases)))
 
 
