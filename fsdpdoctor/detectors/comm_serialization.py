@@ -9,7 +9,7 @@ import numpy as np
 from fsdpdoctor.causes import queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
-from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, steady
+from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, place_of, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
@@ -62,15 +62,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
             name = rank.unit_name(int(stalls.unit[at])) or "an unknown unit"
             units[name] = units.get(name, 0) + int(queued[at])
             total += int(queued[at])
-            places.append(
-                Place(
-                    rank=rank.rank,
-                    step=int(stalls.step[at]),
-                    start_ns=int(stalls.start_ns[at]),
-                    end_ns=int(stalls.end_ns[at]),
-                    unit=name,
-                )
-            )
+            places.append(place_of(rank, stalls, at))
     cost_ns = per_step(m, total)
     if cost_ns / step_ns < WARNING_SHARE:
         return

@@ -11,7 +11,7 @@ import numpy as np
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.gather_counts import step_gathers
 from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
-from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step
+from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step, place_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, size
@@ -124,15 +124,7 @@ def _add(entry: _Excess, rank: RankMeasures, row: int, exposed_ns: int) -> None:
         entry.why["loop"] += 1
     else:
         entry.why["repeat"] += 1
-    entry.places.append(
-        Place(
-            rank=rank.rank,
-            step=step,
-            start_ns=int(gathers.start_ns[row]),
-            end_ns=int(gathers.end_ns[row]),
-            unit=rank.units[unit].fqn,
-        )
-    )
+    entry.places.append(place_of(rank, gathers, row))
 
 
 def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:

@@ -21,6 +21,7 @@ from fsdpdoctor.detectors.tables import (
     exposed,
     few_steps,
     per_step,
+    place_of,
     unit_sums,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
@@ -243,15 +244,7 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
             windows = rank.windows
             name = rank.unit_name(int(windows.unit[at])) or "an unknown unit"
             units[name] = max(units.get(name, 0), int(windows.bytes[at]))
-            places.append(
-                Place(
-                    rank=rank.rank,
-                    step=int(windows.step[at]),
-                    start_ns=int(windows.start_ns[at]),
-                    end_ns=int(windows.end_ns[at]),
-                    unit=name,
-                )
-            )
+            places.append(place_of(rank, windows, at))
     if not units:
         return
     held = sum(max(b, 0) for b in units.values())

@@ -12,6 +12,7 @@ import numpy as np
 
 from fsdpdoctor.alignment import group_key
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.tables import place_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
@@ -292,15 +293,7 @@ def _differs(m: Measures, group: str, difference: _Difference) -> Finding:
                 "has no data for a branch, give it a dummy input."
             ),
         ),
-        places=(
-            Place(
-                rank=rank.rank,
-                step=step,
-                start_ns=int(table.start_ns[index]),
-                end_ns=int(table.end_ns[index]),
-                unit=rank.unit_name(int(table.unit[index])),
-            ),
-        ),
+        places=(place_of(rank, table, index),),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
-from fsdpdoctor.detectors.tables import recompute_seen
+from fsdpdoctor.detectors.tables import place_of, recompute_seen
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, size
@@ -47,15 +47,7 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
             name = rank.units[int(windows.unit[at])].fqn
             counts[name] = counts.get(name, 0) + 1
             held[name] = max(held.get(name, 0), int(windows.bytes[at]))
-            places.append(
-                Place(
-                    rank=rank.rank,
-                    step=int(windows.step[at]),
-                    start_ns=int(windows.start_ns[at]),
-                    end_ns=int(windows.end_ns[at]),
-                    unit=name,
-                )
-            )
+            places.append(place_of(rank, windows, at))
     names = [
         name for name, times in counts.items() if times >= EVERY_STEP * len(m.step_ns)
     ]

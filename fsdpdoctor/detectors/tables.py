@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +166,33 @@ def exposed(m: Measures) -> Exposed:
         parts.append(table.rows(keep))
     return Exposed(
         rows=ExposedRows.concat(parts), units=tuple(names), steps=len(m.step_ns)
+    )
+
+
+class Placed(Protocol):
+    """A table of something that a rank did: stalls, windows, collectives."""
+
+    @property
+    def step(self) -> Int64s: ...
+
+    @property
+    def start_ns(self) -> Int64s: ...
+
+    @property
+    def end_ns(self) -> Int64s: ...
+
+    @property
+    def unit(self) -> npt.NDArray[np.int32]: ...
+
+
+def place_of(rank: RankMeasures, rows: Placed, at: SupportsIndex) -> Place:
+    """Where to look for one row of a rank's table."""
+    return Place(
+        rank=rank.rank,
+        step=int(rows.step[at]),
+        start_ns=int(rows.start_ns[at]),
+        end_ns=int(rows.end_ns[at]),
+        unit=rank.unit_name(int(rows.unit[at])),
     )
 
 
