@@ -160,24 +160,12 @@ def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Findin
     ]
     if not idle:
         return
-    yield Finding(
-        code=CODE,
-        name=NAME,
-        severity=Severity.WARNING,
-        confidence=Confidence.MEDIUM,
-        summary=f"{count(len(idle), 'trainable unit')} never ran a forward: "
-        f"{', '.join(idle[:3])}{', ...' if len(idle) > 3 else ''}",
-        units=tuple(idle),
-        phase="forward",
-        ranks=tuple(rank.rank for rank in m.ranks),
-        evidence={"units": list(idle)},
-        advice=(
-            Advice(
-                text="Call the module itself; or shard it with the parent that reads "
-                "its weights.",
-            ),
-        ),
+    advice = Advice(
+        text="Call the module itself; or shard it with the parent that reads its "
+        "weights.",
     )
+    what = f"{count(len(idle), 'trainable unit')} never ran a forward"
+    yield _never_ran(m, what, idle, "forward", advice)
 
 
 def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
@@ -196,32 +184,37 @@ def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     ]
     if not lost:
         return
-    yield Finding(
+    advice = Advice(
+        text="Clone these units' outputs: an output that is changed in place, or is a "
+        "view, loses its hook.",
+        code="\n".join(
+            [
+                MODEL,
+                listing("units", lost),
+                "for name in units:",
+                "    model.get_submodule(name).register_forward_hook(",
+                "        lambda module, args, output: output.clone()",
+                "    )",
+            ]
+        ),
+        memory_cost_bytes=None,
+    )
+    what = f"the backward hook of {count(len(lost), 'unit')} never ran"
+    yield _never_ran(m, what, lost, "backward", advice)
+
+
+def _never_ran(
+    m: Measures, what: str, units: list[str], phase: str, advice: Advice
+) -> Finding:
+    return Finding(
         code=CODE,
         name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
-        summary=f"the backward hook of {count(len(lost), 'unit')} never ran: "
-        f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}",
-        units=tuple(lost),
-        phase="backward",
+        summary=f"{what}: {', '.join(units[:3])}{', ...' if len(units) > 3 else ''}",
+        units=tuple(units),
+        phase=phase,
         ranks=tuple(rank.rank for rank in m.ranks),
-        evidence={"units": list(lost)},
-        advice=(
-            Advice(
-                text="Clone these units' outputs: an output that is changed in place, "
-                "or is a view, loses its hook.",
-                code="\n".join(
-                    [
-                        MODEL,
-                        listing("units", lost),
-                        "for name in units:",
-                        "    model.get_submodule(name).register_forward_hook(",
-                        "        lambda module, args, output: output.clone()",
-                        "    )",
-                    ]
-                ),
-                memory_cost_bytes=None,
-            ),
-        ),
+        evidence={"units": list(units)},
+        advice=(advice,),
     )
