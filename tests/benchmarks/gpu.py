@@ -29,7 +29,9 @@ import click
 import torch
 from torch import nn
 
+from fsdpdoctor.detectors.host_issue_bound import CAUGHT_UP_SHARE
 from fsdpdoctor.quantities import MS, US, ms, percent, size
+from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.recorder.sampling import Adaptive, EveryStep, Sampling
 from fsdpdoctor.recorder.wire import Wire, uniform
 from fsdpdoctor.run import RankData, open_run
@@ -243,7 +245,25 @@ def check_losses() -> Iterator[Row]:
     )
 
 
-CHECKS = (check_exposure, check_overhead, check_memory, check_losses)
+def check_host_lead() -> Iterator[Row]:
+    """Passes at whose end the device had run dry, in a step that the host limits and
+    in one that the device does.
+    """
+    for limited_by, job in (("host", _host_limited()), ("device", JOB)):
+        data, _ = record(replace(job, steps=8), EveryStep())
+        times = measure_rank(data).unit_times
+        known = int(times.led_calls.sum())
+        share = int(times.caught_up_calls.sum()) / known if known else 0.0
+        by_host = limited_by == "host"
+        yield Row(
+            check=f"unit passes that ran dry, {limited_by}-limited step",
+            measured=f"{percent(share)} of {known}",
+            expected=f">= {percent(CAUGHT_UP_SHARE)}" if by_host else "0 %",
+            ok=share >= CAUGHT_UP_SHARE if by_host else share == 0 and known > 0,
+        )
+
+
+CHECKS = (check_exposure, check_overhead, check_memory, check_losses, check_host_lead)
 
 
 def table(rows: list[Row]) -> str:
