@@ -204,7 +204,7 @@ class CudaClock:
         first = not self._bases
         if first:
             self._synchronize()
-        event = self._new_event()
+        event = self._pool.pop() if self._pool else self._new_event()
         stream = self._idle_stream
         base = _Base(first=self._next, event=event, host_ns=self._host_ns())
         event.record(self._current_stream() if stream is None else stream)
@@ -242,7 +242,7 @@ class CudaClock:
         del self._events[:count], self._recorded_ns[:count], self._times[:count]
         self._first += count
         while len(self._bases) > 1 and self._bases[1].first <= self._first:
-            del self._bases[0]
+            self._pool.append(self._bases.pop(0).event)
 
     @property
     def _next(self) -> int:

@@ -32,6 +32,7 @@ from fsdpdoctor.recorder.recording import Recording, Rows
 from fsdpdoctor.recorder.roots import PlainRoots
 from fsdpdoctor.recorder.sampling import Sampling
 from fsdpdoctor.recorder.steps import Moment, StepBounds, Steps
+from fsdpdoctor.recorder.timed import TimedSteps
 from fsdpdoctor.recorder.units import Units
 from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
@@ -41,7 +42,6 @@ from fsdpdoctor.schema import (
     Phase,
     RankHeader,
     StepRecord,
-    StepTimes,
 )
 
 
@@ -65,7 +65,7 @@ class _Pending:
     spans: Columns
     memory: Any
     counters: Any
-    timed: list[StepBounds]
+    timed: TimedSteps
     names: list[str]
 
 
@@ -93,7 +93,7 @@ class Session:
         self._light: list[tuple[Any, dict[str, Any]]] = []
         self._all_reduces: list[tuple[Any, dict[str, Any]]] = []  # light, with HSDP
         self._pending: deque[_Pending] = deque()
-        self._timed: list[StepBounds] = []
+        self._timed = TimedSteps()
         self._ended = "running"
         self._warnings: list[str] = []
         self._attached = False
@@ -298,7 +298,7 @@ class Session:
     def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
         """Keep a step until its device times are there; write those that are."""
         rec = self._rec
-        timed, self._timed = self._timed, []
+        timed, self._timed = self._timed, TimedSteps()
         self._pending.append(
             _Pending(
                 bounds=bounds,
@@ -314,7 +314,11 @@ class Session:
 
     def step_timed(self, bounds: StepBounds) -> None:
         """Note an unrecorded step, to be written with the next recorded one."""
-        self._timed.append(bounds)
+        self._timed.add(bounds)
+        if self._timed.many_marked:
+            self._drain(wait=False)
+            if not self._pending:  # whose marks come before
+                self._timed.settle(self._rec.clock)
 
     # Writing
 
@@ -350,24 +354,15 @@ class Session:
                 **(pending.memory | {"time_ns": resolve(pending.memory["time_ns"])})
             ),
             counters=pending.counters,
-            unrecorded=self._step_times(pending.timed),
-        )
-
-    def _step_times(self, timed: list[StepBounds]) -> StepTimes:
-        resolve = self._rec.clock.resolve
-        return StepTimes.build(
-            len(timed),
-            step=[b.step for b in timed],
-            start_ns=[tree.one_time(resolve, b.start.mark) for b in timed],
-            end_ns=[tree.one_time(resolve, b.end.mark) for b in timed],
+            unrecorded=pending.timed.table(self._rec.clock),
         )
 
     def _write_rest(self) -> None:
         """What came after the last recorded step: an empty, incomplete one."""
         rec, timed = self._rec, self._timed
-        self._timed = []
+        self._timed = TimedSteps()
         now = perf_counter_ns()
-        end = timed[-1].end if timed else Moment(host_ns=now, mark=now)
+        end = timed.last.end if timed.last else Moment(host_ns=now, mark=now)
         at = tree.one_time(rec.clock.resolve, end.mark)
         self._writer.write_step(
             StepRecord(
@@ -379,7 +374,7 @@ class Session:
                 micro_batches=UNKNOWN,
                 complete=False,
                 counters=rec.counters.take(len(rec.counters)),
-                unrecorded=self._step_times(timed),
+                unrecorded=timed.table(rec.clock),
             ),
             rec.names.take_new(),
         )

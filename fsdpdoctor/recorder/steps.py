@@ -243,8 +243,9 @@ class Steps:
     def _set_boundary(self) -> None:
         rec = self._rec
         starts = not rec.on and self._sampling.records(rec.step + 1)
-        if rec.on or starts:
-            rec.clock.rebase()
+        # In every step, recorded or not: what drift is taken back in between makes
+        # one step longer or shorter.
+        rec.clock.rebase()
         now = self._now()
         self._boundary = now
         self._cost_ns += rec.guard.take_cost()
