@@ -12,6 +12,7 @@ import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.recorder.wire import Link
 from fsdpdoctor.renderers.words import visible
 from fsdpdoctor_dashboard.api import api_routes
 from fsdpdoctor_dashboard.component import Timeline
@@ -44,11 +45,12 @@ POLL_MS = 700
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How the app is reached."""
+    """How the app is reached, and what network its runs had."""
 
     token: str
     prefix: str = "/"  # as the browser sees it; a proxy may strip it
     hosts: tuple[str, ...] = ()  # names beside 127.0.0.1 and localhost
+    network: Link | None = None  # that figures are held against
 
 
 COMPONENTS = (Timeline,)
@@ -171,8 +173,9 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         Output("runs", "children"),
         Input("url", "pathname"),
         Input("url", "search"),
+        Input("state", "data"),
     )
-    def show_header(pathname: str, search: str) -> tuple[object, object]:
+    def show_header(pathname: str, search: str, _: object) -> tuple[object, object]:
         asked = _asked(app, library, pathname, search)
         return _nav(serving, asked), _runs(serving, library, asked)
 
@@ -254,7 +257,11 @@ def _show(
     if state == shown:
         return dash.no_update, dash.no_update, done
     context = Context(
-        base=serving.prefix, theme=theme, runs=tuple(runs), query=asked.choices
+        base=serving.prefix,
+        theme=theme,
+        runs=tuple(runs),
+        query=asked.choices,
+        network=serving.network,
     )
     return _page(asked.page)(context), state, done
 
@@ -302,4 +309,15 @@ def _runs(serving: Serving, library: Library, asked: Asked) -> Component:
             links.append(html.A("compare", href=f"{here}?{both}"))
         lines.append(html.P(links))
     title = " and ".join(visible(run) for run in asked.runs)
-    return html.Details([html.Summary(title), html.Div(lines)])
+    listed = html.Details([html.Summary(title, title=title), html.Div(lines)])
+    if not any(_going(library, run_id) for run_id in asked.runs):
+        return listed
+    return html.Div([html.Span("running", className="badge"), listed])
+
+
+def _going(library: Library, run_id: str) -> bool:
+    try:
+        found = library.get(run_id)
+    except UnknownRunError:
+        return False
+    return isinstance(found, OpenRun) and found.going

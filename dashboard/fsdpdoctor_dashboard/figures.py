@@ -10,35 +10,49 @@ from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
-from fsdpdoctor.quantities import MS, US
+from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
 from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.renderers.words import shorten, visible
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind
-from fsdpdoctor.simulate.fit import Fit, fit_wire
+from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor.simulate.predict import Prediction
-from fsdpdoctor.timeline import COLLECTIVE_KINDS, Collectives
 
-KIND_COLOURS = {
-    "all_gather": "#e8b23a",
-    "reduce_scatter": "#009e73",
-    "all_reduce": "#7a6a4f",
+
+class Curve(NamedTuple):
+    """A memory curve: what it shows, and its colour."""
+
+    words: str
+    colour: str
+
+
+CURVES = {
+    "allocated_bytes": Curve("allocated", "#0072b2"),
+    "reserved_bytes": Curve("reserved by the allocator", "#7f8790"),
+    "unsharded_bytes": Curve("unsharded parameters", "#8e7cc3"),
+    "rss_bytes": Curve("resident memory of the whole process", "#2f7f86"),
 }
-CURVE_COLOURS = {
-    "allocated_bytes": "#0072b2",
-    "reserved_bytes": "#7f8790",
-    "unsharded_bytes": "#8e7cc3",
-    "rss_bytes": "#2f7f86",
-}
+"""By the column of `MemorySamples`."""
+
 LONGEST_LABEL = 32
+WRITTEN_RANKS = 16
+"""Up to so many ranks the matrix has room for its numbers."""
+WRITTEN_CELLS = 240
+"""So many cells of a heat map have room for theirs, on half a window."""
+MOST_STEP_TICKS = 25
+FEW_TIMES = 6
+"""So few can be counted: the axis then has whole numbers only."""
 MOST_UNITS = 120
 """Rows of the window chart; more would be thinner than a line."""
 
 
-def _styled(figure: go.Figure, theme: str, height: int) -> go.Figure:
+def styled(
+    figure: go.Figure, theme: str, height: int, *, legend: bool = False
+) -> go.Figure:
+    """A figure in the app's looks; a legend stands above it, in a place of its own."""
     dark = theme == "dark"
     grid = "#2a313a" if dark else "#e6eaee"
     figure.update_layout(
@@ -46,126 +60,20 @@ def _styled(figure: go.Figure, theme: str, height: int) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         height=height,
-        margin={"l": 70, "r": 24, "t": 44, "b": 52},
+        margin={"l": 64, "r": 20, "t": 40 if legend else 10, "b": 46},
+        showlegend=legend,
         font={"family": "system-ui, sans-serif", "size": 12},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        modebar={"bgcolor": "rgba(0,0,0,0)"},
         hoverlabel={"namelength": -1},
     )
-    figure.update_xaxes(gridcolor=grid, zerolinecolor=grid, automargin=True)
-    figure.update_yaxes(gridcolor=grid, zerolinecolor=grid, automargin=True)
-    return figure
-
-
-def collectives_of(measures: Measures, kind: Kind) -> Collectives:
-    """All ranks' judged collectives of one kind whose ends were seen."""
-    parts = []
-    for rank in measures.ranks:
-        rows = rank.collectives.rows(rank.in_judged(rank.collectives.step))
-        seen = rows.flags & Flag.END_ESTIMATED == 0
-        parts.append(rows.rows((rows.kind == kind) & seen & (rows.bytes != UNKNOWN)))
-    return Collectives.concat(parts)
-
-
-class KindTimes(NamedTuple):
-    """The collectives of one kind: what they took, and the line through them."""
-
-    kind: Kind
-    rows: Collectives
-    fit: Fit | None  # None where there is none to fit
-
-
-def kinds_of(measures: Measures) -> list[KindTimes]:
-    """Each kind that the run has."""
-    found = []
-    for kind in COLLECTIVE_KINDS:
-        rows = collectives_of(measures, kind)
-        if len(rows):
-            fit = fit_wire(rows, rows.duration_ns)
-            found.append(KindTimes(kind, rows, fit))
-    return found
-
-
-def bandwidth(report: Report, kinds: Sequence[KindTimes], theme: str) -> go.Figure:
-    """Size against bus bandwidth, with the fitted line of each kind."""
-    figure = go.Figure()
-    for row_kind in KIND_COLOURS:
-        rows = [
-            row
-            for row in report.collectives
-            if row.kind == row_kind and row.bytes and row.busbw_gbps is not None
-        ]
-        if not rows:
-            continue
-        name = row_kind.replace("_", "-")
-        colour = KIND_COLOURS[row_kind]
-        figure.add_scatter(
-            x=[row.bytes for row in rows],
-            y=[row.busbw_gbps for row in rows],
-            mode="markers",
-            name=name,
-            marker={"color": colour, "size": 10, "line": {"width": 1, "color": "#555"}},
-            text=[f"{row.count:,} on {visible(row.group or '?')}" for row in rows],
-            hovertemplate="%{x:.4s}B, %{y:.3g} GB/s<br>%{text}",
-        )
-        fit = next((k.fit for k in kinds if k.kind.name.lower() == row_kind), None)
-        factor = _bus_share(rows[0].busbw_gbps, rows[0].algbw_gbps)
-        if fit is not None and fit.sizes > 1 and factor is not None:
-            _fitted(figure, fit, factor, [row.bytes or 1 for row in rows], colour)
-    most = max((row.busbw_gbps or 0 for row in report.collectives), default=0)
-    if most:
-        figure.add_hline(
-            y=most,
-            line={"dash": "dot", "color": "#888", "width": 1},
-            annotation={"text": f"highest seen {most:.3g} GB/s", "font": {"size": 10}},
-        )
     figure.update_xaxes(
-        type="log", title="bytes of the large side", exponentformat="SI"
+        gridcolor=grid, zerolinecolor=grid, automargin=True, title_standoff=8
     )
-    figure.update_yaxes(title="bus bandwidth, GB/s", rangemode="tozero")
-    return _styled(figure, theme, 380)
-
-
-def _bus_share(bus: float | None, algorithm: float | None) -> float | None:
-    return bus / algorithm if bus is not None and algorithm else None
-
-
-def _fitted(
-    figure: go.Figure, fit: Fit, factor: float, sizes: Sequence[int], colour: str
-) -> None:
-    line = np.geomspace(min(sizes), max(sizes), 60)
-    taken = fit.wire.latency_ns + line / fit.wire.bytes_per_second * 1e9
-    figure.add_scatter(
-        x=line,
-        y=line / taken * factor,
-        mode="lines",
-        line={"color": colour, "width": 1.5},
-        name=f"fit: {fit.wire.latency_ns / US:.3g} us + size / "
-        f"{fit.wire.bytes_per_second / 1e9:.3g} GB/s",
-        hoverinfo="skip",
+    figure.update_yaxes(
+        gridcolor=grid, zerolinecolor=grid, automargin=True, title_standoff=8
     )
-
-
-def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
-    """How long the collectives of each kind took."""
-    figure = go.Figure()
-    longest = max(int(rows.duration_ns.max()) for _, rows, _ in kinds) / MS
-    edges = np.linspace(0, longest or 1, 81)
-    for kind, rows, _ in kinds:
-        name = kind.name.lower()
-        # Binned here: a browser is not sent every collective of the run.
-        counts, _ = np.histogram(rows.duration_ns / MS, bins=edges)
-        figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2,
-            y=counts,
-            width=np.diff(edges),
-            name=name.replace("_", "-"),
-            marker={"color": KIND_COLOURS[name], "opacity": 0.75},
-            hovertemplate="%{x:.3g} ms: %{y}",
-        )
-    figure.update_layout(barmode="overlay")
-    figure.update_xaxes(title="milliseconds", rangemode="tozero")
-    figure.update_yaxes(title="collectives")
-    return _styled(figure, theme, 340)
+    return figure
 
 
 def wait_matrix(
@@ -176,20 +84,42 @@ def wait_matrix(
         [waits[rank].get(other, 0) / steps / MS for other in ranks] for rank in ranks
     ]
     names = [str(rank) for rank in ranks]
+    few = len(ranks) <= WRITTEN_RANKS
     figure = go.Figure(
         go.Heatmap(
             z=values,
             x=names,
             y=names,
+            zmin=0,
             colorscale=_scale(theme),
-            colorbar={"title": "ms per step"},
+            colorbar=_bar("ms per step"),
+            text=_written(values) if few else None,
+            texttemplate="%{text}" if few else None,
+            xgap=1 if few else 0,
+            ygap=1 if few else 0,
             hovertemplate="rank %{y} waits %{z:.3g} ms per step for rank %{x}"
             "<extra></extra>",
         )
     )
-    figure.update_xaxes(title="last to arrive", type="category")
+    figure.update_xaxes(title="last to arrive: rank", type="category")
     figure.update_yaxes(title="waiting rank", type="category", autorange="reversed")
-    return _styled(figure, theme, 420)
+    return styled(figure, theme, max(220, min(640, 90 + 34 * len(ranks))))
+
+
+def _written(values: Sequence[Sequence[float]]) -> list[list[str]]:
+    """Numbers as they stand in cells: three digits, and no exponents."""
+    return [
+        [
+            "" if v != v else f"{v:,.0f}" if v >= 100 or not v else f"{v:.3g}"
+            for v in row
+        ]
+        for row in values
+    ]
+
+
+def _bar(title: str) -> dict[str, object]:
+    """A colour bar as high as its figure."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 12, "len": 1}
 
 
 def _scale(theme: str) -> list[list[object]]:
@@ -200,64 +130,67 @@ def _scale(theme: str) -> list[list[object]]:
 
 
 def last_arrivals(report: Report, theme: str) -> go.Figure:
-    """How often each rank was the last, and how much waiting that caused."""
+    """How often each rank was the last, and beside it how much waiting that caused."""
     ranks = [row for row in report.ranks if row.last_arrivals is not None]
     names = [str(row.rank) for row in ranks]
-    figure = go.Figure()
-    figure.add_bar(
-        x=names,
-        y=[row.last_arrivals for row in ranks],
-        name="times last to arrive",
-        marker={"color": "#0072b2"},
-    )
-    figure.add_scatter(
-        x=names,
-        y=[(row.wait_caused_ns_per_step or 0) / MS for row in ranks],
-        name="waiting caused, ms per step",
-        mode="markers",
-        marker={"color": "#5e3c99", "symbol": "diamond", "size": 10},
-        yaxis="y2",
-    )
-    figure.update_layout(
-        yaxis={"title": "times"},
-        yaxis2={
-            "title": "ms per step",
-            "overlaying": "y",
-            "side": "right",
-            "rangemode": "tozero",
-            "showgrid": False,
-        },
-    )
-    figure.update_xaxes(title="rank", type="category")
-    styled = _styled(figure, theme, 360)
-    styled.update_layout(margin={"r": 70})
-    return styled
+    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.1)
+    for column, title, values in (
+        (1, "times last to arrive", [row.last_arrivals for row in ranks]),
+        (
+            2,
+            "waiting caused, ms per step",
+            [(row.wait_caused_ns_per_step or 0) / MS for row in ranks],
+        ),
+    ):
+        figure.add_bar(
+            x=names,
+            y=values,
+            marker={"color": "#0072b2"},
+            hovertemplate=f"rank %{{x}}: %{{y:.4g}} {title}<extra></extra>",
+            row=1,
+            col=column,
+        )
+        few = max((v or 0 for v in values), default=0) < FEW_TIMES and column == 1
+        figure.update_yaxes(
+            title=title, rangemode="tozero", dtick=1 if few else None, row=1, col=column
+        )
+        figure.update_xaxes(title="rank", type="category", row=1, col=column)
+    return styled(figure, theme, 260)
 
 
 def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
-    """Rank by step: how long it took, or how long compute stood still in it."""
-    steps = sorted({int(s) for rank in measures.ranks for s in rank.steps.step})
+    """Rank by judged step: how long it took, or how long compute stood still in it.
+
+    Steps that were set aside are left out: one that compiles would take all colours.
+    """
+    steps = sorted({int(s) for rank in measures.ranks for s in rank.judged_steps})
     place = {step: at for at, step in enumerate(steps)}
     values = np.full((len(measures.ranks), len(steps)), np.nan)
     for at, rank in enumerate(measures.ranks):
-        columns = [place[int(step)] for step in rank.steps.step]
         ns = _exposed_by_step(rank) if exposed else rank.steps.duration_ns
-        values[at, columns] = ns / MS
+        columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
+        values[at, columns] = ns[rank.judged] / MS
     words = "stood still for" if exposed else "took"
+    few = values.size <= WRITTEN_CELLS
     figure = go.Figure(
         go.Heatmap(
             z=values,
-            x=steps,
+            x=[str(step) for step in steps],
             y=[str(rank.rank) for rank in measures.ranks],
+            zmin=0 if exposed else None,
             colorscale=_scale(theme),
-            colorbar={"title": "ms"},
+            colorbar=_bar("ms"),
+            text=_written(values.tolist()) if few else None,
+            texttemplate="%{text}" if few else None,
+            xgap=1 if few else 0,
+            ygap=1 if few else 0,
             hovertemplate=f"rank %{{y}}, step %{{x}} {words} %{{z:.4g}} ms"
             "<extra></extra>",
         )
     )
-    figure.update_xaxes(title="step")
+    figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
     figure.update_yaxes(title="rank", type="category", autorange="reversed")
-    return _styled(figure, theme, max(240, min(700, 120 + 18 * len(measures.ranks))))
+    return styled(figure, theme, max(170, min(640, 90 + 22 * len(measures.ranks))))
 
 
 def _exposed_by_step(rank: RankMeasures) -> Int64s:
@@ -272,14 +205,10 @@ def _exposed_by_step(rank: RankMeasures) -> Int64s:
 def windows(rank: RankMeasures, step: int, theme: str) -> go.Figure:
     """When each unit was unsharded within a step."""
     rows = rank.windows.rows(rank.windows.step == step)
-    record = int(np.flatnonzero(rank.steps.step == step)[0])
-    begin = int(rank.steps.start_ns[record])
+    begin, length = _extent(rank, step)
     order = list(dict.fromkeys(rows.unit[np.argsort(rows.start_ns)].tolist()))
     order = order[:MOST_UNITS]
-    names = {
-        unit: shorten(visible(rank.unit_name(unit) or "?"), LONGEST_LABEL)
-        for unit in order
-    }
+    names = {unit: _label(rank, unit) for unit in order}
     shown = np.isin(rows.unit, order)
     units = rows.unit[shown].tolist()
     figure = go.Figure(
@@ -289,38 +218,74 @@ def windows(rank: RankMeasures, step: int, theme: str) -> go.Figure:
             y=[names[unit] for unit in units],
             orientation="h",
             marker={"color": "#8e7cc3"},
-            customdata=rows.bytes[shown] / (1 << 20),
+            customdata=[size(count) for count in rows.bytes[shown].tolist()],
             hovertemplate="%{y}: from %{base:.3f} ms, for %{x:.3f} ms, "
-            "%{customdata:.3g} MiB<extra></extra>",
+            "%{customdata}<extra></extra>",
         )
     )
-    figure.update_xaxes(title="milliseconds into the step", side="top")
+    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
     figure.update_yaxes(autorange="reversed", type="category", dtick=1)
-    return _styled(figure, theme, max(220, 120 + 15 * len(order)))
+    return _aligned(styled(figure, theme, max(150, 80 + 17 * len(order))), rank)
 
 
-def memory_curves(rank: RankMeasures, step: int, theme: str) -> go.Figure:
-    """Memory over one step, every curve that the rank has."""
+def memory_curves(
+    rank: RankMeasures, step: int, names: Sequence[str], theme: str
+) -> go.Figure:
+    """Some of a rank's memory curves over one step, in the unit that reads best."""
     samples = rank.memory.rows(rank.memory_step == step)
-    record = int(np.flatnonzero(rank.steps.step == step)[0])
-    begin = int(rank.steps.start_ns[record])
+    begin, length = _extent(rank, step)
+    most = max(int(getattr(samples, name).max()) for name in names)
+    unit, unit_name = _byte_unit(most)
     figure = go.Figure()
-    for name, colour in CURVE_COLOURS.items():
+    for name in names:
         values = getattr(samples, name)
         known = values != UNKNOWN
-        if not known.any():
-            continue
+        words = CURVES[name].words
         figure.add_scatter(
             x=(samples.time_ns[known] - begin) / MS,
-            y=values[known] / (1 << 20),
+            y=values[known] / unit,
             mode="lines",
-            line={"shape": "hv", "color": colour, "width": 1.6},
-            name=name.removesuffix("_bytes"),
-            hovertemplate="%{x:.3f} ms: %{y:.5g} MiB",
+            line={"shape": "hv", "color": CURVES[name].colour, "width": 1.8},
+            name=words,
+            hovertemplate=f"%{{x:.3f}} ms: %{{y:.4g}} {unit_name} {words}"
+            "<extra></extra>",
         )
-    figure.update_xaxes(title="milliseconds into the step")
-    figure.update_yaxes(title="MiB", rangemode="tozero")
-    return _styled(figure, theme, 340)
+    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
+    figure.update_yaxes(title=unit_name, rangemode="tozero")
+    return _aligned(styled(figure, theme, 260, legend=len(names) > 1), rank)
+
+
+def _aligned(figure: go.Figure, rank: RankMeasures) -> go.Figure:
+    """The same left edge for all figures of a step: one moment stands under itself."""
+    longest = max(
+        (len(_label(rank, unit)) for unit in range(len(rank.units))), default=0
+    )
+    figure.update_layout(margin_l=max(64, 12 + 7 * longest))
+    figure.update_yaxes(automargin=False)
+    return figure
+
+
+def _label(rank: RankMeasures, unit: int) -> str:
+    return shorten(visible(rank.unit_name(unit) or "?"), LONGEST_LABEL)
+
+
+def _extent(rank: RankMeasures, step: int) -> tuple[int, int]:
+    """When a step began, and how long it took: what both figures of it span."""
+    record = int(np.flatnonzero(rank.steps.step == step)[0])
+    return int(rank.steps.start_ns[record]), int(rank.steps.duration_ns[record])
+
+
+def _byte_unit(most: int) -> tuple[int, str]:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if most >= unit:
+            return unit, name
+    return 1, "bytes"
+
+
+def curves_of(rank: RankMeasures, step: int) -> list[str]:
+    """The memory curves that a rank has of a step."""
+    samples = rank.memory.rows(rank.memory_step == step)
+    return [name for name in CURVES if (getattr(samples, name) != UNKNOWN).any()]
 
 
 def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figure:
@@ -346,4 +311,4 @@ def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figur
     )
     figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
     figure.update_yaxes(title="step, ms")
-    return _styled(figure, theme, 380)
+    return styled(figure, theme, 360, legend=True)

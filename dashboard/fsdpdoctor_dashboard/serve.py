@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ from pathlib import Path
 import waitress
 
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder.wire import Link
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.library import Library, Opener
 from fsdpdoctor_dashboard.security import new_token
+
+CONNECTIONS = 1024
+"""At once. Each browser keeps six open; beyond the limit the next would hang."""
 
 THREADS = 8
 """Of the server. Six is what a browser opens at once; tiles take milliseconds."""
@@ -49,6 +54,7 @@ def serve(
     host: str = "127.0.0.1",
     prefix: str = "/",
     hosts: tuple[str, ...] = (),
+    network: Link | None = None,
 ) -> None:
     """Serve until interrupted. Port 0 takes a free one.
 
@@ -58,7 +64,9 @@ def serve(
     library.get(library.entries[0].id)  # read it while the browser starts
     if not prefix.startswith("/") or not prefix.endswith("/"):
         raise UsageError(f"the prefix is {prefix!r}; expected one like /user/me/proxy/")
-    serving = Serving(token=new_token(), prefix=prefix, hosts=(host, *hosts))
+    serving = Serving(
+        token=new_token(), prefix=prefix, hosts=(host, *hosts), network=network
+    )
     app = make_app(library, serving)
     listener = _listen(host, port)
     server = waitress.create_server(
@@ -67,7 +75,10 @@ def serve(
         threads=THREADS,
         ident=None,
         asyncore_use_poll=True,  # select() knows no file above number 1,024
+        connection_limit=CONNECTIONS,
     )
+    # That a request waits a moment for a thread is no news on somebody's terminal.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     announce(
         Address(
             host=host,
@@ -94,5 +105,5 @@ def _listen(host: str, port: int) -> socket.socket:
                 f"port {port} is taken; --port 0 takes a free one"
             ) from None
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    listener.listen(64)
+    listener.listen(CONNECTIONS)
     return listener

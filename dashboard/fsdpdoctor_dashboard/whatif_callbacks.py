@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dash
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, State, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.errors import FsdpDoctorError
@@ -12,6 +12,7 @@ from fsdpdoctor.simulate.predict import Prediction, Replay, predict
 from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.library import Library, OpenRun
 from fsdpdoctor_dashboard.pages import whatif as page
+from fsdpdoctor_dashboard.pages.parts import plot
 from fsdpdoctor_dashboard.whatif import Knobs, Replays, plan_file, simulated_run
 
 KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in page.KNOBS]
@@ -91,7 +92,8 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
             return html.P("No change was found that makes this run faster or smaller.")
         measured = replay.calibration.measured_ns
         return [
-            dcc.Graph(figure=front(found, measured, theme or "light")),
+            html.H2("Changes worth it"),
+            plot(front(found, measured, theme or "light")),
             page.front_table(found),
         ]
 

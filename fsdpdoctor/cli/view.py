@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpdoctor.cli.inputs import RUNS_FOLDER, Reading, open_paths
-from fsdpdoctor.errors import MissingDependencyError
+from fsdpdoctor.errors import MissingDependencyError, UsageError
+from fsdpdoctor.recorder.wire import Link, parse_link
 from fsdpdoctor.run import Run
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ NEEDS_DASH = "the dashboard needs dash: pip install 'fsdpdoctor[dashboard]'"
     help="Another name that browsers may reach this under, such as the proxy's.",
 )
 @click.option(
+    "--link",
+    metavar="LINK",
+    help="The network's link, as ib400 or 25GB/s: its peak is drawn beside the "
+    "collectives' bandwidths.",
+)
+@click.option(
     "--browser/--no-browser", default=False, help="Open a browser on this machine."
 )
 def command(
@@ -55,6 +62,7 @@ def command(
     host: str,
     prefix: str,
     hosts: tuple[str, ...],
+    link: str | None,
     browser: bool,
 ) -> None:
     r"""Look at runs in a browser: what hurts, and the timeline that shows why.
@@ -67,7 +75,9 @@ def command(
     fsdpdoctor view latest
     fsdpdoctor view fsdpdoctor-runs --port 0
     fsdpdoctor view before after
+    fsdpdoctor view latest --link nvlink4
     """
+    network = None if link is None else _link(link)
     try:
         from fsdpdoctor_dashboard.serve import serve
     except ModuleNotFoundError as error:
@@ -82,7 +92,15 @@ def command(
         host=host,
         prefix=prefix,
         hosts=hosts,
+        network=network,
     )
+
+
+def _link(text: str) -> Link:
+    try:
+        return parse_link(text)
+    except UsageError as error:  # it speaks of where links are given elsewhere
+        raise UsageError(str(error).replace("--bandwidth", "--link", 1)) from None
 
 
 def _named(path: Path) -> Path:

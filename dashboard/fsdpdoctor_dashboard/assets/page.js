@@ -76,13 +76,27 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  // The code of an id, or the one beside the button. Without https a browser gives no
+  // clipboard but to 127.0.0.1: then the code is selected, ready for Ctrl+C.
+  async function copy(button) {
+    const code = button.dataset.copy
+      ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector("pre");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    } catch {
+      getSelection().selectAllChildren(code);
+    }
+  }
+
   document.addEventListener("click", (event) => {
     const head = event.target.closest("th[data-sort]");
     if (head) sortBy(head);
     const saver = event.target.closest("[data-csv]");
     if (saver) csv(saver);
     const copier = event.target.closest("[data-copy]");
-    if (copier) navigator.clipboard.writeText(document.getElementById(copier.dataset.copy).textContent);
+    if (copier) copy(copier);
     const jump = event.target.closest("[data-jump]");
     if (jump && window.fsdpTimeline && !window.fsdpTimeline.gone) {
       const [rank, t0, t1] = jump.dataset.jump.split(",").map(Number);

@@ -1,16 +1,18 @@
-"""Collectives: size against bus bandwidth, and how long each kind takes."""
+"""Collectives: size against bandwidth, and how long each kind takes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.quantities import NOT_MEASURED
-from fsdpdoctor.simulate.fit import Fit
-from fsdpdoctor_dashboard import figures
+from fsdpdoctor.quantities import NOT_MEASURED, percent
+from fsdpdoctor.renderers.words import visible
+from fsdpdoctor_dashboard import collective_figures as figures
+from fsdpdoctor_dashboard.collective_figures import KindTimes
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.pages.parts import (
     Cell,
@@ -18,44 +20,76 @@ from fsdpdoctor_dashboard.pages.parts import (
     byte_words,
     data_table,
     ns_words,
-    side_by_side,
+    plot,
+    run_page,
 )
 
 
 def page(context: Context) -> Component:
-    """Each run's collectives, two runs beside each other."""
-    return html.Main(
-        [
-            html.H1("Collectives"),
-            side_by_side(
-                context,
-                [
-                    html.Div(_of(f"collectives-{at}", run, context.theme))
-                    for at, run in enumerate(context.runs)
-                ],
-            ),
-        ]
-    )
+    """Each run's collectives."""
+    return run_page(context, "Collectives", lambda n, run: _of(context, n, run))
 
 
-def _of(name: str, run: OpenRun, theme: str) -> list[Component]:
+def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     kinds = figures.kinds_of(run.measures)
     if not kinds:
-        return [html.P("No collective whose end and size were seen.")]
+        return [
+            html.P(
+                "Cannot tell: the run has no collective whose end and size were seen."
+            )
+        ]
     return [
-        html.H2("Size against bus bandwidth"),
-        html.P(
-            "A collective's time includes its wait for the last rank; the wire's own "
-            "figures are in the table.",
-            className="faint",
-        ),
-        dcc.Graph(figure=figures.bandwidth(run.report, kinds, theme)),
+        html.H2("Size against bandwidth"),
+        *_bandwidth(context, run, kinds),
         html.H2("How long they take"),
-        dcc.Graph(figure=figures.latencies(kinds, theme)),
-        _kinds(f"{name}-kinds", kinds),
+        _kinds(f"{name}-kinds", run, kinds),
+        plot(figures.latencies(kinds, context.theme)),
         html.H2("By group, kind and size"),
         _table(name, run),
     ]
+
+
+def _bandwidth(
+    context: Context, run: OpenRun, kinds: Sequence[KindTimes]
+) -> list[Component]:
+    figure = figures.bandwidth(run.report, kinds, context.network, context.theme)
+    if figure is None:
+        return [html.P("Cannot tell: no size or no duration was recorded.")]
+    notes = []
+    if figures.rates_of(run.report) is figures.ALGORITHM:
+        notes.append(
+            "Bytes by time: bus bandwidth needs the number of ranks of each group, "
+            "which the source does not say."
+        )
+    if not all(kind.matched for kind in kinds):
+        notes.append(
+            "Ranks could not be matched: times hold the wait for the last rank."
+        )
+    else:
+        notes.append("Lines and peaks are fitted to the time on the wire.")
+    return [
+        html.P([" ".join(notes), " ", *_against_link(context, run)], className="faint"),
+        plot(figure),
+    ]
+
+
+def _against_link(context: Context, run: OpenRun) -> list[Component | str]:
+    """What the run reached of its network's peak."""
+    link = context.network
+    if link is None:
+        return [html.Code("view --link ib400"), " draws what a link can reach."]
+    reached = [row.wire_busbw_gbps or row.busbw_gbps for row in run.report.collectives]
+    most = max((rate for rate in reached if rate is not None), default=None)
+    if most is None:
+        return []
+    share = percent(most * 1e9 / link.bytes_per_second)
+    peak = f"{visible(link.name)} can reach ({link.bytes_per_second / 1e9:.3g} GB/s)"
+    return [f"The highest seen is {most:.3g} GB/s: {share} of what {peak}."]
+
+
+BY_ORDER = "by_order"
+"""The role of collectives whose groups a trace does not name."""
+NOT_NAMED = "group not named"
 
 
 class _Times(NamedTuple):
@@ -64,36 +98,31 @@ class _Times(NamedTuple):
     most: float
 
 
-def _kinds(name: str, kinds: list[figures.KindTimes]) -> Component:
+def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
     rows = []
-    for kind, collectives, fit in kinds:
-        times = _Times(*np.percentile(collectives.duration_ns, (50, 99, 100)).tolist())
-        fitted = "one size only" if fit is None or fit.sizes < 2 else _fit_words(fit)
+    for kind in kinds:
+        taken = kind.rows.duration_ns
+        times = _Times(*np.percentile(taken, (50, 99, 100)).tolist())
+        peak = figures.peak_gbps(kind, run.report)
         rows.append(
             [
-                Cell(words=kind.name.lower().replace("_", "-"), kind="words"),
-                Cell(words=f"{len(collectives):,}", value=len(collectives)),
+                Cell(words=kind.name.replace("_", "-"), kind="words"),
+                Cell(words=f"{len(taken):,}", value=len(taken)),
                 *[Cell(words=ns_words(ns), value=ns) for ns in times],
-                Cell(words=fitted, kind="words"),
+                Cell(words=figures.fit_words(kind), kind="words"),
+                Cell(words="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
             ]
         )
-    heads = ["kind", "count", "median", "p99", "longest", "fitted"]
+    heads = ["kind", "count", "median", "p99", "longest", "fitted line", "fitted peak"]
     return data_table(name, heads, rows)
-
-
-def _fit_words(fit: Fit) -> str:
-    rate = fit.wire.bytes_per_second / 1e9
-    return (
-        f"{ns_words(fit.wire.latency_ns)} + size / {rate:.3g} GB/s, "
-        f"off by {fit.residual_share * 100:.1f} % (median)"
-    )
 
 
 def _table(name: str, run: OpenRun) -> Component:
     rows = []
     for row in run.report.collectives:
         ranks = f", {row.group_size} ranks" if row.group_size else ""
-        role = f"{row.role or row.group or 'unknown group'}{ranks}"
+        known = NOT_NAMED if row.role == BY_ORDER else row.role or row.group
+        role = f"{known or NOT_NAMED}{ranks}"
         rows.append(
             [
                 Cell(words=role, kind="words"),
@@ -106,8 +135,8 @@ def _table(name: str, run: OpenRun) -> Component:
                 _rate(row.wire_busbw_gbps),
             ]
         )
-    heads = ["group", "kind", "size", "count", "median", "on the wire"]
-    heads += ["bus bandwidth", "of the wire"]
+    heads = ["group", "kind", "size", "count", "median", "of it on the wire"]
+    heads += ["bus bandwidth", "on the wire"]
     return data_table(name, heads, rows)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.rank_measures import RankMeasures
@@ -19,18 +19,15 @@ from fsdpdoctor_dashboard.pages.parts import (
     chosen,
     data_table,
     number_cells,
-    side_by_side,
+    plot,
+    run_page,
     table_tools,
 )
 
 
 def page(context: Context) -> Component:
-    """One rank and step of each run, two runs beside each other."""
-    sections = [
-        html.Div(_of(context, f"memory-{at}", run))
-        for at, run in enumerate(context.runs)
-    ]
-    return html.Main([html.H1("Memory"), side_by_side(context, sections)])
+    """One rank and step of each run."""
+    return run_page(context, "Memory", lambda name, run: _of(context, name, run))
 
 
 def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
@@ -38,27 +35,57 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     rank = ranks[chosen(context, "rank", list(ranks))]
     steps = rank.judged_steps.tolist() or rank.steps.step.tolist()
     if not steps:
-        return [html.P("No step was recorded.")]
+        return [html.P("No whole step was recorded.")]
     step = chosen(context, "step", steps)
-    parts: list[Component] = [
+    return [
         chooser(context, "memory", "rank", list(ranks), rank.rank),
         chooser(context, "memory", "step", steps, step),
+        *_curves(rank, step, context.theme),
+        html.H2("Units unsharded"),
+        plot(figures.windows(rank, step, context.theme))
+        if (rank.windows.step == step).any()
+        else html.P(
+            "Cannot tell: the source does not show when units are unsharded.",
+            className="faint",
+        ),
+        html.H2("Peak while a unit ran"),
+        *_peaks(name, rank),
     ]
-    if (rank.memory_step == step).any():
-        parts += [
+
+
+def _curves(rank: RankMeasures, step: int, theme: str) -> list[Component]:
+    """The device's memory; the whole process's apart, whose scale is another."""
+    names = figures.curves_of(rank, step)
+    if not names:
+        return [
             html.H2("Over the step"),
-            dcc.Graph(figure=figures.memory_curves(rank, step, context.theme)),
+            html.P(
+                "Cannot tell: the source holds no memory samples of this step.",
+                className="faint",
+            ),
         ]
-    else:
-        parts.append(html.P("Memory was not measured.", className="faint"))
-    if (rank.windows.step == step).any():
-        parts += [
-            html.H2("Units unsharded"),
-            dcc.Graph(figure=figures.windows(rank, step, context.theme)),
-        ]
-    else:
-        parts.append(html.P("Unshard windows were not measured.", className="faint"))
-    return [*parts, *_peaks(name, rank)]
+    parts: list[Component] = []
+    for shown in (
+        [name for name in names if name != "rss_bytes"],
+        [name for name in names if name == "rss_bytes"],
+    ):
+        if not shown:
+            continue
+        what = figures.CURVES[shown[0]].words if len(shown) == 1 else "memory"
+        figure = figures.memory_curves(rank, step, shown, theme)
+        parts += [html.H2(f"Over the step: {what}"), plot(figure)]
+    if "allocated_bytes" not in names:
+        parts.append(
+            html.P(
+                "Allocated and reserved memory: cannot tell, the CPU has no "
+                "allocator statistics."
+                if rank.header.device == "cpu"
+                else "Allocated and reserved memory: cannot tell, the source has no "
+                "allocator statistics.",
+                className="faint",
+            )
+        )
+    return parts
 
 
 def _peaks(name: str, rank: RankMeasures) -> list[Component]:
@@ -66,7 +93,12 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
     times = rank.unit_times.rows(rank.in_judged(rank.unit_times.step))
     times = times.rows(times.peak_bytes != UNKNOWN)
     if not len(times):
-        return [html.P("Peaks by unit were not measured.", className="faint")]
+        return [
+            html.P(
+                "Cannot tell: peaks by unit take the allocator's statistics.",
+                className="faint",
+            )
+        ]
     units = np.unique(times.unit).tolist()
     columns = [
         [Cell(words=unit_name(rank.unit_name(u) or "?"), kind="words") for u in units]
@@ -79,7 +111,6 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
         columns.append(number_cells(peaks, [byte_words(peak) for peak in peaks]))
     rows = list(zip(*columns, strict=True))
     return [
-        html.H2("Peak while a unit ran"),
         table_tools(name, "units"),
         data_table(name, ["unit", "forward", "backward"], rows),
     ]

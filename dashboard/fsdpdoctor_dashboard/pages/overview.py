@@ -22,6 +22,8 @@ from fsdpdoctor.renderers.words import unit_name, visible
 from fsdpdoctor.report import Report
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.pages.parts import (
+    CAUSE_WORDS,
+    CAUSES_EXPLAINED,
     Cell,
     Context,
     byte_words,
@@ -29,6 +31,8 @@ from fsdpdoctor_dashboard.pages.parts import (
     ns_words,
     place_link,
     side_by_side,
+    so_far,
+    with_data,
 )
 
 MANY_RANKS = 16
@@ -103,11 +107,12 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
     return [
         html.H1(content.headline),
         *[html.P(fact, className="faint") for fact in content.facts],
+        *so_far(run),
         *[html.P(alert, className="alert") for alert in content.alerts],
         html.H2(f"Step budget: {content.budget_total}"),
         *_budget(run),
         html.H2("Exposed time by cause"),
-        _causes(run.report),
+        *_causes(run.report),
         html.H2("Findings"),
         *_findings(context, run, content),
         *_trust(run.report, content),
@@ -123,7 +128,7 @@ def _budget(run: OpenRun) -> Iterator[Component]:
     }
     longest = max((sum(budget.values()) for budget in budgets.values()), default=0)
     if not longest:
-        yield html.P("Not measured: no whole step was recorded.", className="faint")
+        yield html.P("Cannot tell: no whole step was recorded.", className="faint")
         return
     cells: list[Component] = []
     for rank, budget in budgets.items():
@@ -159,8 +164,8 @@ def _legend(report: Report) -> Component:
     for part, ns in report.budget_ns_per_step.items():
         if not ns:
             continue
-        exposed = part.startswith("exposed_")
-        hatched = " hatched" if exposed else ""
+        hatched = " hatched" if part.startswith("exposed_") else ""
+        exposed = part.startswith("exposed_") and part not in PART_COLOURS
         items.append(
             html.Li(
                 [
@@ -180,31 +185,40 @@ def _legend(report: Report) -> Component:
     return html.Ul(items, className="legend")
 
 
-def _causes(report: Report) -> Component:
+def _causes(report: Report) -> Iterator[Component]:
+    """What compute waited for, in a table whose bars share one scale."""
     exposed = report.exposed_ns_per_step
     if exposed.total is None:
-        return html.P("Not measured.", className="faint")
-    heads = ["per step", *[cause.replace("_", " ") for cause in CAUSES], "total"]
-    rows = []
-    for kind in KINDS:
-        total = getattr(exposed, kind)
-        if not total:
-            continue
-        causes = exposed.by_kind_and_cause[kind]
-        cells = [ns_words(getattr(causes, cause)) for cause in CAUSES]
-        rows.append([kind.replace("_", "-"), *cells, ms(total)])
-    if not rows:
-        return html.P("Compute never stood still for a collective.")
-    return html.Div(
-        html.Table(
-            [
-                html.Thead(html.Tr([html.Th(head) for head in heads])),
-                html.Tbody([html.Tr([html.Td(c) for c in row]) for row in rows]),
-            ],
-            className="data",
-        ),
-        className="scroll",
-    )
+        yield html.P("Cannot tell: the source shows no stalls.", className="faint")
+        return
+    kinds = [kind for kind in KINDS if getattr(exposed, kind)]
+    if not kinds:
+        yield html.P("Compute never stood still for a collective.")
+        return
+    cells = {
+        (kind, cause): getattr(exposed.by_kind_and_cause[kind], cause)
+        for kind in kinds
+        for cause in CAUSES
+    }
+    most = max((ns for ns in cells.values() if ns), default=1)
+    rows = [
+        [
+            Cell(words=kind.replace("_", "-"), kind="words"),
+            *[_cause(cells[kind, cause], most) for cause in CAUSES],
+            Cell(words=ms(getattr(exposed, kind)), value=getattr(exposed, kind)),
+        ]
+        for kind in kinds
+    ]
+    heads = ["per step", *[CAUSE_WORDS[cause] for cause in CAUSES], "total"]
+    yield data_table("causes", heads, rows)
+    explained = [f"{CAUSE_WORDS[c]}: {words}" for c, words in CAUSES_EXPLAINED.items()]
+    yield html.P(f"{'; '.join(explained)}.", className="faint small")
+
+
+def _cause(ns: int | None, most: int) -> Cell:
+    if not ns:
+        return Cell(words=ns_words(ns), value=ns, kind="faint")
+    return Cell(words=ns_words(ns), value=ns, bar=ns / most, kind="exposed")
 
 
 def _findings(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:
@@ -235,8 +249,14 @@ def finding(words: FindingWords, link: str | None) -> Component:
     for advice in words.advice:
         parts.append(html.P([html.B("Try: "), advice.text], className="advice"))
         if advice.code is not None:
-            parts.append(html.Pre(advice.code))
+            summary = html.Summary(f"Code, {len(advice.code.splitlines())} lines")
+            parts.append(html.Details([summary, *_code(advice.code)]))
     return html.Section(parts, className=f"finding {words.severity}")
+
+
+def _code(code: str) -> list[Component]:
+    copy = with_data(html.Button("Copy"), copy="")
+    return [html.Div([copy, html.Pre(code)], className="code")]
 
 
 def _trust(report: Report, content: Content) -> Iterator[Component]:

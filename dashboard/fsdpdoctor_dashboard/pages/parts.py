@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -11,10 +11,29 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.finding import Place
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
+from fsdpdoctor.recorder.wire import Link
 from fsdpdoctor.renderers.words import visible
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.tracks import place_on_timeline
 
+CAUSE_WORDS = {
+    "host_late": "host late",
+    "queued": "queued",
+    "straggler": "straggler",
+    "wire": "wire",
+    "tail": "tail",
+}
+CAUSES_EXPLAINED = {
+    "host_late": "the CPU had not issued it yet",
+    "queued": "issued, and its lane was busy",
+    "straggler": "the last rank had not arrived",
+    "wire": "bytes were moving",
+    "tail": "done, until compute went on",
+}
+"""What compute waited for while it stood still for a collective."""
+
+SHORT_LIST = 16
+"""Up to so many ranks or steps are all listed."""
 BAR_PIXELS = 40
 """Of the longest bar in a table: ten columns of numbers then fit a laptop's screen."""
 
@@ -27,6 +46,7 @@ class Context:
     theme: str
     runs: tuple[OpenRun, ...]
     query: Mapping[str, str] = field(default_factory=dict)  # of the address
+    network: Link | None = None  # where `view --link` names it
 
     @property
     def run(self) -> OpenRun:
@@ -41,6 +61,35 @@ class Context:
         return f"{self.base}{page}?{urlencode({**ids, **query})}"
 
 
+Section = Callable[[str, OpenRun], Sequence[Component]]
+"""What a page says of one run, whose name in ids comes first."""
+
+
+def run_page(
+    context: Context, title: str, section: Section, *above: Component
+) -> Component:
+    """A page about each run by itself, two runs beside each other."""
+    name = title.lower().replace(" ", "-")
+    sections = [
+        html.Div([*so_far(run), *section(f"{name}-{at}", run)])
+        for at, run in enumerate(context.runs)
+    ]
+    return html.Main([html.H1(title), *above, side_by_side(context, sections)])
+
+
+def so_far(run: OpenRun) -> list[Component]:
+    """That a run is still going, where it is."""
+    if not run.live:
+        return []
+    words = "This run is still going" if run.going else "Some rank has not ended"
+    return [html.P(f"{words}: all figures are of the steps so far.", className="alert")]
+
+
+def plot(figure: object) -> Component:
+    """A figure, without its maker's mark."""
+    return dcc.Graph(figure=figure, config={"displaylogo": False})
+
+
 def chosen(context: Context, name: str, among: Sequence[int]) -> int:
     """What the address asks for, where there is such a one; else the first."""
     asked = context.query.get(name, "")
@@ -51,12 +100,15 @@ def chosen(context: Context, name: str, among: Sequence[int]) -> int:
 def chooser(
     context: Context, page: str, name: str, among: Sequence[int], now: int
 ) -> Component:
-    """Links to the neighbours of what is shown, and to the first and last."""
-    at = list(among).index(now)
-    near = sorted({0, max(0, at - 1), at, min(len(among) - 1, at + 1), len(among) - 1})
+    """Links to all that can be chosen, or to the neighbours, the first and the last."""
+    at, last = list(among).index(now), len(among) - 1
+    near = {0, at - 1, at, at + 1, last}
+    places = [p for p in range(last + 1) if p in near or last < SHORT_LIST]
     others: dict[str, str | int] = dict(context.query)
     links: list[Component] = [html.Span(name, className="faint")]
-    for place in near:
+    for before, place in zip([-1, *places], places, strict=False):
+        if place > before + 1:
+            links.append(html.Span("...", className="faint"))
         number = among[place]
         if number == now:
             links.append(html.B(str(number)))
@@ -97,6 +149,7 @@ class Cell:
     bar: float | None = None
     kind: str = ""  # a class: "exposed", "mismatch", "words"
     href: str | None = None
+    title: str | None = None  # shown on hovering; None: the words
 
 
 def data_table(
@@ -119,7 +172,7 @@ def data_table(
 
 
 def _head(name: str, below: Cell) -> Component:
-    kind = "words" if below.kind == "words" else ""
+    kind = "words" if "words" in below.kind.split() else ""
     return with_data(html.Th(name, className=kind), sort="1")
 
 
@@ -131,8 +184,10 @@ def _cell(cell: Cell) -> Component:
         content.append(html.I(className=kind, style={"width": width}))
     words = visible(cell.words)
     content.append(html.A(words, href=cell.href) if cell.href else words)
-    made = html.Td(content, className=cell.kind, title=words)
-    return made if cell.kind == "words" else with_data(made, value=_sortable(cell))
+    made = html.Td(content, className=cell.kind, title=visible(cell.title or words))
+    return (
+        made if "words" in cell.kind.split() else with_data(made, value=_sortable(cell))
+    )
 
 
 def _sortable(cell: Cell) -> str:

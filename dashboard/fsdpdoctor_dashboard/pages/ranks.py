@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
+from fsdpdoctor.renderers.words import ranges
 from fsdpdoctor.report.rows import waits_by_last
+from fsdpdoctor.report.value import Health
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor_dashboard import figures
 from fsdpdoctor_dashboard.library import OpenRun
@@ -15,58 +17,67 @@ from fsdpdoctor_dashboard.pages.parts import (
     data_table,
     ns_words,
     number_cells,
+    plot,
+    run_page,
     share_words,
-    side_by_side,
 )
 
 
 def page(context: Context) -> Component:
-    """Each run's ranks, two runs beside each other."""
-    return html.Main(
-        [
-            html.H1("Ranks"),
-            side_by_side(
-                context,
-                [
-                    html.Div(_of(f"ranks-{at}", run, context.theme))
-                    for at, run in enumerate(context.runs)
-                ],
+    """Each run's ranks."""
+    return run_page(context, "Ranks", lambda name, run: _of(context, name, run))
+
+
+def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
+    measures, theme = run.measures, context.theme
+    steps = max((int(rank.judged.sum()) for rank in measures.ranks), default=0)
+    if not steps:
+        return [_table(name, run), html.P("No whole step was recorded.")]
+    return [
+        _table(name, run),
+        *_waits(run, steps, theme),
+        html.H2("Step time"),
+        _set_aside(run.report.health),
+        plot(figures.step_heat(measures, theme, exposed=False)),
+        html.H2("Exposed time"),
+        plot(figures.step_heat(measures, theme, exposed=True))
+        if measures.stalls_known
+        else html.P("Cannot tell: the source shows no stalls.", className="faint"),
+    ]
+
+
+def _waits(run: OpenRun, steps: int, theme: str) -> list[Component]:
+    measures = run.measures
+    if Evidence.RANKS not in measures.evidence:
+        return [
+            html.H2("Who waits for whom"),
+            html.P(
+                "Cannot tell: it takes at least two ranks whose collectives can be "
+                "matched.",
+                className="faint",
             ),
         ]
-    )
-
-
-def _of(name: str, run: OpenRun, theme: str) -> list[Component]:
-    measures = run.measures
-    parts: list[Component] = [_table(name, run)]
-    steps = max((int(rank.judged.sum()) for rank in measures.ranks), default=0)
-    if Evidence.RANKS in measures.evidence and steps:
-        waits = {rank.rank: waits_by_last(measures, rank) for rank in measures.ranks}
-        ranks = sorted(waits)
-        parts += [
-            html.H2("Who waits for whom"),
-            dcc.Graph(figure=figures.wait_matrix(ranks, waits, steps, theme)),
-            html.H2("Who is last"),
-            dcc.Graph(figure=figures.last_arrivals(run.report, theme)),
-        ]
-    else:
-        parts.append(
-            html.P(
-                "Who waits for whom is not measured: it takes at least two ranks "
-                "whose collectives can be matched.",
-                className="faint",
-            )
-        )
-    parts += [
-        html.H2("Step time"),
-        dcc.Graph(figure=figures.step_heat(measures, theme, exposed=False)),
+    waits = {rank.rank: waits_by_last(measures, rank) for rank in measures.ranks}
+    return [
+        html.H2("Who waits for whom"),
+        plot(figures.wait_matrix(sorted(waits), waits, steps, theme)),
+        html.H2("Who is last"),
+        plot(figures.last_arrivals(run.report, theme)),
     ]
-    if measures.stalls_known:
-        parts += [
-            html.H2("Exposed time"),
-            dcc.Graph(figure=figures.step_heat(measures, theme, exposed=True)),
-        ]
-    return parts
+
+
+def _set_aside(health: Health) -> Component:
+    """Which steps the heat maps leave out."""
+    parts = [
+        f"{words} {ranges(steps)}"
+        for words, steps in (
+            ("warm-up", health.warm_up_steps),
+            ("incomplete", health.incomplete_steps),
+        )
+        if steps
+    ]
+    left_out = f"; left out: {', '.join(parts)}" if parts else ""
+    return html.P(f"Judged steps, by rank{left_out}.", className="faint")
 
 
 def _table(name: str, run: OpenRun) -> Component:

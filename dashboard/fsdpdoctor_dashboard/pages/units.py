@@ -9,17 +9,20 @@ from typing import NamedTuple
 from dash import html
 from dash.development.base_component import Component
 
+from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.quantities import ms
-from fsdpdoctor.renderers.words import unit_name
+from fsdpdoctor.renderers.words import unit_name, visible
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
 from fsdpdoctor_dashboard.library import OpenRun
 from fsdpdoctor_dashboard.pages.parts import (
+    CAUSE_WORDS,
     Cell,
     Context,
     byte_words,
     data_table,
     ns_words,
     number_cells,
+    so_far,
     table_tools,
 )
 
@@ -35,18 +38,30 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("exposed fwd", lambda u: u.exposed_ns.forward, ns_words, "exposed", True),
-    Column("exposed bwd", lambda u: u.exposed_ns.backward, ns_words, "exposed", True),
-    Column("in all-gather", lambda u: u.exposed_ns_by_kind.all_gather, ns_words),
     Column(
-        "in reduce-scatter", lambda u: u.exposed_ns_by_kind.reduce_scatter, ns_words
+        "exposed in forward", lambda u: u.exposed_ns.forward, ns_words, "exposed", True
     ),
-    Column("forward", lambda u: u.forward_ns, ns_words, "", True),
-    Column("backward", lambda u: u.backward_ns, ns_words, "", True),
-    Column("gathered", lambda u: u.all_gather_bytes, byte_words),
-    Column("reduced", lambda u: u.reduce_scatter_bytes, byte_words),
-    Column("peak", lambda u: u.peak_bytes, byte_words),
-    Column("unsharded for", lambda u: u.unsharded_ns, ns_words),
+    Column(
+        "exposed in backward",
+        lambda u: u.exposed_ns.backward,
+        ns_words,
+        "exposed",
+        True,
+    ),
+    Column(
+        "of it for all-gathers", lambda u: u.exposed_ns_by_kind.all_gather, ns_words
+    ),
+    Column(
+        "of it for reduce-scatters",
+        lambda u: u.exposed_ns_by_kind.reduce_scatter,
+        ns_words,
+    ),
+    Column("forward compute", lambda u: u.forward_ns, ns_words, "", True),
+    Column("backward compute", lambda u: u.backward_ns, ns_words, "", True),
+    Column("bytes gathered", lambda u: u.all_gather_bytes, byte_words),
+    Column("bytes reduced", lambda u: u.reduce_scatter_bytes, byte_words),
+    Column("peak memory", lambda u: u.peak_bytes, byte_words),
+    Column("time unsharded", lambda u: u.unsharded_ns, ns_words),
 )
 
 
@@ -55,16 +70,18 @@ def page(context: Context) -> Component:
     parts: list[Component] = []
     for at, run in enumerate(context.runs):
         if len(context.runs) > 1:
-            parts.append(html.H2(run.id))
-        parts += _table(f"units-{at}", run)
+            parts.append(html.H2(visible(run.id)))
+        parts += [*so_far(run), *_table(f"units-{at}", run)]
     if len(context.runs) > 1:
         parts = [*_differences(*context.runs[:2]), *parts]
     return html.Main(
         [
             html.H1("Units"),
             html.P(
-                "Times are per step, counts per micro-batch with the expected one "
-                "behind where they differ. A dash: not measured.",
+                "Times are per step, counts per micro-batch, with the expected count "
+                "where it differs. The main cause is that of most of the exposed "
+                "time; all causes are in its title. A dash: not measured. A click on "
+                "a head sorts.",
                 className="faint",
             ),
             *parts,
@@ -75,9 +92,14 @@ def page(context: Context) -> Component:
 def _table(name: str, run: OpenRun) -> list[Component]:
     units = run.report.units
     if not units:
-        return [html.P("The source does not say which unit its spans belong to.")]
-    heads = ["unit", "gathers fwd", "gathers bwd", "reduce-scatters"]
-    heads += [column.head for column in COLUMNS]
+        return [
+            html.P(
+                "Cannot tell: the source does not say which FSDP unit its spans "
+                "belong to."
+            )
+        ]
+    heads = ["unit", "gathers in forward", "gathers in backward"]
+    heads += ["reduce-scatters", *(column.head for column in COLUMNS)]
     columns = [
         [Cell(words=unit_name(unit.unit), kind="words") for unit in units],
         [_count(unit, "forward") for unit in units],
@@ -85,8 +107,26 @@ def _table(name: str, run: OpenRun) -> list[Component]:
         [_plain(unit.reduce_scatters) for unit in units],
         *[_column(column, units) for column in COLUMNS],
     ]
+    after_exposed = len(heads) - len(COLUMNS) + 2
+    heads.insert(after_exposed, "main cause")
+    columns.insert(after_exposed, [_cause(unit) for unit in units])
     rows = list(zip(*columns, strict=True))
     return [table_tools(name, "units"), data_table(name, heads, rows)]
+
+
+def _cause(unit: UnitRow) -> Cell:
+    """What most of a unit's exposed time waited for, and its share of it."""
+    found = unit.exposed_ns_by_cause
+    known = {c: getattr(found, c) or 0 for c in CAUSES} if found is not None else {}
+    whole = sum(known.values())
+    if not whole:
+        return Cell(words="-", kind="words")
+    worst = max(known, key=lambda cause: known[cause])
+    return Cell(
+        words=f"{CAUSE_WORDS[worst]} {100 * known[worst] / whole:.0f}\u00a0%",
+        kind="words close",
+        title=", ".join(f"{CAUSE_WORDS[c]} {ms(ns)}" for c, ns in known.items() if ns),
+    )
 
 
 def _column(column: Column, units: Sequence[UnitRow]) -> list[Cell]:
@@ -128,7 +168,7 @@ def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
         rows.append(cells)
     heads = ["unit", "exposed", "forward", "backward"]
     return [
-        html.H2(f"Difference: {other.id} less {one.id}"),
+        html.H2(f"Difference: {visible(other.id)} less {visible(one.id)}"),
         table_tools("unit-differences", "units"),
         data_table("unit-differences", heads, rows),
     ]

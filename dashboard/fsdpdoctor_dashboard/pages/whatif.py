@@ -19,6 +19,7 @@ from fsdpdoctor_dashboard.pages.parts import (
     byte_words,
     data_table,
     ns_words,
+    so_far,
     with_data,
 )
 
@@ -51,30 +52,26 @@ SWITCHES = {
 
 def page(context: Context) -> Component:
     """The frame: what the knobs give is filled in by callbacks."""
+    about = f" of {visible(context.run.id)}" if len(context.runs) > 1 else ""
+    results = [
+        html.Div(
+            [
+                html.Button("Find the changes worth it", id="search"),
+                html.Button("Save this plan", id="save-plan"),
+                dcc.Download(id="plan-file"),
+            ],
+            className="toolbar",
+        ),
+        dcc.Loading(html.Div(id="front"), delay_show=300),
+        dcc.Loading(html.Div(id="prediction"), delay_show=300),
+        html.Div(id="simulated"),
+    ]
     return html.Main(
         [
-            html.H1("What if"),
+            html.H1(f"What if{about}"),
+            *so_far(context.run),
             html.Div(
-                [
-                    html.Div(_knobs(), className="knobs"),
-                    html.Div(
-                        [
-                            dcc.Loading(html.Div(id="prediction"), delay_show=300),
-                            html.Div(id="simulated"),
-                            html.Div(
-                                [
-                                    html.Button(
-                                        "Find the changes worth it", id="search"
-                                    ),
-                                    html.Button("Save the plan", id="save-plan"),
-                                    dcc.Download(id="plan-file"),
-                                ],
-                                className="toolbar",
-                            ),
-                            dcc.Loading(html.Div(id="front"), delay_show=300),
-                        ]
-                    ),
-                ],
+                [html.Div(_knobs(), className="knobs"), html.Div(results)],
                 className="whatif",
             ),
             dcc.Store(id="whatif-run", data=context.run.id),
@@ -242,8 +239,12 @@ def visible_code(lines: str) -> str:
     return "\n".join(visible(line) for line in lines.splitlines())
 
 
+SEEN_SHARE = 0.0005
+"""A smaller part of the whole would be printed as 0.0 %."""
+
+
 def _change(ns: int, whole: int) -> str:
-    if not ns:
+    if abs(ns) <= SEEN_SHARE * abs(whole):
         return "no change"
     share = f" ({percent(abs(ns) / whole)})" if whole else ""
     return f"{'+' if ns > 0 else '-'}{ms(abs(ns))}{share}"
