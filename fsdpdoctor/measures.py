@@ -18,7 +18,8 @@ from fsdpdoctor.budget import PARTS
 from fsdpdoctor.causes import split_stalls
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.rank_measures import Overlap, RankMeasures, measure_rank
+from fsdpdoctor.overlap import Overlap
+from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankSource, Run
 from fsdpdoctor.schema import Evidence, Kind, RunHeader, UnitSpec
 

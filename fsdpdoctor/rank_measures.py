@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.budget import PARTS, step_budget
-from fsdpdoctor.intervals import Int64s, Intervals, intersect, total_ns, union
+from fsdpdoctor.intervals import Int64s, total_ns
+from fsdpdoctor.overlap import (
+    NO_OVERLAP,
+    OVERLAP_KINDS,
+    Overlaps,
+    overlap_of_capture,
+    overlap_under,
+)
 from fsdpdoctor.run import Beat, RankData
 from fsdpdoctor.schema import (
     UNKNOWN,
@@ -22,19 +29,17 @@ from fsdpdoctor.schema import (
     Kind,
     MemorySamples,
     RankHeader,
-    Spans,
+    StepRecord,
     StepTimes,
     Table,
     UnitSpec,
     column,
 )
+from fsdpdoctor.shelf import let_go
 from fsdpdoctor.timeline import (
-    COMMUNICATION_LANES,
     Collectives,
     Stalls,
     Timeline,
-    device_work,
-    of_kinds,
     timelines,
 )
 from fsdpdoctor.unit_times import UnitTimes, unit_times
@@ -131,32 +136,6 @@ class CounterRows(Table):
     value: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """Classic overlap of one kind of communication: busy, and busy under compute.
-
-    For a trace it covers the whole capture and kernels only; for a record, the
-    judged steps.
-    """
-
-    communication_ns: int
-    overlapped_ns: int
-
-    @property
-    def exposed_ns(self) -> int:
-        return self.communication_ns - self.overlapped_ns
-
-    @property
-    def share(self) -> float | None:
-        """None where there was no communication."""
-        if not self.communication_ns:
-            return None
-        return self.overlapped_ns / self.communication_ns
-
-
-OVERLAP_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankMeasures:
     """One rank, reduced. Small enough to send between processes."""
@@ -174,7 +153,7 @@ class RankMeasures:
     counters: CounterRows
     memory: MemorySamples
     memory_step: Int64s  # [len(memory)]
-    overlap: Mapping[str, Overlap]
+    overlap: Overlaps
     judged: npt.NDArray[np.bool_]  # [S]
     outliers: tuple[int, ...] = ()  # steps set aside, see OUTLIER
     first_forward: tuple[int, ...] = ()  # units in the order they first ran
@@ -210,29 +189,32 @@ class RankMeasures:
 
 
 def measure_rank(data: RankData) -> RankMeasures:
-    """Reduce one rank to tables per step, unit and collective."""
-    lines = list(timelines(data))
-    steps = Steps.concat([_step_row(line) for line in lines])
+    """Reduce one rank to tables per step, unit and collective.
+
+    A step at a time: a trace's are too large to be held together.
+    """
+    lines = [_measured(line) for line in timelines(data)]
+    steps = Steps.concat([line.row for line in lines])
     judged, outliers = _judged(steps)
     judged_lines = [line for line, keep in zip(lines, judged, strict=True) if keep]
-    budgets = [step_budget(line) for line in lines]
     return RankMeasures(
         header=data.header,
         names=data.names,
         steps=steps,
-        unrecorded=StepTimes.concat([line.record.unrecorded for line in lines]),
+        unrecorded=StepTimes.concat([record.unrecorded for record in data.steps]),
         budget_ns={
-            part: np.array([b[part] for b in budgets], dtype=np.int64) for part in PARTS
+            part: np.array([line.budget_ns[part] for line in lines], dtype=np.int64)
+            for part in PARTS
         },
         collectives=Collectives.concat([line.collectives for line in lines]),
         stalls=_all_stalls(lines),
-        unit_times=UnitTimes.concat([unit_times(line) for line in lines]),
-        windows=Windows.concat([_windows(line) for line in lines]),
-        host=HostEvents.concat([_host_events(line) for line in lines]),
-        counters=CounterRows.concat([_counters(line) for line in lines]),
-        memory=MemorySamples.concat([line.record.memory for line in lines]),
+        unit_times=UnitTimes.concat([line.unit_times for line in lines]),
+        windows=Windows.concat([line.windows for line in lines]),
+        host=HostEvents.concat([line.host for line in lines]),
+        counters=CounterRows.concat([_counters(record) for record in data.steps]),
+        memory=MemorySamples.concat([record.memory for record in data.steps]),
         memory_step=np.concatenate(
-            [np.full(len(line.record.memory), line.step) for line in lines]
+            [np.full(len(record.memory), record.step) for record in data.steps]
             or [np.empty(0)]
         ).astype(np.int64),
         overlap=_overlaps(data, judged_lines),
@@ -242,6 +224,38 @@ def measure_rank(data: RankData) -> RankMeasures:
         beats=data.beats,
         truncated=data.truncated,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Measured:
+    """What is kept of a step's timeline."""
+
+    row: Steps
+    budget_ns: Mapping[str, int]
+    collectives: Collectives
+    stalls: Stalls
+    unit_times: UnitTimes
+    windows: Windows
+    host: HostEvents
+    overlap: Overlaps | None  # None where it is the capture's that counts
+    forward: tuple[int, ...] | None  # units in the order they ran; None: no forward
+
+
+def _measured(line: Timeline) -> _Measured:
+    has_kernels = Evidence.KERNELS in line.data.evidence
+    measured = _Measured(
+        row=_step_row(line),
+        budget_ns=step_budget(line),
+        collectives=line.collectives,
+        stalls=line.stalls,
+        unit_times=unit_times(line),
+        windows=_windows(line),
+        host=_host_events(line),
+        overlap=None if has_kernels else overlap_under(line.spans, line.compute),
+        forward=_forward(line),
+    )
+    let_go(line.spans)
+    return measured
 
 
 def _step_row(line: Timeline) -> Steps:
@@ -330,7 +344,7 @@ def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
     return judged, outliers
 
 
-def _all_stalls(lines: Sequence[Timeline]) -> Stalls:
+def _all_stalls(lines: Sequence[_Measured]) -> Stalls:
     """The stalls of all steps, their `collective` counted over all steps."""
     parts: list[Stalls] = []
     before = 0
@@ -358,50 +372,34 @@ def _host_events(line: Timeline) -> HostEvents:
     )
 
 
-def _counters(line: Timeline) -> CounterRows:
-    rows = line.record.counters
+def _counters(record: StepRecord) -> CounterRows:
+    rows = record.counters
     names = [name for name in CounterRows.columns() if name != "step"]
     return CounterRows.build(
-        len(rows), step=line.step, **{name: getattr(rows, name) for name in names}
+        len(rows), step=record.step, **{name: getattr(rows, name) for name in names}
     )
 
 
-def _overlaps(data: RankData, judged: Sequence[Timeline]) -> dict[str, Overlap]:
+def _overlaps(data: RankData, judged: Sequence[_Measured]) -> Overlaps:
     """Classic overlap by kind, see `Overlap`."""
     if Evidence.KERNELS in data.evidence:
-        spans = Spans.concat([*(r.spans for r in data.steps), data.outside])
-        return _overlap_of(spans, device_work(spans))
-    parts = [_overlap_of(line.spans, line.compute) for line in judged]
+        return overlap_of_capture([*(r.spans for r in data.steps), data.outside])
+    parts = [line.overlap for line in judged if line.overlap is not None]
     return {
-        kind: Overlap(
-            communication_ns=sum(part[kind].communication_ns for part in parts),
-            overlapped_ns=sum(part[kind].overlapped_ns for part in parts),
-        )
-        for kind in OVERLAP_KINDS
+        kind: sum((part[kind] for part in parts), NO_OVERLAP) for kind in OVERLAP_KINDS
     }
 
 
-def _overlap_of(spans: Spans, compute: Intervals) -> dict[str, Overlap]:
-    result = {}
-    for name in OVERLAP_KINDS:
-        if name == "all":
-            rows = spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
-        else:
-            rows = of_kinds(spans, Kind[name.upper()])
-        busy = union(rows.start_ns, rows.end_ns)
-        result[name] = Overlap(
-            communication_ns=total_ns(busy),
-            overlapped_ns=total_ns(intersect(busy, compute)),
-        )
-    return result
+def _forward(line: Timeline) -> tuple[int, ...] | None:
+    forward = line.of(Kind.FORWARD)
+    plain = forward.rows(forward.flags & Flag.RECOMPUTE == 0)
+    if not len(plain):
+        return None
+    order = plain.unit[np.argsort(plain.start_ns, kind="stable")]
+    return tuple(dict.fromkeys(int(u) for u in order if u != UNKNOWN))
 
 
-def _first_forward(lines: Sequence[Timeline]) -> tuple[int, ...]:
+def _first_forward(lines: Sequence[_Measured]) -> tuple[int, ...]:
     """Units in the order of their forwards in the last step that has any."""
-    for line in reversed(lines):
-        forward = line.of(Kind.FORWARD)
-        plain = forward.rows(forward.flags & Flag.RECOMPUTE == 0)
-        if len(plain):
-            order = plain.unit[np.argsort(plain.start_ns, kind="stable")]
-            return tuple(dict.fromkeys(int(u) for u in order if u != UNKNOWN))
-    return ()
+    orders = (line.forward for line in reversed(lines))
+    return next((order for order in orders if order is not None), ())

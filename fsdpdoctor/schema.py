@@ -16,7 +16,7 @@ is on disk up to the last whole batch can always be read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag, StrEnum
 from functools import cache
@@ -108,6 +108,18 @@ class Kind(IntEnum):
     REDUCE = 50  # the host's call that issued a reduce-scatter (and all-reduce)
     # Lane.UNSHARDED
     UNSHARDED = 60  # copy-out done to reshard; `bytes`: what the unit held
+
+
+COMMUNICATION_LANES = (
+    Lane.ALL_GATHER,
+    Lane.REDUCE_SCATTER,
+    Lane.ALL_REDUCE,
+    Lane.OTHER_COMM,
+)
+
+DEVICE_WORK = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+"""What a trace shows of compute: every kernel that is no communication. Memcpy and
+memset are not compute."""
 
 
 class Flag(IntFlag):
@@ -215,9 +227,15 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def rows(self, which: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Self:
-        """The rows that a mask or an index array names."""
-        return type(self)(**{n: getattr(self, n)[which] for n in self.columns()})
+    def items(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """The columns with their names."""
+        return ((name, getattr(self, name)) for name in self.columns())
+
+    def rows(
+        self, which: npt.NDArray[np.bool_] | npt.NDArray[np.integer] | slice
+    ) -> Self:
+        """The rows that a mask, an index array or a slice names."""
+        return type(self)(**{name: column[which] for name, column in self.items()})
 
 
 def column(dtype: str, absent: int) -> Any:

@@ -25,6 +25,7 @@ from fsdpdoctor.intervals import (
 )
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    DEVICE_WORK,
     NO_TIME,
     UNKNOWN,
     Evidence,
@@ -45,17 +46,6 @@ WAIT_OF: dict[Kind, Kind] = {
     Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
     Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
 }
-
-DEVICE_WORK = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
-"""What a trace shows of compute: every kernel that is no communication. Memcpy and
-memset are not compute."""
-
-COMMUNICATION_LANES = (
-    Lane.ALL_GATHER,
-    Lane.REDUCE_SCATTER,
-    Lane.ALL_REDUCE,
-    Lane.OTHER_COMM,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,18 +181,6 @@ def compute_lane(spans: Spans) -> Intervals:
     """
     work = np.isin(spans.kind, DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
     return union(spans.start_ns[work], spans.end_ns[work])
-
-
-def device_work(spans: Spans) -> Intervals:
-    """When a trace shows at least one compute kernel running."""
-    work = np.isin(spans.kind, DEVICE_WORK)
-    return union(spans.start_ns[work], spans.end_ns[work])
-
-
-def communication(spans: Spans) -> Intervals:
-    """When at least one collective was running, FSDP2's or not."""
-    rows = np.isin(spans.lane, COMMUNICATION_LANES)
-    return union(spans.start_ns[rows], spans.end_ns[rows])
 
 
 def collectives_of(spans: Spans, step: int) -> Collectives:

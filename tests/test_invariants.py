@@ -11,6 +11,7 @@ from fsdpdoctor.causes import CAUSES, queued_behind, split_stalls
 from fsdpdoctor.intervals import Int64s, intersect, single, subtract, total_ns, union
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    DEVICE_WORK,
     NO_TIME,
     UNKNOWN,
     Evidence,
@@ -25,7 +26,6 @@ from fsdpdoctor.timeline import (
     COLLECTIVE_KINDS,
     Collectives,
     Stalls,
-    device_work,
     timeline_of,
 )
 from fsdpdoctor.unit_times import innermost, own_compute
@@ -127,7 +127,8 @@ def test_a_traces_stalls_cover_the_classic_exposed_time(record: StepRecord) -> N
     line = timeline_of(data(TRACED), record)
     rows = record.spans.rows(np.isin(record.spans.kind, COLLECTIVE_KINDS))
     running = intersect(union(rows.start_ns, rows.end_ns), single(0, LENGTH))
-    classic = subtract(running, device_work(record.spans))
+    kernels = record.spans.rows(np.isin(record.spans.kind, DEVICE_WORK))
+    classic = subtract(running, union(kernels.start_ns, kernels.end_ns))
     stalls = union(line.stalls.start_ns, line.stalls.end_ns)
 
     assert total_ns(subtract(classic, stalls)) == 0

@@ -1,8 +1,8 @@
 """Traces that were read before: their columns, a fiftieth of the file's size.
 
 One file per trace: a JSON line (schema, key, metadata, names, collectives, columns)
-and the columns, each as differences, its bytes sorted by significance, deflated.
-Whatever is wrong with a cached file, the trace is read again.
+and the columns in blocks of rows, each as differences, its bytes sorted by
+significance, deflated. Whatever is wrong with a cached file, the trace is read again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from fsdpdoctor.importers.trace_events import (
 )
 from fsdpdoctor.importers.unpack import UNPACK_ERRORS
 from fsdpdoctor.schema import Table
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
-CACHE_VERSION = 3
+CACHE_VERSION = 4
 """Of what is cached: raise it when `Events` or what fills it changes."""
 
 TABLES: dict[str, type[Table]] = {
@@ -89,14 +90,15 @@ def _key(path: Path) -> str:
 def save(place: Path, key: str, trace: TraceFile) -> None:
     """Cache a trace. A cache that cannot be written is none: no error."""
     blobs: list[bytes] = []
-    tables: dict[str, dict[str, int]] = {}
+    tables: dict[str, dict[str, list[int]]] = {}
     for name in TABLES:
         table: Table = getattr(trace, name)
         tables[name] = {}
-        for column in table.columns():
-            blob = _pack(getattr(table, column))
-            tables[name][column] = len(blob)
-            blobs.append(blob)
+        for column, whole in table.items():
+            packed = [_pack(whole[block]) for block in blocks(len(whole))]
+            tables[name][column] = [len(blob) for blob in packed]
+            blobs += packed
+            let_go(table)
     head = {
         "key": key,
         "rows": {name: len(getattr(trace, name)) for name in TABLES},
@@ -143,13 +145,14 @@ def load(place: Path, key: str) -> TraceFile | None:
 
 
 def _load_table(
-    table: type[Table], sizes: dict[str, int], rows: int, file: BinaryIO
+    table: type[Table], sizes: dict[str, list[int]], rows: int, file: BinaryIO
 ) -> Table:
-    columns = {
-        name: _unpack(file.read(sizes[name]), dtype, rows)
-        for name, dtype in table.columns().items()
-    }
-    return table(**columns)
+    shelf = Shelf(table.columns())
+    for name, dtype in table.columns().items():
+        for size, block in zip(sizes[name], blocks(rows), strict=True):
+            column = _unpack(file.read(size), dtype, block.stop - block.start)
+            shelf.put([(name, column)])
+    return table(**shelf.take())
 
 
 def _pack(column: npt.NDArray[np.generic]) -> bytes:

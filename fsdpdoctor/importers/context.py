@@ -18,8 +18,10 @@ from fsdpdoctor.importers.trace_events import (
     Cat,
     CommArgs,
     Int64s,
+    Rows,
     TraceFile,
-    starts_with,
+    names_that,
+    rows_named,
 )
 from fsdpdoctor.run_writer import Names
 from fsdpdoctor.schema import UNKNOWN, Spans
@@ -75,12 +77,10 @@ def build_context(trace: TraceFile) -> Context:
     )
 
 
-def comm_op_rows(trace: TraceFile) -> npt.NDArray[np.bool_]:
-    """Which rows are host events that say which collective is called."""
-    named = np.array(starts_with(trace.names, COMM_OP_PREFIXES), dtype=np.bool_)
-    events = trace.events
-    on_host = np.isin(events.cat, (Cat.CPU_OP, Cat.ANNOTATION))
-    return on_host & (named[events.name] if len(named) else False)
+def comm_op_rows(trace: TraceFile) -> Rows:
+    """Rows of the host's events that say which collective is called."""
+    named = names_that(trace, lambda name: name.startswith(COMM_OP_PREFIXES))
+    return rows_named(trace, (Cat.CPU_OP, Cat.ANNOTATION), named)
 
 
 def comm_args_of(trace: TraceFile, row: int) -> CommArgs | None:

@@ -12,11 +12,16 @@ from fsdpdoctor.importers.groups import collective_bytes
 from fsdpdoctor.importers.kernels import (
     backend_of,
     collective_kind,
-    flags_by_name,
     says_operation,
 )
 from fsdpdoctor.importers.launches import DeviceWork
-from fsdpdoctor.importers.trace_events import Cat, CommArgs, Int64s
+from fsdpdoctor.importers.trace_events import (
+    Bools,
+    Cat,
+    CommArgs,
+    Int64s,
+    starts_with,
+)
 from fsdpdoctor.schema import UNKNOWN, Kind
 
 DIRECT_PARENTS = ("record_param_comms", "nccl:", "hccl:", "ccl:")
@@ -38,29 +43,47 @@ class Collective:
         return collective_bytes(self.kind, self.args)
 
 
-def communication(context: Context, work: DeviceWork) -> npt.NDArray[np.bool_]:
-    """Which device work is communication: by arguments, then parent, then name."""
-    trace = context.trace
-    events = trace.events
-    kernels = events.cat[work.rows] == Cat.KERNEL
-    names = events.name[work.rows]
-    by_name = flags_by_name(trace.names, names, backend_of)
-    has_collective = np.array(
-        [args.collective is not None for args in trace.comms] + [False], dtype=np.bool_
-    )
-    by_args = has_collective[events.comm[work.rows]]
-    ops = context.comm_ops
-    parent = ops.innermost(work.tid, work.launched_ns)
-    direct = np.array(
-        [
-            trace.names[name].startswith(DIRECT_PARENTS)
-            for name in events.name[ops.rows].tolist()
-        ]
-        + [False],
-        dtype=np.bool_,
-    )
-    found: npt.NDArray[np.bool_] = kernels & (by_name | by_args | direct[parent])
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Communication:
+    """What says that device work is communication: arguments, parents, names."""
+
+    context: Context
+    by_name: dict[int, bool]  # of the kernels asked about so far
+    has_collective: Bools  # by its arguments' place in TraceFile.comms
+    direct: Bools  # of the host's events around the launch
+
+    @classmethod
+    def of(cls, context: Context) -> Communication:
+        trace, ops = context.trace, context.comm_ops
+        around = [trace.names[name] for name in trace.events.name[ops.rows].tolist()]
+        return cls(
+            context=context,
+            by_name={},
+            # Both end with what UNKNOWN finds.
+            has_collective=np.array(
+                [*(args.collective is not None for args in trace.comms), False]
+            ),
+            direct=np.array([*starts_with(around, DIRECT_PARENTS), False]),
+        )
+
+    def among(self, work: DeviceWork) -> Bools:
+        """Which device work is communication."""
+        events = self.context.trace.events
+        kernels = events.cat[work.event] == Cat.KERNEL
+        by_args = self.has_collective[events.comm[work.event]]
+        parent = self.context.comm_ops.innermost(work.tid, work.launched_ns)
+        named = self._named(events.name[work.event])
+        found: Bools = kernels & (named | by_args | self.direct[parent])
+        return found
+
+    def _named(self, name: npt.NDArray[np.int32]) -> Bools:
+        ids, which = np.unique(name, return_inverse=True)
+        for one in ids.tolist():
+            if one not in self.by_name:
+                text = self.context.trace.names[one]
+                self.by_name[one] = backend_of(text) is not None
+        verdicts = [self.by_name[one] for one in ids.tolist()]
+        return np.array(verdicts, dtype=np.bool_)[which]
 
 
 def collectives_of(
@@ -69,8 +92,10 @@ def collectives_of(
     """What is known of each communication, in the order given."""
     parents = context.comm_ops.innermost(work.tid[which], work.launched_ns[which])
     return [
-        _collective(context, int(row), int(parent))
-        for row, parent in zip(work.rows[which], parents, strict=True)
+        _collective(context, row, parent)
+        for row, parent in zip(
+            work.event[which].tolist(), parents.tolist(), strict=True
+        )
     ]
 
 

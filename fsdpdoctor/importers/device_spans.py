@@ -10,18 +10,25 @@ import numpy.typing as npt
 from fsdpdoctor.importers.context import Context, Placed, pick
 from fsdpdoctor.importers.device_comm import (
     Collective,
+    Communication,
     collectives_of,
-    communication,
 )
 from fsdpdoctor.importers.device_order import Unlabelled, units_by_order
 from fsdpdoctor.importers.groups import sequence_numbers
 from fsdpdoctor.importers.kernels import operation_name
 from fsdpdoctor.importers.labels import Label
-from fsdpdoctor.importers.launches import DeviceWork
+from fsdpdoctor.importers.launches import DeviceWork, work_blocks
 from fsdpdoctor.importers.nesting import nest
 from fsdpdoctor.importers.passes import autograd_threads
-from fsdpdoctor.importers.trace_events import Cat, Int64s, starts_with
+from fsdpdoctor.importers.trace_events import (
+    Bools,
+    Cat,
+    Int64s,
+    names_that,
+    rows_named,
+)
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase, Spans
+from fsdpdoctor.shelf import Shelf
 
 LANE_OF = {
     Kind.ALL_GATHER: Lane.ALL_GATHER,
@@ -37,71 +44,161 @@ _ALL_GATHER = LABELS[Label.ALL_GATHER]
 _COPY_OUT = LABELS[Label.ALL_GATHER_COPY_OUT]
 _REDUCE = LABELS[Label.POST_BACKWARD_REDUCE]
 
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Labels:
+    """What a trace's L labels say of the work launched under them: by label, and last
+    what UNKNOWN finds.
+    """
+
+    context: Context
+    kind: npt.NDArray[np.int8]  # [L + 1] its place in `LABELS`, or UNKNOWN
+    op: Int64s  # [L + 1]
+    said: Int64s  # [L + 1, 5] by op: unit, by_unit, phase, flags, micro_batch
+    backward_tids: Int64s  # without labels: the threads of backward
+
+    @classmethod
+    def of(cls, context: Context) -> _Labels:
+        spans, operations = context.tree.spans, context.operations
+        op = np.full(len(spans) + 1, UNKNOWN, dtype=np.int64)
+        for index, one in operations.of_label.items():
+            op[index] = one
+        said = np.full((len(spans) + 1, 5), UNKNOWN, dtype=np.int64)
+        for it in operations.by_op.values():
+            said[it.op] = (it.unit, it.by_unit, it.phase, it.flags, it.micro_batch)
+        return cls(
+            context=context,
+            kind=np.array([*(LABELS[s.label] for s in spans), UNKNOWN], dtype=np.int8),
+            op=op,
+            said=said,
+            backward_tids=autograd_threads(context.trace),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Seen:
+    """What a first look at all device work finds."""
+
+    apart: Int64s  # [A] rows of work where one says something of another
+    is_comm: Bools  # [A]
+    compute_stream: int  # runs most of the kernels' time
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Device:
-    """The columns of the device's spans while they are found out. N rows."""
+    """The columns of some of the device's spans while they are found out. N rows."""
 
-    context: Context
+    labels: _Labels
     work: DeviceWork
-    label: Int64s  # innermost label at the launch, or UNKNOWN
-    label_kind: npt.NDArray[np.int8]  # its place in `LABELS`, or UNKNOWN
+    label_kind: npt.NDArray[np.int8]  # of the innermost label at the launch
     op: Int64s
     kind: npt.NDArray[np.int8]
     lane: npt.NDArray[np.int8]
-    is_comm: npt.NDArray[np.bool_]
+    is_comm: Bools
     start_ns: Int64s
     end_ns: Int64s
     bytes: Int64s
     name: npt.NDArray[np.int32]
     group: npt.NDArray[np.int32]
     seq: Int64s
-    by_order: npt.NDArray[np.bool_]  # unit and phase, below, are told by order
+    by_order: Bools  # unit and phase, below, are told by order
     unit: npt.NDArray[np.int32]
     phase: npt.NDArray[np.int8]
-    keep: npt.NDArray[np.bool_]
+    keep: Bools
+
+    @property
+    def context(self) -> Context:
+        return self.labels.context
+
+
+_FOUND_APART = (
+    *("kind", "lane", "is_comm", "end_ns", "bytes", "name", "group", "seq"),
+    *("by_order", "unit", "phase"),
+)
+"""The columns of a `_Device` that are found out where all communication is seen."""
 
 
 def device_spans(context: Context, work: DeviceWork) -> Placed:
-    """All device work of a trace, by start."""
-    device = _begin(context, work)
-    _copy_engine_gathers(device)
-    _collectives(device)
-    _copies(device)
-    spans = _spans(device)  # by start, as `work` is
-    if device.keep.all():
-        return Placed(spans=spans, host_ns=work.host_ns)
-    return Placed(spans=spans.rows(device.keep), host_ns=work.host_ns[device.keep])
+    """All device work of a trace, by start.
+
+    Communication, of which one kernel says something of another, is read as a whole;
+    all else, which is nearly all there is, a block at a time.
+    """
+    labels = _Labels.of(context)
+    seen = _look_through(labels, work)
+    apart = _begin(labels, work.rows(seen.apart), seen.is_comm)
+    _copy_engine_gathers(apart)
+    _collectives(apart)
+    keep = np.ones(len(work), dtype=np.bool_)
+    keep[seen.apart] = apart.keep
+    shelf, begin = Shelf(Spans.columns()), 0
+    for some in work_blocks(context.trace, work):
+        device = _begin(labels, some, np.zeros(len(some), dtype=np.bool_))
+        first, last = np.searchsorted(seen.apart, (begin, begin + len(some)))
+        own = seen.apart[first:last] - begin
+        for name in _FOUND_APART:
+            getattr(device, name)[own] = getattr(apart, name)[first:last]
+        _copies(device, seen.compute_stream)
+        spans, kept = _spans(device), keep[begin : begin + len(some)]
+        shelf.put((spans if kept.all() else spans.rows(kept)).items())
+        begin += len(some)
+    spans = Spans(**shelf.take())  # type: ignore[arg-type]
+    host_ns = work.host_ns if keep.all() else work.host_ns[keep]
+    return Placed(spans=spans, host_ns=host_ns)
 
 
-def _begin(context: Context, work: DeviceWork) -> _Device:
-    events = context.trace.events
-    rows = work.rows
+def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:
+    """Find what is communication, and the stream of compute."""
+    context, events = labels.context, labels.context.trace.events
+    communication = Communication.of(context)
+    spent: dict[int, int] = {}  # nanoseconds, by stream
+    apart, is_comm, begin = [_NO_ROWS], [], 0
+    for some in work_blocks(context.trace, work):
+        comm, cat = communication.among(some), events.cat[some.event]
+        moves = comm.copy()
+        copies = np.flatnonzero(cat == Cat.MEMCPY)
+        at = some.rows(copies)
+        under = context.tree.innermost(at.tid, at.launched_ns)
+        moves[copies] = labels.kind[under] == _ALL_GATHER
+        rows = np.flatnonzero(moves)
+        apart.append(begin + rows)
+        is_comm.append(comm[rows])
+        kernels = some.event[(cat == Cat.KERNEL) & ~comm]
+        streams, which = np.unique(events.stream[kernels], return_inverse=True)
+        sums = np.bincount(which, events.duration_ns[kernels])
+        for stream, took in zip(streams.tolist(), sums.tolist(), strict=True):
+            spent[stream] = spent.get(stream, 0) + int(took)
+        begin += len(some)
+    return _Seen(
+        apart=np.concatenate(apart),
+        is_comm=np.concatenate([_NO_ROWS.astype(np.bool_), *is_comm]),
+        compute_stream=max(sorted(spent), key=spent.__getitem__, default=UNKNOWN),
+    )
+
+
+def _begin(labels: _Labels, work: DeviceWork, is_comm: Bools) -> _Device:
+    events = labels.context.trace.events
+    rows = work.event
     count = len(rows)
     cat = events.cat[rows]
-    label = context.tree.innermost(work.tid, work.launched_ns)
-    kinds = np.array(
-        [*(LABELS[span.label] for span in context.tree.spans), UNKNOWN], dtype=np.int8
-    )
-    ops = np.full(len(context.tree.spans) + 1, UNKNOWN, dtype=np.int64)
-    for index, op in context.operations.of_label.items():
-        ops[index] = op
+    label = labels.context.tree.innermost(work.tid, work.launched_ns)
     kind = np.full(count, Kind.KERNEL, dtype=np.int8)
     kind[cat == Cat.MEMCPY] = Kind.MEMCPY
     kind[cat == Cat.MEMSET] = Kind.MEMSET
     return _Device(
-        context=context,
+        labels=labels,
         work=work,
-        label=label,
-        label_kind=kinds[label],
-        op=ops[label],
+        label_kind=labels.kind[label],
+        op=labels.op[label],
         kind=kind,
         lane=np.where(cat == Cat.KERNEL, Lane.COMPUTE, Lane.COPY).astype(np.int8),
-        is_comm=communication(context, work),
+        is_comm=is_comm,
         start_ns=events.start_ns[rows],
-        end_ns=events.end_ns[rows],
+        end_ns=events.ends(rows),
         bytes=events.bytes[rows],
-        name=events.name[rows].copy(),
+        name=events.name[rows],
         group=np.full(count, UNKNOWN, dtype=np.int32),
         seq=np.full(count, UNKNOWN, dtype=np.int64),
         by_order=np.zeros(count, dtype=np.bool_),
@@ -188,7 +285,7 @@ def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
     return collective.kind
 
 
-def _copies(device: _Device) -> None:
+def _copies(device: _Device, compute_stream: int) -> None:
     """FSDP2's copy kernels around its collectives."""
     moved = (device.kind == Kind.KERNEL) | (device.kind == Kind.MEMCPY)
     own = moved & ~device.is_comm
@@ -198,27 +295,12 @@ def _copies(device: _Device) -> None:
     copy_out = own & (device.label_kind == _COPY_OUT)
     device.kind[copy_out] = Kind.COPY_OUT
     device.lane[copy_out] = Lane.COMPUTE
-    reduce = own & (device.label_kind == _REDUCE)
-    reduce &= device.context.trace.events.stream[device.work.rows] == _compute_stream(
-        device
-    )
+    stream = device.context.trace.events.stream[device.work.event]
+    reduce = own & (device.label_kind == _REDUCE) & (stream == compute_stream)
     # On the compute stream FSDP2 only copies gradients into the reduce-scatter's
     # input; what follows the collective runs on its stream.
     device.kind[reduce] = Kind.REDUCE_COPY_IN
     device.lane[reduce] = Lane.COMPUTE
-
-
-def _compute_stream(device: _Device) -> int:
-    """The stream that runs most of the kernels' time."""
-    kernels = (device.kind == Kind.KERNEL) & ~device.is_comm
-    streams, at = np.unique(
-        device.context.trace.events.stream[device.work.rows][kernels],
-        return_inverse=True,
-    )
-    if not len(streams):
-        return UNKNOWN
-    spent = np.bincount(at, (device.end_ns - device.start_ns)[kernels])
-    return int(streams[int(np.argmax(spent))])
 
 
 def _copy_engine_gathers(device: _Device) -> None:
@@ -227,16 +309,16 @@ def _copy_engine_gathers(device: _Device) -> None:
     (pytorch#176418.) The copies of one gather make one span.
     """
     context, work = device.context, device.work
-    copies = (context.trace.events.cat[work.rows] == Cat.MEMCPY) & (
+    trace = context.trace
+    copies = (trace.events.cat[work.event] == Cat.MEMCPY) & (
         device.label_kind == _ALL_GATHER
     )
     by_kernel = device.op[device.is_comm & (device.label_kind == _ALL_GATHER)]
     copies &= ~np.isin(device.op, by_kernel)
     if not copies.any():
         return
-    events = context.trace.events
-    named = np.array(starts_with(context.trace.names, (_COPY_IN_OP,)), dtype=np.bool_)
-    copy_in = nest(events, (events.cat == Cat.CPU_OP) & named[events.name])
+    named = names_that(trace, lambda name: name.startswith(_COPY_IN_OP))
+    copy_in = nest(trace.events, rows_named(trace, (Cat.CPU_OP,), named))
     copies &= copy_in.innermost(work.tid, work.launched_ns) == UNKNOWN
     rows = np.flatnonzero(copies)
     rows = rows[np.argsort(device.op[rows], kind="stable")]
@@ -254,7 +336,7 @@ def _copy_engine_gathers(device: _Device) -> None:
 def _spans(device: _Device) -> Spans:
     context, work = device.context, device.work
     passes = context.passes
-    count = len(work.rows)
+    count = len(work)
     at = passes.at(work.launched_ns)
     unit = pick(passes.unit, at, UNKNOWN).astype(np.int32)
     phase = pick(passes.phase, at, Phase.OTHER).astype(np.int8)
@@ -263,17 +345,11 @@ def _spans(device: _Device) -> Spans:
     micro_batch = pick(passes.micro_batch, at, UNKNOWN).astype(np.int32)
     by_unit = np.full(count, UNKNOWN, dtype=np.int32)
     if not context.has_labels:
-        backward = np.isin(work.tid, autograd_threads(context.trace)) & (
-            work.tid != UNKNOWN
-        )
-        phase[backward] = Phase.BACKWARD
-    said = np.full((len(context.tree.spans) + 1, 5), UNKNOWN, dtype=np.int64)
-    for one in context.operations.by_op.values():
-        said[one.op] = (one.unit, one.by_unit, one.phase, one.flags, one.micro_batch)
+        backward = np.isin(work.tid, device.labels.backward_tids)
+        phase[backward & (work.tid != UNKNOWN)] = Phase.BACKWARD
     rows = np.flatnonzero(device.op != UNKNOWN)
-    unit[rows], by_unit[rows], phase[rows], flags[rows], micro_batch[rows] = said[
-        device.op[rows]
-    ].T
+    said = device.labels.said[device.op[rows]].T
+    unit[rows], by_unit[rows], phase[rows], flags[rows], micro_batch[rows] = said
     rows = np.flatnonzero(device.by_order)
     unit[rows], phase[rows] = device.unit[rows], device.phase[rows]
     flags[rows] |= Flag.BY_ORDER
@@ -295,7 +371,7 @@ def _spans(device: _Device) -> Spans:
         bytes=device.bytes,
         group=device.group,
         seq=device.seq,
-        stream=context.trace.events.stream[work.rows],
+        stream=context.trace.events.stream[work.event],
         name=device.name,
         value=np.full(count, UNKNOWN, dtype=np.int64),
     )

@@ -92,7 +92,7 @@ def _ends(context: Context, operators: list[int], works: list[int]) -> list[int 
     starts = events.start_ns[np.array(works, dtype=np.int64)]
     if (starts < events.start_ns[np.array(operators, dtype=np.int64)]).any():
         return [None] * len(operators)
-    return [int(end) for end in events.end_ns[np.array(works, dtype=np.int64)]]
+    return list(events.ends(np.array(works, dtype=np.int64)).tolist())
 
 
 def _collective(
@@ -103,7 +103,7 @@ def _collective(
     kind = collective_kind(name)
     operation = context.operation(label)
     start_ns = int(events.start_ns[row])
-    returned, seen = int(events.end_ns[row]), end_ns is not None
+    returned, seen = start_ns + int(events.duration_ns[row]), end_ns is not None
     wait: tuple[int, int] | None = None
     if operation is None:
         if context.has_labels:

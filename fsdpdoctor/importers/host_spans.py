@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from fsdpdoctor.importers.context import Context, Placed, pick
-from fsdpdoctor.importers.kernels import SYNCHRONIZING_CALLS, flags_by_name
+from fsdpdoctor.importers.kernels import SYNCHRONIZING_CALLS
 from fsdpdoctor.importers.labels import Label
 from fsdpdoctor.importers.passes import annotation_rows
-from fsdpdoctor.importers.trace_events import Cat, Int64s
+from fsdpdoctor.importers.trace_events import Cat, Int64s, names_that, rows_named
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase, Spans
 
 INPUT_PREFIX = "enumerate(DataLoader)#"
@@ -96,9 +96,8 @@ def _hook_phase(context: Context, label: int, pass_at: int) -> Phase:
 
 
 def _calls(context: Context, kind: Kind, is_one: Callable[[str], object]) -> Spans:
-    events = context.trace.events
-    rows = np.flatnonzero(events.cat == Cat.RUNTIME)
-    rows = rows[flags_by_name(context.trace.names, events.name[rows], is_one)]
+    trace = context.trace
+    rows = rows_named(trace, (Cat.RUNTIME,), names_that(trace, is_one))
     return _rows_as_spans(context, rows.astype(np.int64), kind)
 
 
@@ -117,7 +116,7 @@ def _rows_as_spans(context: Context, rows: Int64s, kind: Kind) -> Spans:
         micro_batch=pick(passes.micro_batch, at, UNKNOWN),
         unit=pick(passes.unit, at, UNKNOWN),
         start_ns=events.start_ns[rows],
-        end_ns=events.end_ns[rows],
+        end_ns=events.ends(rows),
         name=events.name[rows],
     )
 

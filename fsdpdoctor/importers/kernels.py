@@ -8,11 +8,7 @@ NCCL renamed its own twice (pytorch HTA #208, #247, #360). One table for all bac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from fsdpdoctor.schema import Kind
 
@@ -150,13 +146,3 @@ def is_launch(call: str) -> bool:
 def is_graph_launch(call: str) -> bool:
     """Whether a runtime call replays a whole graph: `cudaGraphLaunch`."""
     return "GraphLaunch" in call
-
-
-def flags_by_name(
-    names: Sequence[str], wanted: npt.NDArray[np.int32], test: Callable[[str], object]
-) -> npt.NDArray[np.bool_]:
-    """For each id in `wanted`, whether its name passes `test`; asked once a name."""
-    verdict = np.zeros(len(names), dtype=np.bool_)
-    for name in np.unique(wanted).tolist():
-        verdict[name] = bool(test(names[name]))
-    return verdict[wanted]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,13 +26,7 @@ from fsdpdoctor.importers.steps import (
     launches_in,
     step_windows,
 )
-from fsdpdoctor.importers.trace_events import (
-    Cat,
-    Events,
-    MemoryEvents,
-    Ops,
-    TraceFile,
-)
+from fsdpdoctor.importers.trace_events import Cat, TraceFile
 from fsdpdoctor.importers.windows import (
     find_windows,
     windows_on_device,
@@ -49,8 +45,10 @@ from fsdpdoctor.schema import (
     ModelSpec,
     RankHeader,
     Spans,
+    Table,
     UnitSpec,
 )
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 DDP_PREFIX = "DistributedDataParallel."
 FSDP1_PREFIX = "FullyShardedDataParallel."
@@ -86,18 +84,24 @@ def on_unix_clock(trace: TraceFile) -> TraceFile:
     base = trace.metadata.get("baseTimeNanoseconds", 0)
     if not isinstance(base, int) or not 0 < base < 2**62:
         return trace
-    events = {name: getattr(trace.events, name) for name in Events.columns()}
-    ops = {name: getattr(trace.ops, name) for name in Ops.columns()}
-    events["start_ns"] = trace.events.start_ns + base
-    ops["start_ns"] = trace.ops.start_ns + base
-    memory = {n: getattr(trace.memory, n) for n in MemoryEvents.columns()}
-    memory["time_ns"] = trace.memory.time_ns + base
     return replace(
         trace,
-        events=Events(**events),
-        ops=Ops(**ops),
-        memory=MemoryEvents(**memory),
+        events=_later(trace.events, "start_ns", base),
+        ops=_later(trace.ops, "start_ns", base),
+        memory=_later(trace.memory, "time_ns", base),
     )
+
+
+_TableOf = TypeVar("_TableOf", bound=Table)
+
+
+def _later(table: _TableOf, name: str, by_ns: int) -> _TableOf:
+    """A table with a column of times moved."""
+    columns = dict(table.items())
+    shelf = Shelf({name: table.columns()[name]})
+    for block in blocks(len(table)):
+        shelf.put([(name, columns[name][block] + by_ns)])
+    return type(table)(**{**columns, **shelf.take()})
 
 
 def refuse_merged(path: Path, trace: TraceFile) -> None:
@@ -130,7 +134,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
     """Say of all that a trace holds what it was for."""
     context = build_context(trace)
     work = find_launches(trace)
-    on_device = len(work.rows) > 0
+    on_device = len(work) > 0
     windows = find_windows(context)
     if on_device:
         lanes = device_spans(context, work)
@@ -150,10 +154,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         )
     steps = tuple(step_windows(trace))
     # What the header is made of leaves out the kind that is nearly all rows.
-    kernels = [part.spans.kind == Kind.KERNEL for part in parts]
-    spans = Spans.concat(
-        [part.spans.rows(~them) for part, them in zip(parts, kernels, strict=True)]
-    )
+    spans = Spans.concat([_without_kernels(part.spans) for part in parts])
     health = device_health(trace, work)
     return Attributed(
         header=_header(
@@ -163,7 +164,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
             rank=rank,
             world_size=world_size,
             warnings=tuple(warnings(context, spans, health, steps)),
-            has_kernels=any(them.any() for them in kernels),
+            has_kernels=len(spans) < sum(len(part.spans) for part in parts),
         ),
         parts=parts,
         steps=steps,
@@ -173,6 +174,15 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         on_device=on_device,
         measured=SYNTHETIC_KEY not in trace.metadata,
     )
+
+
+def _without_kernels(spans: Spans) -> Spans:
+    kept = [Spans.build(0)]
+    for block in blocks(len(spans)):
+        some = spans.rows(block)
+        kept.append(some.rows(some.kind != Kind.KERNEL))
+        let_go(spans)
+    return Spans.concat(kept)
 
 
 def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
@@ -195,9 +205,13 @@ def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
     return RankData(
         header=replace(header, warnings=(*notes, *header.warnings)),
         steps=judged.steps,
-        outside=Spans.concat([judged.aside, cut.outside]),
+        outside=_joined(judged.aside, cut.outside),
         names=attributed.names,
     )
+
+
+def _joined(aside: Spans, outside: Spans) -> Spans:
+    return Spans.concat([aside, outside]) if len(aside) else outside
 
 
 def _header(
@@ -237,9 +251,13 @@ def _header(
 
 def _device_id(trace: TraceFile) -> int:
     """The device that ran most kernels, or UNKNOWN."""
-    used = trace.events.device[trace.events.cat == Cat.KERNEL]
-    ids, times = np.unique(used, return_counts=True)
-    return int(ids[int(np.argmax(times))]) if len(ids) else UNKNOWN
+    events = trace.events
+    ran: Counter[int] = Counter()
+    for block in blocks(len(events)):
+        used = events.device[block][events.cat[block] == Cat.KERNEL]
+        ids, times = np.unique(used, return_counts=True)
+        ran.update(dict(zip(ids.tolist(), times.tolist(), strict=True)))
+    return max(sorted(ran), key=ran.__getitem__, default=UNKNOWN)
 
 
 def _device(trace: TraceFile) -> tuple[str | None, int]:

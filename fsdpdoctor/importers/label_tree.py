@@ -9,7 +9,7 @@ import numpy as np
 
 from fsdpdoctor.importers.labels import Label, parse_label
 from fsdpdoctor.importers.nesting import Nesting, nest
-from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile
+from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile, rows_named
 from fsdpdoctor.schema import ROOT, UNKNOWN
 
 
@@ -60,10 +60,9 @@ def build_label_tree(trace: TraceFile) -> LabelTree:
         for name, text in enumerate(trace.names)
         if (label := parse_label(text)) is not None
     }
-    is_label = (events.cat == Cat.ANNOTATION) & np.isin(
-        events.name, np.array(list(parsed), dtype=np.int32)
-    )
-    nesting = nest(events, is_label)
+    is_label = np.zeros(len(trace.names), dtype=np.bool_)
+    is_label[list(parsed)] = True
+    nesting = nest(events, rows_named(trace, (Cat.ANNOTATION,), is_label))
     names = [parsed[name] for name in events.name[nesting.rows].tolist()]
     units = _units([name.unit for name in names])
     ids = {unit: i for i, unit in enumerate(units)}
@@ -81,7 +80,7 @@ def build_label_tree(trace: TraceFile) -> LabelTree:
         for name, start, end, tid, row, parent in zip(
             names,
             events.start_ns[nesting.rows].tolist(),
-            events.end_ns[nesting.rows].tolist(),
+            events.ends(nesting.rows).tolist(),
             events.tid[nesting.rows].tolist(),
             nesting.rows.tolist(),
             nesting.parents.tolist(),

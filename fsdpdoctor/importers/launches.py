@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.importers.kernels import flags_by_name, is_graph_launch
-from fsdpdoctor.importers.trace_events import Cat, Events, Int64s, TraceFile
-from fsdpdoctor.schema import NO_TIME, UNKNOWN
+from fsdpdoctor.importers.kernels import is_graph_launch
+from fsdpdoctor.importers.trace_events import (
+    Cat,
+    Events,
+    Int64s,
+    Rows,
+    TraceFile,
+    is_any,
+    names_that,
+)
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 DEVICE_CATS = (Cat.KERNEL, Cat.MEMCPY, Cat.MEMSET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceWork:
-    """Rows of device work, by start, and their launches."""
+class DeviceWork(Table):
+    """Device work, by start, and its launches. Times are like those of `Events`."""
 
-    rows: Int64s  # [N] in Events
-    launched_ns: Int64s  # [N] NO_TIME where unknown
-    tid: Int64s  # [N] the launching thread, UNKNOWN where unknown
-    in_graph: npt.NDArray[np.bool_]  # [N] launched as part of a CUDA graph
-    by_call: npt.NDArray[np.bool_]  # [N] known from a runtime call, to the nanosecond
-    host_ns: Int64s  # [N] like `launched_ns`, estimated where unknown
+    event: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # its row in Events
+    launched_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    tid: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # the launching thread
+    in_graph: npt.NDArray[np.bool_] = column("bool", 0)  # as part of a CUDA graph
+    by_call: npt.NDArray[np.bool_] = column("bool", 0)  # known from a runtime call,
+    # to the nanosecond
+    host_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)  # like `launched_ns`,
+    # estimated where unknown
+
+
+def work_blocks(trace: TraceFile, work: DeviceWork) -> Iterator[DeviceWork]:
+    """Device work a block at a time, so that what is made of it stays small."""
+    for block in blocks(len(work)):
+        yield work.rows(block)
+        let_go(work, trace.events)
 
 
 def find_launches(trace: TraceFile) -> DeviceWork:
@@ -32,75 +52,146 @@ def find_launches(trace: TraceFile) -> DeviceWork:
     Old traces repeat the correlation id as External id, which then says nothing.
     """
     events = trace.events
-    rows = np.flatnonzero(np.isin(events.cat, DEVICE_CATS)).astype(np.int64)
-    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    correlation, external = events.correlation[rows], events.external[rows]
+    work = _by_start(events)
     calls = np.flatnonzero((events.cat == Cat.RUNTIME) & (events.correlation >= 0))
-    call = _lookup(events.correlation[calls], correlation)
-    by_call = call != UNKNOWN
-    launched = np.full(len(rows), NO_TIME, dtype=np.int64)
-    tid = np.full(len(rows), UNKNOWN, dtype=np.int64)
-    launched[by_call] = events.start_ns[calls[call[by_call]]]
-    tid[by_call] = events.tid[calls[call[by_call]]]
-    in_graph = np.zeros(len(rows), dtype=np.bool_)
-    in_graph[by_call] = flags_by_name(trace.names, events.name[calls], is_graph_launch)[
-        call[by_call]
-    ]
-    asked = np.where(by_call | (external == correlation), UNKNOWN, external)
-    op = _lookup(trace.ops.external, asked)
-    by_op = op != UNKNOWN
-    launched[by_op] = trace.ops.start_ns[op[by_op]]
-    tid[by_op] = trace.ops.tid[op[by_op]]
-    return DeviceWork(
-        rows=rows,
-        launched_ns=launched,
-        tid=tid,
-        in_graph=in_graph,
-        by_call=by_call,
-        host_ns=_estimated(trace, rows, launched),
+    launches = _Launches(
+        trace=trace,
+        calls=_Ids.of(events.correlation[calls], calls),
+        ops=_Ids.of(trace.ops.external, np.arange(len(trace.ops))),
+        of_graph=names_that(trace, is_graph_launch),
     )
+    del calls
+    columns = {name: at for name, at in DeviceWork.columns().items() if name != HOST_NS}
+    shelf = Shelf(columns)
+    for block in blocks(len(work)):
+        shelf.put(launches.of(work[block]).items())
+        let_go(events, trace.ops)
+    found = shelf.take()
+    del launches
+    launched_ns = found["launched_ns"].view(np.int64)
+    host_ns = _estimated(trace, work, launched_ns)
+    return DeviceWork(**found, host_ns=host_ns)  # type: ignore[arg-type]
+
+
+HOST_NS = "host_ns"
+
+
+def _by_start(events: Events) -> Rows:
+    """The rows of device work in the order in which it began."""
+    rows = np.flatnonzero(is_any(events.cat, DEVICE_CATS)).astype(np.int32)
+    return rows[np.argsort(events.start_ns[rows], kind="stable")]
+
+
+class _Ids(NamedTuple):
+    """Rows, found by an id of theirs."""
+
+    ids: Int64s  # ascending
+    rows: Rows
+
+    @classmethod
+    def of(cls, ids: Int64s, rows: npt.NDArray[np.integer]) -> _Ids:
+        if not (ids[1:] >= ids[:-1]).all():
+            order = np.argsort(ids, kind="stable").astype(np.int32)
+            ids, rows = ids[order], rows[order]
+        return cls(ids=ids, rows=rows.astype(np.int32))
+
+    def find(self, wanted: Int64s) -> Rows:
+        """For each wanted id the last row that has it, or UNKNOWN."""
+        if not len(self.ids):
+            return np.full(len(wanted), UNKNOWN, dtype=np.int32)
+        at = np.searchsorted(self.ids, wanted, side="right") - 1
+        hit = (at >= 0) & (self.ids[np.maximum(at, 0)] == wanted) & (wanted >= 0)
+        return np.where(hit, self.rows[at], UNKNOWN).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Launches:
+    """Where launches are looked up."""
+
+    trace: TraceFile
+    calls: _Ids  # runtime calls by correlation id
+    ops: _Ids  # operators by External id
+    of_graph: npt.NDArray[np.bool_]  # by name
+
+    def of(self, work: Rows) -> dict[str, npt.NDArray[np.generic]]:
+        """The columns of some device work, but for what is estimated."""
+        events, ops = self.trace.events, self.trace.ops
+        correlation, external = events.correlation[work], events.external[work]
+        call = self.calls.find(correlation)
+        by_call = call != UNKNOWN
+        called = call[by_call]
+        launched = np.full(len(work), NO_TIME, dtype=np.int64)
+        tid = np.full(len(work), UNKNOWN, dtype=np.int64)
+        in_graph = np.zeros(len(work), dtype=np.bool_)
+        launched[by_call] = events.start_ns[called]
+        tid[by_call] = events.tid[called]
+        in_graph[by_call] = self.of_graph[events.name[called]]
+        asked = np.where(by_call | (external == correlation), UNKNOWN, external)
+        op = self.ops.find(asked)
+        by_op = op != UNKNOWN
+        launched[by_op] = ops.start_ns[op[by_op]]
+        tid[by_op] = ops.tid[op[by_op]]
+        return {
+            "event": work,
+            "launched_ns": launched,
+            "tid": tid,
+            "in_graph": in_graph,
+            "by_call": by_call,
+        }
 
 
 def asked_of_ops(events: Events) -> Int64s:
     """The External ids by which a launch can only be found among the operators."""
-    rows = np.flatnonzero(np.isin(events.cat, DEVICE_CATS))
-    rows = rows[events.external[rows] >= 0]
-    rows = rows[events.external[rows] != events.correlation[rows]]
-    called = events.correlation[events.cat == Cat.RUNTIME]
-    by_call = np.isin(events.correlation[rows], called[called >= 0])
-    return np.unique(events.external[rows[~by_call]])
+    calls = np.flatnonzero((events.cat == Cat.RUNTIME) & (events.correlation >= 0))
+    called = _Ids.of(events.correlation[calls], calls)
+    asked = [np.empty(0, dtype=np.int64)]
+    for block in blocks(len(events)):
+        some = events.rows(block)
+        external = some.external
+        asks = is_any(some.cat, DEVICE_CATS) & (external >= 0)
+        asks &= external != some.correlation
+        asks[asks] = called.find(some.correlation[asks]) == UNKNOWN
+        asked.append(np.unique(external[asks]))
+        let_go(events)
+    return np.unique(np.concatenate(asked))
 
 
-def _estimated(trace: TraceFile, rows: Int64s, launched_ns: Int64s) -> Int64s:
+def _estimated(trace: TraceFile, work: Rows, launched_ns: Int64s) -> Int64s:
     """Launch times, the unknown ones from their neighbours: a stream keeps its order.
 
     What ran before a stream's first launch of the trace was launched before the
     capture. Where no launch is known at all, work's own start stands for it.
     """
     events = trace.events
+    none_known = not (launched_ns != NO_TIME).any()
+    before_capture = NO_TIME if none_known else int(events.start_ns.min()) - 1
+    last: dict[int, int] = {}  # launch known, by stream
+    shelf = Shelf({HOST_NS: np.dtype(np.int64)})
+    for block in blocks(len(work)):
+        launched, rows = launched_ns[block], work[block]
+        if none_known:
+            launched = events.start_ns[rows]
+        else:
+            launched = _filled(launched, events.stream[rows], last, before_capture)
+        shelf.put([(HOST_NS, launched)])
+        let_go(events)
+    return shelf.take()[HOST_NS]  # type: ignore[return-value]
+
+
+def _filled(
+    launched_ns: Int64s, stream: Int64s, last: dict[int, int], before_capture: int
+) -> Int64s:
+    """Launches with the unknown ones filled in. `last` goes from block to block."""
+    filled = launched_ns.copy()
     known = launched_ns != NO_TIME
-    if not known.any():
-        return events.start_ns[rows]
-    before_capture = int(events.start_ns.min()) - 1
-    filled = np.where(known, launched_ns, before_capture)
-    for stream in np.unique(events.stream[rows[~known]]):
-        on_stream = np.flatnonzero(events.stream[rows] == stream)
+    for one in np.unique(stream).tolist():
+        on_stream = np.flatnonzero(stream == one)
         last_known = np.where(known[on_stream], np.arange(len(on_stream)), UNKNOWN)
         last_known = np.maximum.accumulate(last_known)
         filled[on_stream] = np.where(
-            last_known >= 0, filled[on_stream[last_known]], before_capture
+            last_known >= 0,
+            launched_ns[on_stream[last_known]],
+            last.get(one, before_capture),
         )
+        last[one] = int(filled[on_stream[-1]])
     return filled
-
-
-def _lookup(keys: Int64s, wanted: Int64s) -> Int64s:
-    """For each wanted id the last index in `keys` that has it, or UNKNOWN."""
-    found = np.full(len(wanted), UNKNOWN, dtype=np.int64)
-    if len(keys) == 0:
-        return found
-    order = np.argsort(keys, kind="stable")
-    sorted_keys = keys[order]
-    at = np.searchsorted(sorted_keys, wanted, side="right") - 1
-    hit = (at >= 0) & (sorted_keys[np.maximum(at, 0)] == wanted) & (wanted >= 0)
-    found[hit] = order[at[hit]]
-    return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fsdpdoctor.importers.trace_events import Events, Int64s
+from fsdpdoctor.importers.trace_events import Events, Int64s, Rows
 from fsdpdoctor.schema import UNKNOWN
 
 
@@ -35,13 +34,13 @@ class Nesting:
         return found
 
 
-def nest(events: Events, wanted: npt.NDArray[np.bool_]) -> Nesting:
-    """Nest the events that a mask names."""
-    rows = np.flatnonzero(wanted).astype(np.int64)
+def nest(events: Events, wanted: Rows) -> Nesting:
+    """Nest the events of some rows, which ascend."""
+    rows = wanted.astype(np.int64)
     # Of events that start together, the longer is outside.
     rows = rows[np.lexsort((-events.duration_ns[rows], events.start_ns[rows]))]
     starts = events.start_ns[rows].tolist()
-    ends = events.end_ns[rows].tolist()
+    ends = events.ends(rows).tolist()
     tids = events.tid[rows].tolist()
     open_on: dict[int, _Open] = {}
     parents = [

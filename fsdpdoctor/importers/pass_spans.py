@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fsdpdoctor.importers.context import Context, Placed
+from fsdpdoctor.importers.issue_order import on_compute_lane, ran_within
 from fsdpdoctor.importers.passes import PassSpan, optimizer_windows
 from fsdpdoctor.importers.trace_events import Int64s
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase, Spans
@@ -55,20 +56,12 @@ def passes_on_device(context: Context, device: Placed) -> Placed:
 
     A pass that launched none has no span.
     """
-    spans = device.spans
-    rows = np.flatnonzero((spans.lane == Lane.COMPUTE) & (spans.issued_ns != NO_TIME))
-    rows = rows[np.argsort(spans.issued_ns[rows], kind="stable")]
-    issued = spans.issued_ns[rows]
     passes = _windows(context)
-    first = np.searchsorted(issued, [one.start_ns for one in passes])
-    last = np.searchsorted(issued, [one.end_ns for one in passes])
-    some = np.flatnonzero(last > first)
+    starts = np.array([one.start_ns for one in passes], dtype=np.int64)
+    ends = np.array([one.end_ns for one in passes], dtype=np.int64)
+    work = on_compute_lane(device.spans, device.spans.issued_ns)
+    ran = ran_within(work, starts, ends)
+    some = np.flatnonzero(ran.start_ns != NO_TIME)
     kept = [passes[i] for i in some.tolist()]
-    start_ns = np.array(
-        [spans.start_ns[rows[first[i] : last[i]]].min() for i in some], dtype=np.int64
-    )
-    end_ns = np.array(
-        [spans.end_ns[rows[first[i] : last[i]]].max() for i in some], dtype=np.int64
-    )
-    host_ns = np.array([one.start_ns for one in kept], dtype=np.int64)
-    return Placed(spans=_as_spans(kept, start_ns, end_ns), host_ns=host_ns)
+    spans = _as_spans(kept, ran.start_ns[some], ran.end_ns[some])
+    return Placed(spans=spans, host_ns=starts[some])

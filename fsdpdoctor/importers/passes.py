@@ -9,7 +9,13 @@ import numpy.typing as npt
 
 from fsdpdoctor.importers.label_tree import LabelTree
 from fsdpdoctor.importers.labels import Label
-from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile
+from fsdpdoctor.importers.trace_events import (
+    Cat,
+    Int64s,
+    TraceFile,
+    names_that,
+    rows_named,
+)
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
 
 OPTIMIZER_PREFIX = "Optimizer.step#"
@@ -198,19 +204,16 @@ def optimizer_windows(trace: TraceFile) -> list[tuple[int, int]]:
     events = trace.events
     rows = annotation_rows(trace, OPTIMIZER_PREFIX)
     return list(
-        zip(events.start_ns[rows].tolist(), events.end_ns[rows].tolist(), strict=True)
+        zip(events.start_ns[rows].tolist(), events.ends(rows).tolist(), strict=True)
     )
 
 
 def annotation_rows(trace: TraceFile, prefix: str) -> Int64s:
     """Rows of the annotations whose name begins with `prefix`, by start."""
-    named = [i for i, name in enumerate(trace.names) if name.startswith(prefix)]
-    events = trace.events
-    rows = np.flatnonzero(
-        (events.cat == Cat.ANNOTATION)
-        & np.isin(events.name, np.array(named, dtype=int))
-    )
-    return rows[np.argsort(events.start_ns[rows], kind="stable")].astype(np.int64)
+    named = names_that(trace, lambda name: name.startswith(prefix))
+    rows = rows_named(trace, (Cat.ANNOTATION,), named)
+    order = np.argsort(trace.events.start_ns[rows], kind="stable")
+    return rows[order].astype(np.int64)
 
 
 def autograd_threads(trace: TraceFile) -> Int64s:
@@ -219,8 +222,7 @@ def autograd_threads(trace: TraceFile) -> Int64s:
     Without labels the thread is what tells a backward kernel; on CPU, where one
     thread runs both passes, nothing does.
     """
-    events = trace.events
-    named = [i for i, n in enumerate(trace.names) if n.startswith(_AUTOGRAD_PREFIX)]
-    ran = (events.cat == Cat.CPU_OP) & np.isin(events.name, np.array(named, dtype=int))
-    steps = events.tid[annotation_rows(trace, "ProfilerStep#")]
-    return np.setdiff1d(np.unique(events.tid[ran]), np.unique(steps))
+    named = names_that(trace, lambda name: name.startswith(_AUTOGRAD_PREFIX))
+    ran = trace.events.tid[rows_named(trace, (Cat.CPU_OP,), named)]
+    steps = trace.events.tid[annotation_rows(trace, "ProfilerStep#")]
+    return np.setdiff1d(np.unique(ran), np.unique(steps))

@@ -41,7 +41,8 @@ from fsdpdoctor.importers.trace_events import (
     starts_with,
 )
 from fsdpdoctor.importers.unpack import open_trace
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table
+from fsdpdoctor.schema import NO_TIME, UNKNOWN
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 Decode = Callable[[bytes, Interner], Rows]
 """`json_scan.decode_chunk`, or the C scanner's."""
@@ -49,7 +50,6 @@ Decode = Callable[[bytes, Interner], Rows]
 _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})')
 _WORLD_SIZE = re.compile(rb'"world_size"\s*:\s*(\d{1,9})')
 _BASE_TIME = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
-_INT32 = np.iinfo(np.int32)
 
 
 def scan_file(path: Path, decode: Decode = decode_chunk) -> TraceFile:
@@ -81,53 +81,6 @@ def _refuse_two_in_one(path: Path, framing: Framing, tail: bytes) -> None:
         )
 
 
-class _Pieces:
-    """A table's columns, in pieces: as narrow as their values allow, and put together
-    one column at a time, so that no more than one is ever held twice.
-    """
-
-    def __init__(self, table: type[Table]) -> None:
-        self._dtypes = table.columns()
-        self._pieces: dict[str, list[npt.NDArray[np.generic]]] = {
-            name: [] for name in self._dtypes
-        }
-
-    def add(self, **columns: npt.NDArray[np.generic]) -> None:
-        """Some rows."""
-        for name, column in columns.items():
-            self._pieces[name].append(narrow(column))
-
-    def drop_rows(self, wanted: Int64s, of: str) -> None:
-        """Keep the rows whose column `of` holds one of the wanted values."""
-        for i, piece in enumerate(self._pieces[of]):
-            keep = np.isin(piece, wanted)
-            for pieces in self._pieces.values():
-                pieces[i] = pieces[i][keep]
-
-    def joined(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The whole columns. The pieces are given up."""
-        return {name: self._join(name) for name in self._dtypes}
-
-    def _join(self, name: str) -> npt.NDArray[np.generic]:
-        dtype, pieces = self._dtypes[name], self._pieces.pop(name)
-        whole = np.empty(sum(map(len, pieces)), dtype=dtype)
-        at = len(whole)
-        while pieces:
-            piece = pieces.pop()
-            whole[at - len(piece) : at] = piece
-            at -= len(piece)
-        return whole
-
-
-def narrow(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """The same whole numbers in 32 bits, where they fit."""
-    if column.dtype != np.int64 or not len(column):
-        return column
-    if column.min() < _INT32.min or column.max() > _INT32.max:
-        return column
-    return column.astype(np.int32)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Columns:
     """The columns of a file as its chunks come in."""
@@ -136,8 +89,8 @@ class _Columns:
     names: Interner = field(default_factory=Interner)
     memory: list[MemoryEvents] = field(default_factory=list)
     comms: dict[CommArgs, int] = field(default_factory=dict)
-    events: _Pieces = field(default_factory=lambda: _Pieces(Events))
-    ops: _Pieces = field(default_factory=lambda: _Pieces(Ops))
+    events: Shelf = field(default_factory=lambda: Shelf(Events.columns()))
+    ops: Shelf = field(default_factory=lambda: Shelf(Ops.columns()))
     kept_op: npt.NDArray[np.bool_] = field(  # by name id
         default_factory=lambda: np.empty(0, dtype=np.bool_)
     )
@@ -193,11 +146,7 @@ class _Columns:
         calls = is_op | (rows.cat == Cat.RUNTIME)
         self.pids.update(np.unique(rows.pid[calls & (rows.pid >= 0)]).tolist())
         named = sound & (is_op | (rows.cat == Cat.ANNOTATION)) & (rows.external >= 0)
-        self.ops.add(
-            external=rows.external[named],
-            start_ns=rows.start_ns[named],
-            tid=rows.tid[named],
-        )
+        self.ops.put((name, getattr(rows, name)[named]) for name in Ops.columns())
         self._add_events(rows, sound & (~is_op | self.kept_op[rows.name]))
 
     def _add_events(self, rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
@@ -207,32 +156,19 @@ class _Columns:
             said, number = comm_args(args)
             comm[row] = self.comms.setdefault(said, len(self.comms))
             seq[row] = number
-        self.events.add(
-            cat=rows.cat[keep],
-            name=rows.name[keep],
-            start_ns=rows.start_ns[keep],
-            duration_ns=rows.duration_ns[keep],
-            tid=rows.tid[keep],
-            external=rows.external[keep],
-            correlation=rows.correlation[keep],
-            stream=rows.stream[keep],
-            device=rows.device[keep],
-            bytes=rows.bytes[keep],
-            comm=comm[keep],
-            seq=seq[keep],
-        )
+        columns = {**rows._asdict(), "comm": comm, "seq": seq}
+        self.events.put((name, columns[name][keep]) for name in Events.columns())
 
     def finish(self, metadata: dict[str, object]) -> TraceFile:
         """The whole file."""
-        events = Events(**self.events.joined())  # type: ignore[arg-type]
-        # Of millions of operators, those that tell where a kernel came from.
-        self.ops.drop_rows(asked_of_ops(events), "external")
+        events = Events(**self.events.take())  # type: ignore[arg-type]
+        ops = Ops(**self.ops.take())  # type: ignore[arg-type]
         return TraceFile(
             metadata=metadata,
             names=tuple(self.names.strings),
             comms=tuple(self.comms),
             events=events,
-            ops=Ops(**self.ops.joined()),  # type: ignore[arg-type]
+            ops=_of_ids(ops, asked_of_ops(events)),
             memory=MemoryEvents.concat(self.memory),
             pids=tuple(sorted(self.pids)),
             health=Health(
@@ -244,6 +180,18 @@ class _Columns:
                 damaged_at=self.damaged_at,
             ),
         )
+
+
+def _of_ids(ops: Ops, asked: Int64s) -> Ops:
+    """Of millions of operators, those that tell where a kernel came from."""
+    shelf = Shelf(Ops.columns())
+    for block in blocks(len(ops) if len(asked) else 0):
+        some = ops.rows(block)
+        at = np.searchsorted(asked, some.external)
+        wanted = asked[np.minimum(at, len(asked) - 1)] == some.external
+        shelf.put(some.rows(wanted).items())
+        let_go(ops)
+    return Ops(**shelf.take())  # type: ignore[arg-type]
 
 
 def read_metadata(head: bytes, tail: bytes = b"") -> dict[str, object]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.quantities import MS, duration
-from fsdpdoctor.schema import Kind, Lane, Spans, StepRecord
+from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Spans, StepRecord
 
 SKEW_FACTOR = 10
 """A first collective this many times the median of its like waited for ranks whose
@@ -24,15 +24,6 @@ MIN_LIKE = 3
 MIN_KERNEL_SHARE = 0.5
 """Of the kernels per launch in the other steps. CUPTI drops what ran before its
 buffers were ready (pytorch/kineto#1380): then most of a first step's are missing."""
-
-COMMUNICATION_LANES = (
-    Lane.ALL_GATHER,
-    Lane.REDUCE_SCATTER,
-    Lane.ALL_REDUCE,
-    Lane.OTHER_COMM,
-)
-
-DEVICE_KINDS = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,5 +95,5 @@ def _late_device(steps: Sequence[StepRecord], launches: Sequence[int]) -> str | 
 
 
 def _kernels(spans: Spans) -> int:
-    ran = np.isin(spans.kind, DEVICE_KINDS) | np.isin(spans.lane, COMMUNICATION_LANES)
+    ran = np.isin(spans.kind, DEVICE_WORK) | np.isin(spans.lane, COMMUNICATION_LANES)
     return int(ran.sum())

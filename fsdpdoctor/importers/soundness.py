@@ -10,8 +10,14 @@ import numpy as np
 from fsdpdoctor.importers.context import Context
 from fsdpdoctor.importers.groups import BY_ORDER
 from fsdpdoctor.importers.kernels import is_graph_launch
-from fsdpdoctor.importers.launches import DeviceWork
-from fsdpdoctor.importers.trace_events import Cat, Health, TraceFile
+from fsdpdoctor.importers.launches import DeviceWork, work_blocks
+from fsdpdoctor.importers.trace_events import (
+    Cat,
+    Events,
+    Health,
+    Int64s,
+    TraceFile,
+)
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import Flag, Kind, Lane, Spans
 
@@ -48,27 +54,39 @@ class DeviceHealth:
 def device_health(trace: TraceFile, work: DeviceWork) -> DeviceHealth:
     """Check a trace's device work."""
     events = trace.events
-    rows = work.rows[events.cat[work.rows] == Cat.KERNEL]
-    lasting = rows[events.duration_ns[rows] > 0]
-    by_stream = lasting[
-        np.lexsort(
-            (events.start_ns[lasting], events.stream[lasting], events.device[lasting])
-        )
-    ]
-    same = (np.diff(events.stream[by_stream]) == 0) & (
-        np.diff(events.device[by_stream]) == 0
-    )
-    late_by = events.end_ns[by_stream][:-1] - events.start_ns[by_stream][1:]
-    launched = work.by_call
+    kernels = overlapping = before_launch = zero_length = unlaunched = 0
+    last = np.empty(0, dtype=np.int64)  # rows of the last kernel of every stream
+    for some in work_blocks(trace, work):
+        rows = some.event[events.cat[some.event] == Cat.KERNEL].astype(np.int64)
+        lasting = rows[events.duration_ns[rows] > 0]
+        found, last = _overlapping(events, np.concatenate((last, lasting)))
+        kernels += len(rows)
+        overlapping += found
+        before = events.start_ns[some.event] < some.launched_ns
+        before_launch += int((before & some.by_call).sum())
+        zero_length += len(rows) - len(lasting)
+        unlaunched += int((~some.by_call).sum())
     return DeviceHealth(
-        kernels=len(rows),
-        overlapping=int((same & (late_by > OVERLAP_FLOOR_NS)).sum()),
-        before_launch=int(
-            (events.start_ns[work.rows] < work.launched_ns)[launched].sum()
-        ),
-        zero_length=int((events.duration_ns[rows] == 0).sum()),
-        unlaunched=int((~launched).sum()),
+        kernels=kernels,
+        overlapping=overlapping,
+        before_launch=before_launch,
+        zero_length=zero_length,
+        unlaunched=unlaunched,
     )
+
+
+def _overlapping(events: Events, rows: Int64s) -> tuple[int, Int64s]:
+    """How many of some kernels, by start, begin before the one before them on their
+    stream has ended; and the last of every stream.
+    """
+    device, stream = events.device[rows], events.stream[rows]
+    order = np.lexsort((stream, device))
+    device, stream, rows = device[order], stream[order], rows[order]
+    same = (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
+    late_by = events.ends(rows[:-1]) - events.start_ns[rows[1:]]
+    is_last = np.ones(len(rows), dtype=np.bool_)
+    is_last[:-1] = ~same
+    return int((same & (late_by > OVERLAP_FLOOR_NS)).sum()), rows[is_last]
 
 
 def warnings(

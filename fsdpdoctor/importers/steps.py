@@ -11,10 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.context import Placed
-from fsdpdoctor.importers.kernels import flags_by_name, is_launch
+from fsdpdoctor.importers.issue_order import done_by, on_compute_lane
+from fsdpdoctor.importers.kernels import is_launch
 from fsdpdoctor.importers.passes import annotation_rows, optimizer_windows
-from fsdpdoctor.importers.trace_events import Cat, Int64s, TraceFile
+from fsdpdoctor.importers.trace_events import (
+    Cat,
+    Int64s,
+    Rows,
+    TraceFile,
+    names_that,
+    rows_named,
+)
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Spans, StepRecord
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 MAX_GAP_NS = 1_000_000
 """Between two marks of profiler.step() lie microseconds; more than a millisecond is
@@ -41,7 +50,8 @@ def step_windows(trace: TraceFile) -> list[StepWindow]:
     found: list[StepWindow] = []
     for row in annotation_rows(trace, "ProfilerStep#").tolist():
         match = _STEP_NAME.fullmatch(trace.names[int(events.name[row])])
-        start, end = int(events.start_ns[row]), int(events.end_ns[row])
+        start = int(events.start_ns[row])
+        end = start + int(events.duration_ns[row])
         if match and end > start and (not found or start >= found[-1].end_ns):
             found.append(StepWindow(step=int(match[1]), start_ns=start, end_ns=end))
     if found:
@@ -64,12 +74,13 @@ def _optimizer_steps(trace: TraceFile) -> list[tuple[int, int]]:
 
 def launches_in(trace: TraceFile, windows: Sequence[StepWindow]) -> tuple[int, ...]:
     """How many launches of device work the host made in each window."""
-    events = trace.events
-    rows = np.flatnonzero(events.cat == Cat.RUNTIME)
-    rows = rows[flags_by_name(trace.names, events.name[rows], is_launch)]
-    at = windows_at(events.start_ns[rows], windows)
-    counts = np.bincount(at[at != UNKNOWN], minlength=len(windows))
-    return tuple(int(count) for count in counts)
+    rows = rows_named(trace, (Cat.RUNTIME,), names_that(trace, is_launch))
+    counts = np.zeros(len(windows), dtype=np.int64)
+    for block in blocks(len(rows)):
+        at = windows_at(trace.events.start_ns[rows[block]], windows)
+        counts += np.bincount(at[at != UNKNOWN], minlength=len(windows))
+        let_go(trace.events)
+    return tuple(counts.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,12 +102,10 @@ def cut_into_steps(
     """
     starts = np.array([window.start_ns for window in windows], dtype=np.int64)
     bounds = _device_bounds(parts, starts) if on_device else starts
-    # Each step's rows are picked from the parts: joined or sorted first, the spans of
-    # a large trace would be held once more.
-    picked = [_Picked.of(part, windows) for part in parts]
+    cut = _cut(parts, windows)
     steps = []
     for i, window in enumerate(windows):
-        mine = _numbered(_together([one.rows(i) for one in picked]))
+        mine = cut[i]
         start = int(bounds[i])
         end = _end_of(mine, windows, bounds, i) if on_device else window.end_ns
         steps.append(
@@ -110,8 +119,7 @@ def cut_into_steps(
                 spans=mine,
             )
         )
-    outside = _together([one.rows(UNKNOWN) for one in picked])
-    return CutSpans(steps=tuple(steps), outside=outside)
+    return CutSpans(steps=tuple(steps), outside=cut[UNKNOWN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,18 +127,62 @@ class _Picked:
     """Spans and the window of each: which rows are whose."""
 
     spans: Spans
-    order: npt.NDArray[np.intp]  # rows by window
-    window: Int64s  # of `order`, UNKNOWN outside every window
+    order: Rows  # by window
+    ends: Int64s  # in `order`, of what lies outside every window and of each window
 
     @classmethod
     def of(cls, part: Placed, windows: Sequence[StepWindow]) -> _Picked:
-        window = windows_at(part.host_ns, windows)
-        order = np.argsort(window, kind="stable")
-        return cls(spans=part.spans, order=order, window=window[order])
+        window = np.empty(len(part.spans), dtype=np.int32)
+        counts = np.zeros(1 + len(windows), dtype=np.int64)
+        for block in blocks(len(window)):
+            window[block] = windows_at(part.host_ns[block], windows)
+            counts += np.bincount(window[block] + 1, minlength=len(counts))
+        order = np.argsort(window, kind="stable").astype(np.int32)
+        return cls(spans=part.spans, order=order, ends=np.cumsum(counts))
 
-    def rows(self, window: int) -> Spans:
-        first, last = np.searchsorted(self.window, (window, window + 1))
-        return self.spans.rows(self.order[first:last])
+    def rows(self, window: int) -> Rows:
+        """The rows of a window, or with UNKNOWN of none."""
+        first = self.ends[window] if window != UNKNOWN else 0
+        return self.order[first : self.ends[window + 1]]
+
+
+def _cut(parts: Sequence[Placed], windows: Sequence[StepWindow]) -> list[Spans]:
+    """The spans of each window, by start, and last those outside every window.
+
+    They are slices of one table, into which each step's rows are picked from the
+    parts: joined or sorted first, a large trace's would be held once more.
+    """
+    picked = [_Picked.of(part, windows) for part in parts]
+    shelf, ends = Shelf(Spans.columns()), [0]
+    for window in (*range(len(windows)), UNKNOWN):
+        mine = _Together.of([(one.spans, one.rows(window)) for one in picked])
+        changed = {} if window == UNKNOWN else _numbered(mine)
+        shelf.put(
+            (name, changed[name] if name in changed else mine.column(name))
+            for name in Spans.columns()
+        )
+        ends.append(ends[-1] + len(mine.order))
+        let_go(*(one.spans for one in picked))
+    spans = Spans(**shelf.take())  # type: ignore[arg-type]
+    return [spans.rows(slice(a, b)) for a, b in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Together:
+    """Some rows of several tables, by start; one column at a time."""
+
+    parts: Sequence[tuple[Spans, Rows]]
+    order: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Spans, Rows]]) -> _Together:
+        starts = np.concatenate([spans.start_ns[rows] for spans, rows in parts])
+        return cls(parts=parts, order=np.argsort(starts, kind="stable"))
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        found = [getattr(spans, name)[rows] for spans, rows in self.parts]
+        whole: npt.NDArray[np.generic] = np.concatenate(found)[self.order]
+        return whole
 
 
 def windows_at(time_ns: Int64s, windows: Sequence[StepWindow]) -> Int64s:
@@ -143,25 +195,10 @@ def windows_at(time_ns: Int64s, windows: Sequence[StepWindow]) -> Int64s:
     return np.where(inside, at, UNKNOWN)
 
 
-def _together(parts: list[Spans]) -> Spans:
-    """Some spans, by start."""
-    spans = Spans.concat(parts)
-    return spans.rows(np.argsort(spans.start_ns, kind="stable"))
-
-
 def _device_bounds(parts: Sequence[Placed], starts: Int64s) -> Int64s:
     """When each step began on the device."""
-    compute = [part.spans.lane == Lane.COMPUTE for part in parts]
-    pairs = list(zip(parts, compute, strict=True))
-    launched = np.concatenate([part.host_ns[rows] for part, rows in pairs])
-    ends = np.concatenate([part.spans.end_ns[rows] for part, rows in pairs])
-    order = np.argsort(launched, kind="stable")
-    busy_until = np.maximum.accumulate(ends[order]) if len(order) else order
-    before = np.searchsorted(launched[order], starts, side="left") - 1
-    bounds = starts.copy()
-    some = before >= 0
-    bounds[some] = np.maximum(starts[some], busy_until[before[some]])
-    return bounds
+    work = [on_compute_lane(part.spans, part.host_ns) for part in parts]
+    return np.maximum(starts, done_by(itertools.chain(*work), starts))
 
 
 def _end_of(mine: Spans, windows: Sequence[StepWindow], bounds: Int64s, i: int) -> int:
@@ -175,20 +212,16 @@ def _end_of(mine: Spans, windows: Sequence[StepWindow], bounds: Int64s, i: int) 
     return max(int(work.max()) if len(work) else 0, windows[i].end_ns)
 
 
-def _numbered(spans: Spans) -> Spans:
+def _numbered(step: _Together) -> dict[str, npt.NDArray[np.generic]]:
     """Micro-batches counted within the step, and its first all-gather marked."""
-    known = spans.micro_batch != UNKNOWN
+    micro_batch, flags = step.column("micro_batch"), step.column("flags")
+    known = micro_batch != UNKNOWN
     if known.any():
-        first = int(spans.micro_batch[known].min())
-        micro_batch = np.where(known, spans.micro_batch - first, UNKNOWN)
-    else:
-        micro_batch = spans.micro_batch
-    flags = spans.flags.copy()
-    gathers = np.flatnonzero(spans.kind == Kind.ALL_GATHER)
+        micro_batch[known] -= micro_batch[known].min()
+    gathers = np.flatnonzero(step.column("kind") == Kind.ALL_GATHER)
     if len(gathers):
         flags[gathers[0]] |= Flag.FIRST
-    columns = {name: getattr(spans, name) for name in Spans.columns()}
-    return Spans(**{**columns, "micro_batch": micro_batch, "flags": flags})
+    return {"micro_batch": micro_batch, "flags": flags}
 
 
 def _micro_batches(spans: Spans) -> int:

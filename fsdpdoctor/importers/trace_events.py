@@ -8,7 +8,7 @@ which pass autograd was in (the others keep three columns, in `Ops`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -16,8 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column
+from fsdpdoctor.shelf import blocks, let_go
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+Rows = npt.NDArray[np.int32]
+"""Row numbers: no file has two thousand million events."""
 
 
 class Cat(IntEnum):
@@ -83,9 +88,10 @@ class Events(Table):
     comm: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # in TraceFile.comms
     seq: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
-    @property
-    def end_ns(self) -> Int64s:
-        return self.start_ns + self.duration_ns
+    def ends(self, rows: npt.NDArray[np.integer]) -> Int64s:
+        """When the events of some rows ended."""
+        ended: Int64s = self.start_ns[rows] + self.duration_ns[rows]
+        return ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,3 +172,28 @@ class TraceFile:
 def starts_with(names: Iterable[str], prefixes: tuple[str, ...]) -> list[bool]:
     """For each name, whether it begins with one of `prefixes`."""
     return [name.startswith(prefixes) for name in names]
+
+
+def is_any(cat: npt.NDArray[np.int8], cats: Iterable[Cat]) -> Bools:
+    """Which events are of some categories."""
+    found = np.zeros(len(cat), dtype=np.bool_)
+    for one in cats:  # as compared bytes: an index would be eight times as large
+        found |= cat == one
+    return found
+
+
+def names_that(trace: TraceFile, test: Callable[[str], object]) -> Bools:
+    """Which names of a trace pass a test, by id."""
+    return np.array([bool(test(name)) for name in trace.names], dtype=np.bool_)
+
+
+def rows_named(trace: TraceFile, cats: Collection[Cat], named: Bools) -> Rows:
+    """Rows of events of some categories, of the names that a mask by id has."""
+    events = trace.events
+    found = [np.empty(0, dtype=np.int32)]
+    for block in blocks(len(events)):
+        at = np.flatnonzero(is_any(events.cat[block], cats))
+        at = at[named[events.name[block][at]]]
+        found.append((block.start + at).astype(np.int32))
+    let_go(events)
+    return np.concatenate(found)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.context import Context, Placed
+from fsdpdoctor.importers.issue_order import done_by, on_compute_lane
 from fsdpdoctor.importers.label_tree import LabelSpan, LabelTree
 from fsdpdoctor.importers.labels import Label
 from fsdpdoctor.importers.operations import HOOKS, Operation
@@ -112,13 +113,11 @@ def windows_on_host(windows: list[Window], work: Placed) -> Placed:
 def windows_on_device(windows: list[Window], work: Placed) -> Placed:
     """Until all that was launched before the reshard is done."""
     spans = work.spans
-    rows = np.flatnonzero((spans.lane == Lane.COMPUTE) & (spans.issued_ns != NO_TIME))
-    rows = rows[np.argsort(spans.issued_ns[rows], kind="stable")]
-    done = np.maximum.accumulate(spans.end_ns[rows]) if len(rows) else rows
     freed = np.array([window.freed_ns for window in windows], dtype=np.int64)
-    at = np.searchsorted(spans.issued_ns[rows], freed, side="right") - 1
-    ends = np.where(at >= 0, done[np.maximum(at, 0)], NO_TIME) if len(rows) else freed
-    return _placed(windows, spans, ends.astype(np.int64))
+    # What was launched at the very moment counts, too; at the last one, all.
+    moments = np.append(freed + 1, np.iinfo(np.int64).max)
+    done = done_by(on_compute_lane(spans, spans.issued_ns), moments)
+    return _placed(windows, spans, freed if done[-1] == NO_TIME else done[:-1])
 
 
 def _placed(windows: list[Window], spans: Spans, end_ns: Int64s) -> Placed:

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from fsdpdoctor.intervals import union
-from fsdpdoctor.schema import Evidence, Kind, Lane
-from fsdpdoctor.timeline import COMMUNICATION_LANES, DEVICE_WORK
+from fsdpdoctor.schema import (
+    COMMUNICATION_LANES,
+    DEVICE_WORK,
+    Evidence,
+    Kind,
+    Lane,
+)
 from tests.importers.real_traces import (
     Figures,
     everything,

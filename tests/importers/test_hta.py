@@ -22,8 +22,8 @@ from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.intervals import intersect, total_ns, union
 from fsdpdoctor.quantities import US
-from fsdpdoctor.schema import Kind, Spans
-from fsdpdoctor.timeline import communication, device_work
+from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Kind, Spans
+from fsdpdoctor.timeline import of_kinds
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.generated import generated_rank
 from tests.importers.real_traces import everything, figures, real
@@ -79,8 +79,11 @@ def by_us(folder: Path) -> Figures:
 
 def figures_of(spans: Spans) -> dict[str, float]:
     """One rank's figures."""
-    copies = spans.rows((spans.kind == Kind.MEMCPY) | (spans.kind == Kind.MEMSET))
-    comm, compute = communication(spans), device_work(spans)
+    copies = of_kinds(spans, Kind.MEMCPY, Kind.MEMSET)
+    kernels = of_kinds(spans, *DEVICE_WORK)
+    collectives = spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
+    comm = union(collectives.start_ns, collectives.end_ns)
+    compute = union(kernels.start_ns, kernels.end_ns)
     parts = (comm, compute, union(copies.start_ns, copies.end_ns))
     edges = np.concatenate(parts)
     busy_ns = total_ns(union(edges[:, 0], edges[:, 1]))
