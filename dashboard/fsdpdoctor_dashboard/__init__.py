@@ -9,6 +9,7 @@ TIMELINE_FILES = (
     "loader.js",
     "sources.js",
     "drawer.js",
+    "notes.js",
     "controls.js",
     "timeline.js",
 )

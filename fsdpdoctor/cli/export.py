@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,9 +9,8 @@ import click
 from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
-from fsdpdoctor.exporters.perfetto import RankView, write_perfetto
 from fsdpdoctor.measures import Measures
-from fsdpdoctor.quantities import SECOND
+from fsdpdoctor.renderers.perfetto import write_run
 from fsdpdoctor.run import Run
 
 PERFETTO = "perfetto"
@@ -85,29 +83,8 @@ def _made_from(run: Run) -> str:
 
 
 def _write_perfetto(run: Run, measures: Measures, path: Path) -> None:
-    starts = [
-        int(
-            measures.alignment.clocks[rank.rank].to_reference(rank.steps.start_ns).min()
-        )
-        for rank in measures.ranks
-        if len(rank.steps)
-    ]
-    base_ns = min(starts, default=0) // SECOND * SECOND
-    views = _views(run, measures)
-    write_perfetto(views, path, made_from=_made_from(run), base_ns=base_ns)
+    def left_out(rank: int) -> None:
+        click.echo(f"left out: rank {rank} cannot be read", err=True)
+
+    write_run(run, measures, path, left_out=left_out)
     click.echo(f"wrote {path}: open it in https://ui.perfetto.dev", err=True)
-
-
-def _views(run: Run, measures: Measures) -> Iterator[RankView]:
-    """Ranks one at a time, on the reference rank's clock."""
-    measured = {rank.rank: rank for rank in measures.ranks}
-    for source in run.sources:
-        if source.rank not in measured:
-            click.echo(f"left out: rank {source.rank} cannot be read", err=True)
-            continue
-        yield RankView(
-            data=source.load(),
-            stalls=measured[source.rank].stalls,
-            causes=measures.causes[source.rank],
-            to_shared=measures.alignment.clocks[source.rank].to_reference,
-        )

@@ -7,16 +7,22 @@
   const words = root.fsdpWords;
   const KEYS = [
     ["W  S", "zoom in and out, at the mouse"], ["A  D", "move left and right"],
-    ["+  -  0", "zoom in, out, show all"], ["Arrows", "move; up and down scroll ranks"],
-    ["Ctrl + wheel", "zoom at the mouse"], ["Wheel", "scroll ranks"],
-    ["Shift + drag", "move"], ["Drag", "select an area: statistics"],
-    ["Click", "details of a span"], ["Double click", "fit a span"],
-    ["F", "fit the selection; again: show all"], ["R", "turn the selection into an area"],
+    ["+  -  0", "zoom in, out, show all"], ["Left  Right", "move a little"],
+    ["Up  Down", "scroll ranks"], ["Ctrl + wheel", "zoom at the mouse"],
+    ["Wheel", "scroll ranks"], ["Shift + drag", "move"],
+    ["Drag", "select an area: statistics"], ["Click", "details of a span"],
+    ["Double click", "fit a span"],
     ["N  P", "next, previous exposed stretch"], [".  ,", "next, previous span of the row"],
-    ["/  Ctrl + P", "search; Enter and Shift + Enter go on"], ["C", "all ranks condensed, or in full"],
+    ["Shift + Up, Down", "the row above or below, on to the next rank"],
+    ["F", "fit the selection; again: show all"], ["R", "turn the selection into an area"],
+    ["M", "mark the area, the span or the moment; again: unmark"],
+    ["Shift + M", "remove all marks"], ["[  ]", "previous, next mark"],
+    ["/  Ctrl + P", "search; Enter and Shift + Enter go on"],
+    ["C", "all ranks condensed, or in full"],
     ["K", "pin the rank under the mouse to the top"], ["E", "collapse or open it"],
-    ["Q", "show or hide the details"], ["Esc", "clear"], ["?", "this list"],
+    ["Q", "show or hide the details"], ["Esc", "clear, or close this list"], ["?", "this list"],
   ];
+  const SAVED_RANKS = 16; // up to so many go into one file, unasked
   const HELD = { w: [0.965, 0], s: [1.036, 0], a: [1, -0.02], d: [1, 0.02] };
 
   class FsdpControls {
@@ -75,12 +81,8 @@
       this.modeButton = button("Ranks", "all ranks condensed, or in full (C)", () => this.toggleCondensed());
       button("PNG", "save this picture", () => this.savePng());
       if (timeline.options.perfetto) {
-        button("Perfetto", "save a trace of this rank that Perfetto opens", () => {
-          const link = document.createElement("a");
-          link.href = `${timeline.options.perfetto}&rank=${timeline.focus.rank}`;
-          link.setAttribute("download", "");
-          link.click();
-        });
+        button("Perfetto", "save a trace for ui.perfetto.dev: lanes, exposed time, its causes",
+          () => this.savePerfetto());
       }
       button("?", "all keys", () => this.help());
     }
@@ -91,6 +93,21 @@
       link.download = "timeline.png";
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    }
+
+    // All ranks of the first run in one file; of many only those that are looked at.
+    savePerfetto() {
+      const { timeline } = this;
+      const [source] = timeline.sources;
+      const mine = timeline.tracks.filter((track) => track.source === source);
+      const looked = mine.filter((track) => track.pinned || track === timeline.focus);
+      const few = mine.length <= SAVED_RANKS || !looked.length;
+      const ranks = few ? "" : `&ranks=${looked.map((track) => track.rank).join(",")}`;
+      const link = document.createElement("a");
+      link.href = timeline.options.perfetto + ranks;
+      link.setAttribute("download", "");
+      link.click();
+      timeline.say(`saving ${few ? "all ranks" : `rank ${looked.map((t) => t.rank).join(", ")}: pin more with K`}`);
     }
 
     help() {
@@ -417,11 +434,44 @@
 
     async neighbour(forward) {
       const { timeline } = this;
-      if (!timeline.selected) return;
-      const { track, mark } = timeline.selected;
-      const row = track.source.meta.series[mark.series].row;
-      const found = await track.source.neighbour(track.rank, row, mark.start, forward);
+      const { track, row, time } = this.standing();
+      const from = timeline.selected ? time : time - forward;
+      const found = await track.source.neighbour(track.rank, row, from, forward);
       if (found.mark) this.goTo(track, found.mark, true);
+      else timeline.say(forward ? "no span after this in its row" : "no span before this in its row");
+    }
+
+    // Where the keys go from: the selected span, or the compute of the rank in focus.
+    standing() {
+      const { timeline } = this;
+      const { selected, view } = timeline;
+      if (!selected) {
+        const track = timeline.focus;
+        return { track, row: Row.COMPUTE, time: Math.round(view.t0 - track.offset) };
+      }
+      const { track, mark } = selected;
+      return { track, row: track.source.meta.series[mark.series].row, time: mark.start };
+    }
+
+    // The span at or after this moment in the next row that has one, up or down.
+    async otherRow(by) {
+      const { timeline } = this;
+      const { track, row, time } = this.standing();
+      const rows = timeline.order.flatMap((t) => t.boxes.map((box) => ({ track: t, row: box.row })));
+      const at = rows.findIndex((r) => r.track === track && r.row === row);
+      const moment = time + track.offset;
+      for (let to = at + by; to >= 0 && to < rows.length; to += by) {
+        const next = rows[to];
+        const { source, rank, offset } = next.track;
+        const from = Math.round(moment - offset);
+        const found = await source.neighbour(rank, next.row, from - 1, true);
+        const mark = found.mark || (await source.neighbour(rank, next.row, from, false)).mark;
+        if (mark) {
+          this.goTo(next.track, mark, true);
+          return;
+        }
+      }
+      timeline.say(by > 0 ? "this is the last row" : "this is the first row");
     }
 
     // Select a mark and bring it into view; `gently` keeps the zoom where it fits.
@@ -490,7 +540,8 @@
         this.hold(key);
         return;
       }
-      const act = this.acts()[key];
+      const acts = this.acts();
+      const act = (event.shiftKey && acts[`Shift+${key}`]) || acts[key];
       if (!act) return;
       event.preventDefault();
       act();
@@ -520,6 +571,9 @@
         n: () => this.nextExposed(true), p: () => this.nextExposed(false),
         ".": () => this.neighbour(true), ",": () => this.neighbour(false),
         "/": () => this.search.focus(), c: () => this.toggleCondensed(),
+        "Shift+ArrowUp": () => this.otherRow(-1), "Shift+ArrowDown": () => this.otherRow(1),
+        m: () => timeline.notes.toggle(), "Shift+m": () => timeline.notes.clear(),
+        "[": () => timeline.notes.go(false), "]": () => timeline.notes.go(true),
         k: () => change("pinned"), e: () => change("collapsed"),
         q: () => timeline.drawer.toggle(), "?": () => this.help(),
         Escape: () => (this.dialog ? this.help() : this.clear()),
@@ -591,6 +645,7 @@
       query.set("t1", state.t1);
       set("sel", selected && [selected.track.key, selected.mark.series, selected.mark.span].join("|"));
       set("pin", timeline.tracks.filter((t) => t.pinned).map((t) => t.key).join(","));
+      set("marks", timeline.notes.text());
       set("ranks", timeline.condensed ? "condensed" : "");
       root.history.replaceState(root.history.state, "", `?${query}${root.location.hash}`);
     }
@@ -601,6 +656,7 @@
       const query = new URLSearchParams(root.location.search);
       const pins = (query.get("pin") || "").split(",");
       timeline.tracks.forEach((track) => { track.pinned = pins.includes(track.key); });
+      timeline.notes.restore(query.get("marks"));
       if (query.has("ranks")) timeline.condensed = query.get("ranks") === "condensed";
       timeline.layout();
       const [t0, t1] = [Number(query.get("t0")), Number(query.get("t1"))];

@@ -53,6 +53,7 @@
       this.loader = new TileLoader(() => this.redraw(), (e) => this.say(e.message));
       this.build();
       this.setTheme(this.options.theme);
+      this.notes = new root.FsdpNotes(this);
       this.controls = new root.FsdpControls(this);
       this.drawer = new root.FsdpDrawer(this);
       const { sources } = this.options;
@@ -166,7 +167,7 @@
           const old = kept.get(key);
           this.tracks.push({
             key, source, rank: rank.rank, info: rank, offset: source.offset || 0,
-            label: many ? `${meta.label} rank ${rank.rank}` : `rank ${rank.rank}`,
+            label: this.labelOf(source, rank.rank),
             rows: rank.rows.filter((row) => HEIGHT[row] !== undefined),
             collapsed: old ? old.collapsed : false, pinned: old ? old.pinned : false,
           });
@@ -184,6 +185,13 @@
       this.fit();
       this.drawer.legend();
       this.layout();
+    }
+
+    // A simulated run has one rank, whose number says nothing.
+    labelOf(source, rank) {
+      const { meta } = source;
+      if (this.sources.length === 1) return `rank ${rank}`;
+      return meta.label === meta.id ? `${meta.label} rank ${rank}` : meta.label;
     }
 
     // A run that grows: the same ranks, more time. The view follows its end where it
@@ -934,6 +942,7 @@
       pen.beginPath();
       pen.rect(GUTTER, MINIMAP, this.plot, this.height - MINIMAP);
       pen.clip();
+      this.notes.paint(pen, this.top, this.bottom);
       if (this.area) this.overArea(pen);
       if (this.hover && this.hover.unit >= 0) this.overUnit(pen);
       if (this.selected) this.overSelected(pen);

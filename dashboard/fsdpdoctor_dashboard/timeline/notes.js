@@ -1,0 +1,121 @@
+// Marks that a person sets on the timeline: stretches to come back to, kept in the
+// address. M sets and removes, [ and ] go from one to the next.
+(function (root) {
+  "use strict";
+  if (root.FsdpNotes) return;
+  const words = root.fsdpWords;
+  const MOST = 50; // more would not fit an address
+
+  class FsdpNotes {
+    constructor(timeline) {
+      this.timeline = timeline;
+      this.list = []; // {t0, t1}, by start
+    }
+
+    // What is marked: the area, the selected span, or the moment under the mouse.
+    target() {
+      const { area, selected, hover } = this.timeline;
+      if (area) return { t0: area.t0, t1: area.t1 };
+      if (selected) {
+        const { mark, track } = selected;
+        return { t0: mark.start + track.offset, t1: mark.end + track.offset };
+      }
+      if (hover && hover.x >= root.FsdpTimeline.GUTTER) {
+        const at = Math.round(hover.time);
+        return { t0: at, t1: at };
+      }
+      return null;
+    }
+
+    toggle() {
+      const { timeline } = this;
+      const found = this.target();
+      if (!found) {
+        timeline.say("nothing to mark: select a span or an area, or point at a moment");
+        return;
+      }
+      const before = this.list.length;
+      this.list = this.list.filter((note) => note.t0 !== found.t0 || note.t1 !== found.t1);
+      if (this.list.length === before) {
+        if (before >= MOST) {
+          timeline.say(`${MOST} marks are set: remove one first`);
+          return;
+        }
+        this.list.push(found);
+        this.list.sort((a, b) => a.t0 - b.t0 || a.t1 - b.t1);
+        timeline.say(`marked ${words.duration(found.t1 - found.t0)}; [ and ] go from mark to mark`);
+      } else timeline.say("mark removed");
+      this.changed();
+    }
+
+    clear() {
+      const { length } = this.list;
+      this.list = [];
+      this.timeline.say(length === 1 ? "1 mark removed" : `${length} marks removed`);
+      this.changed();
+    }
+
+    changed() {
+      this.timeline.redrawOver();
+      this.timeline.controls.viewChanged();
+    }
+
+    go(forward) {
+      const { timeline } = this;
+      const { t0, t1 } = timeline.view;
+      const middle = (t0 + t1) / 2, slack = (t1 - t0) * 0.01;
+      const centre = (note) => (note.t0 + note.t1) / 2;
+      const note = forward
+        ? this.list.find((n) => centre(n) > middle + slack)
+        : [...this.list].reverse().find((n) => centre(n) < middle - slack);
+      if (!note) {
+        timeline.say(this.list.length ? "no further mark that way" : "no mark is set: M sets one");
+        return;
+      }
+      const width = t1 - t0;
+      if (note.t1 - note.t0 > width * 0.8) timeline.jump(note.t0, note.t1);
+      else timeline.setView(centre(note) - width / 2, centre(note) + width / 2);
+    }
+
+    // -- the address
+
+    text() {
+      return this.list.map((note) => `${Math.round(note.t0)}-${Math.round(note.t1)}`).join(",");
+    }
+
+    restore(text) {
+      const found = (text || "").split(",").map((part) => /^(-?\d+)-(-?\d+)$/.exec(part))
+        .filter((match) => match && Number(match[2]) >= Number(match[1]));
+      this.list = found.slice(0, MOST).map((match) => ({ t0: Number(match[1]), t1: Number(match[2]) }));
+    }
+
+    // -- painting, over the lanes: dashed edges and a flag at the top
+
+    paint(pen, top, height) {
+      const { timeline } = this;
+      const left = root.FsdpTimeline.GUTTER, right = left + timeline.plot;
+      pen.save();
+      pen.strokeStyle = pen.fillStyle = timeline.ink.select;
+      pen.lineWidth = 1.5;
+      this.list.forEach((note, at) => {
+        const x0 = timeline.x(note.t0), x1 = timeline.x(note.t1);
+        if (x1 < left || x0 > right) return;
+        pen.setLineDash([5, 4]);
+        pen.beginPath();
+        for (const x of note.t1 > note.t0 ? [x0, x1] : [x0]) {
+          pen.moveTo(x, top);
+          pen.lineTo(x, height);
+        }
+        pen.stroke();
+        pen.setLineDash([]);
+        pen.fillRect(Math.max(left, x0), top, Math.max(2, Math.min(right, x1) - Math.max(left, x0)), 3);
+        const length = note.t1 > note.t0 ? `, ${words.duration(note.t1 - note.t0)}` : "";
+        timeline.tag(pen, `mark ${at + 1}${length}`, Math.max(left, x0) + 5, top + 10);
+        pen.fillStyle = timeline.ink.select;
+      });
+      pen.restore();
+    }
+  }
+
+  root.FsdpNotes = FsdpNotes;
+})(window);
