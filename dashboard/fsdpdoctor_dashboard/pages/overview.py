@@ -92,14 +92,23 @@ def _difference(found: Difference) -> list[Cell]:
             return words(value)
         return "-" if value is None else str(value)
 
-    change = "" if found.change is None else said(found.change)
+    sign = "+" if (found.change or 0) > 0 else ""
+    change = "" if found.change is None else f"{sign}{said(found.change)}"
     return [
-        Cell(words=f"{found.kind}: {found.figure}", kind="words"),
+        Cell(words=f"{found.kind}: {_figure(found.figure)}", kind="words"),
         Cell(words=unit_name(found.unit) if found.unit else "-", kind="words"),
         Cell(words=said(found.a)),
         Cell(words=said(found.b)),
         Cell(words=change, value=found.change),
     ]
+
+
+def _figure(name: str) -> str:
+    """A figure's place in the report, in words."""
+    group, _, part = name.rpartition(".")
+    if group == "budget_ns_per_step":
+        return PART_WORDS.get(part, part)
+    return name.replace("_ns", "").replace(".", ", ").replace("_", " ")
 
 
 def _of(context: Context, run: OpenRun) -> list[Component]:

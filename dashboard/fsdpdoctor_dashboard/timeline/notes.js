@@ -4,6 +4,7 @@
   "use strict";
   if (root.FsdpNotes) return;
   const words = root.fsdpWords;
+  const FONT = "10px system-ui, -apple-system, 'Segoe UI', Inter, Roboto, sans-serif";
   const MOST = 50; // more would not fit an address
 
   class FsdpNotes {
@@ -97,6 +98,7 @@
       pen.save();
       pen.strokeStyle = pen.fillStyle = timeline.ink.select;
       pen.lineWidth = 1.5;
+      const ends = []; // of the words in each line, so that none lie over others
       this.list.forEach((note, at) => {
         const x0 = timeline.x(note.t0), x1 = timeline.x(note.t1);
         if (x1 < left || x0 > right) return;
@@ -110,7 +112,13 @@
         pen.setLineDash([]);
         pen.fillRect(Math.max(left, x0), top, Math.max(2, Math.min(right, x1) - Math.max(left, x0)), 3);
         const length = note.t1 > note.t0 ? `, ${words.duration(note.t1 - note.t0)}` : "";
-        timeline.tag(pen, `mark ${at + 1}${length}`, Math.max(left, x0) + 5, top + 10);
+        const text = `mark ${at + 1}${length}`;
+        const from = Math.max(left, x0) + 5;
+        let line = ends.findIndex((end) => end < from);
+        if (line < 0) line = ends.length;
+        pen.font = FONT;
+        ends[line] = from + pen.measureText(text).width + 10;
+        timeline.tag(pen, text, from, top + 11 + line * 17);
         pen.fillStyle = timeline.ink.select;
       });
       pen.restore();

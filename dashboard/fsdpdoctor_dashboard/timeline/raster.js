@@ -53,6 +53,21 @@
       }
     }
 
+    // Runs of bins that were busy from end to end: of a crowd of marks, those that a
+    // person sees as one stretch. `wide` is called as for marks, without span and unit.
+    runs(tile, block, first, last, t0, perPixel, wide) {
+      const bin = tile.width / BINS;
+      const pixel = (at) => Math.min(last, Math.max(first, (tile.start + at * bin - t0) / perPixel));
+      const { shares } = block;
+      for (let at = 0; at < BINS; at++) {
+        if (shares[at] < 255) continue;
+        const begin = at;
+        while (at < BINS && shares[at] === 255) at++;
+        const from = pixel(begin), to = pixel(at);
+        if (to - from >= SHARP) wide({ series: block.series, span: -1, from, to, unit: -1 });
+      }
+    }
+
     marks(tile, block, colour, first, last, t0, perPixel, wide) {
       const scale = tile.width / 65536;
       for (let i = 0; i < block.count; i++) {

@@ -524,6 +524,9 @@
           const spec = specs[block.series];
           if (spec.row !== box.row) continue;
           this.raster.block(found.tile, block, this.rgb[spec.colour], first, last, t0, perPixel, wide);
+          if (box.row === Row.EXPOSED && block.shares) {
+            this.raster.runs(found.tile, block, first, last, t0, perPixel, wide);
+          }
         }
       }
       this.raster.write(image, line, box.row === Row.EXPOSED);
