@@ -248,14 +248,14 @@ def test_tables_sort_filter_and_save(visit: Visit) -> None:
     visit.open("units?run=before")
     first = "table.data tbody tr:not([hidden]) td:first-child"
     visit.page.wait_for_selector(first)
-    visit.page.get_by_role("columnheader", name="exposed fwd").click()
+    visit.page.get_by_role("columnheader", name="exposed in forward").click()
     assert visit.page.locator(first).first.inner_text() == "model.layers.7"
     visit.page.locator(".toolbar input").fill("layers.2")
     assert visit.page.locator(first).all_inner_texts() == ["model.layers.2"]
     with visit.page.expect_download() as saved:
         visit.page.get_by_role("button", name="Save as CSV").click()
     lines = Path(saved.value.path()).read_text().splitlines()
-    assert lines[0].startswith('"unit","gathers fwd"')
+    assert lines[0].startswith('"unit","gathers in forward"')
     assert [line.split(",")[0] for line in lines[1:]] == ['"model.layers.2"']
 
 

@@ -80,8 +80,8 @@ def page(context: Context) -> Component:
             html.P(
                 "Times are per step, counts per micro-batch, with the expected count "
                 "where it differs. The main cause is that of most of the exposed "
-                "time; all causes are in its title. A dash: not measured. A click on "
-                "a head sorts.",
+                "time; point at it for all. A dash: not measured. A click on a head "
+                "sorts.",
                 className="faint",
             ),
             *parts,
