@@ -66,7 +66,8 @@ def _url(started: Started) -> str:
 
     match = _until(found, f"an address on stderr: {_said(started)}")
     assert isinstance(match, re.Match)
-    return match[1]
+    address: str = match[1]
+    return address
 
 
 def _asked(url: str) -> Callable[[str], str]:
@@ -221,7 +222,8 @@ def test_going_is_seen_from_the_processes_of_this_host(tmp_path: Path) -> None:
 
 def test_a_run_in_progress_has_no_rank_that_stopped(tmp_path: Path) -> None:
     """What only the end can show is not judged, and no rank is said to have ended."""
-    plain = report_of(measure(open_run(write_run(tmp_path / "run", Shape(ranks=2)))))
+    shape = Shape(ranks=2, layers=4, steps=6, gather_us=500)
+    plain = report_of(measure(open_run(write_run(tmp_path / "run", shape))))
     stopped = StoppedRank(
         rank=1,
         ended="running",
