@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -12,7 +13,6 @@ import numpy.typing as npt
 from fsdpdoctor.intervals import (
     Int64s,
     Intervals,
-    covered_ns,
     intersect,
     total_ns,
     union,
@@ -22,6 +22,7 @@ from fsdpdoctor.schema import (
     DEVICE_WORK,
     NO_TIME,
     Kind,
+    Lane,
     Spans,
 )
 from fsdpdoctor.shelf import BLOCK_ROWS, let_go
@@ -71,7 +72,7 @@ def overlap_under(spans: Spans, compute: Intervals) -> Overlaps:
             communication_ns=total_ns(busy),
             overlapped_ns=total_ns(intersect(busy, compute)),
         )
-        for kind, busy in _communication([spans]).items()
+        for kind, busy in _communication([_Track.of(spans)]).items()
     }
 
 
@@ -80,11 +81,13 @@ def overlap_of_capture(parts: Sequence[Spans]) -> Overlaps:
 
     Its parts are a rank's steps and what lies outside them.
     """
-    busy = _communication(parts)
+    tracks = [_Track.of(part) for part in parts]
+    busy = _communication(tracks)
     edges = np.concatenate(list(busy.values()))
     covered = np.zeros(len(edges), dtype=np.int64)
-    for stretches in _compute(parts):
-        covered += covered_ns(edges[:, 0], edges[:, 1], stretches)
+    for stretches in _compute(tracks):
+        covered += stretches.within(edges)
+    let_go(*parts)
     ends = np.cumsum([len(one) for one in busy.values()]).tolist()
     return {
         kind: Overlap(
@@ -95,77 +98,134 @@ def overlap_of_capture(parts: Sequence[Spans]) -> Overlaps:
     }
 
 
-def _communication(parts: Sequence[Spans]) -> dict[str, Intervals]:
-    """When communication of each kind was running, in the order of OVERLAP_KINDS."""
-    found = {}
-    for name in OVERLAP_KINDS:
-        if name == "all":
-            which = [_is_any(part.lane, COMMUNICATION_LANES) for part in parts]
-        else:
-            which = [part.kind == Kind[name.upper()] for part in parts]
-        pairs = list(zip(parts, which, strict=True))
-        found[name] = union(
-            np.concatenate([part.start_ns[rows] for part, rows in pairs]),
-            np.concatenate([part.end_ns[rows] for part, rows in pairs]),
-        )
-    return found
-
-
-def _is_any(
-    column: npt.NDArray[np.int8], values: Sequence[int]
-) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(column), dtype=np.bool_)
-    for value in values:
-        found |= column == value
-    return found
-
-
 class _Track(NamedTuple):
-    """A part's spans, by start."""
+    """A part's spans, by start: nearly all are kernels of the compute lane."""
 
-    kind: npt.NDArray[np.int8]
     start_ns: Int64s
     end_ns: Int64s
+    others: npt.NDArray[np.intp]  # [O] which rows are something else, ascending
+    kind: npt.NDArray[np.int8]  # [O] of the others
+    lane: npt.NDArray[np.int8]  # [O]
 
     @classmethod
     def of(cls, spans: Spans) -> Self:
-        kind, start_ns, end_ns = spans.kind, spans.start_ns, spans.end_ns
+        kernels = (spans.kind == _KERNEL) & (spans.lane == _COMPUTE)
+        start_ns, end_ns = spans.start_ns, spans.end_ns
+        others = rows = np.flatnonzero(~kernels)
         if not (start_ns[1:] >= start_ns[:-1]).all():
             order = np.argsort(start_ns, kind="stable")
-            kind, start_ns, end_ns = kind[order], start_ns[order], end_ns[order]
-        return cls(kind=kind, start_ns=start_ns, end_ns=end_ns)
+            start_ns, end_ns = start_ns[order], end_ns[order]
+            others = np.flatnonzero(~kernels[order])
+            rows = order[others]
+        return cls(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            others=others,
+            kind=spans.kind[rows],
+            lane=spans.lane[rows],
+        )
 
-    def compute(self, begin_ns: int, end_ns: int | None) -> tuple[Int64s, Int64s]:
-        """Starts and ends of the compute kernels that began in a window."""
-        first = int(np.searchsorted(self.start_ns, begin_ns))
-        last = None if end_ns is None else int(np.searchsorted(self.start_ns, end_ns))
-        which = _is_any(self.kind[first:last], DEVICE_WORK)
-        return self.start_ns[first:last][which], self.end_ns[first:last][which]
+    def between(self, first: int, last: int) -> _Track:
+        """Some of its rows."""
+        others = slice(*np.searchsorted(self.others, (first, last)))
+        return _Track(
+            start_ns=self.start_ns[first:last],
+            end_ns=self.end_ns[first:last],
+            others=self.others[others] - first,
+            kind=self.kind[others],
+            lane=self.lane[others],
+        )
+
+    @property
+    def idle(self) -> npt.NDArray[np.intp]:
+        """The rows that are no compute."""
+        return self.others[~np.isin(self.kind, DEVICE_WORK)]
 
 
-def _compute(parts: Sequence[Spans]) -> Iterator[Intervals]:
-    """When compute kernels ran, a window of the capture at a time: stretches by start
-    that do not overlap, but may touch and be empty.
+# Numpy looks an enum up anew for each comparison.
+_KERNEL, _COMPUTE = int(Kind.KERNEL), int(Lane.COMPUTE)
+
+
+def _communication(tracks: Sequence[_Track]) -> dict[str, Intervals]:
+    """When communication of each kind was running, in the order of OVERLAP_KINDS."""
+    kind = np.concatenate([track.kind for track in tracks])
+    lane = np.concatenate([track.lane for track in tracks])
+    start_ns = np.concatenate([track.start_ns[track.others] for track in tracks])
+    end_ns = np.concatenate([track.end_ns[track.others] for track in tracks])
+    found = {}
+    for name in OVERLAP_KINDS:
+        if name == "all":
+            which = np.isin(lane, COMMUNICATION_LANES)
+        else:
+            which = kind == Kind[name.upper()]
+        found[name] = union(start_ns[which], end_ns[which])
+    return found
+
+
+class _Stretches(NamedTuple):
+    """Stretches of compute by start: they do not overlap, may touch, may be empty."""
+
+    start_ns: Int64s
+    end_ns: Int64s
+    before_ns: Int64s  # compute in the stretches before each
+
+    def within(self, a: Intervals) -> Int64s:
+        """How much compute there was in each of some intervals."""
+        time_ns = a.ravel()
+        at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        inside = np.minimum(time_ns, self.end_ns[at]) - self.start_ns[at]
+        until = np.where(at >= 0, self.before_ns[at] + inside, 0)
+        return until[1::2] - until[::2]
+
+
+def _compute(tracks: Sequence[_Track]) -> Iterator[_Stretches]:
+    """When compute kernels ran, a window of the capture at a time.
 
     What a kernel adds is what lies after the end of all that began before it. So the
     kernels of a trace are never held together, nor their union.
     """
-    tracks = [_Track.of(part) for part in parts]
     begins = _windows([track.start_ns for track in tracks])
     reach = NO_TIME
-    for begin, end in zip(begins, [*begins, None][1:], strict=True):
-        found = [track.compute(begin, end) for track in tracks]
-        starts = np.concatenate([one for one, _ in found])
-        ends = np.concatenate([one for _, one in found])
-        if not len(starts):
-            continue
+    firsts = [0] * len(tracks)
+    for end in (*begins[1:], None):
+        lasts = [
+            len(t.start_ns) if end is None else int(np.searchsorted(t.start_ns, end))
+            for t in tracks
+        ]
+        found = [
+            track.between(first, last)
+            for track, first, last in zip(tracks, firsts, lasts, strict=True)
+            if last > first
+        ]
+        firsts = lasts
+        if found:
+            stretches = _after(reach, found)
+            reach = int(stretches.end_ns[-1])
+            yield stretches
+
+
+def _after(reach_ns: int, found: Sequence[_Track]) -> _Stretches:
+    """What some spans add to compute that went on until a time. In place: a window's
+    columns are the few that are made for each kernel.
+    """
+    starts = np.concatenate([one.start_ns for one in found])
+    ends = np.concatenate([one.end_ns for one in found])
+    begin = 0
+    for one in found:
+        ends[begin + one.idle] = NO_TIME
+        begin += len(one.end_ns)
+    if any(a.start_ns[-1] > b.start_ns[0] for a, b in itertools.pairwise(found)):
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
-        reached = np.maximum.accumulate(np.maximum(ends, reach))
-        starts = np.maximum(starts, np.concatenate(([reach], reached[:-1])))
-        reach = int(reached[-1])
-        yield np.stack((starts, np.maximum(starts, reached)), axis=1)
-    let_go(*parts)
+    ends[0] = max(int(ends[0]), reach_ns)
+    np.maximum.accumulate(ends, out=ends)  # until when anything was open
+    starts[0] = max(int(starts[0]), reach_ns)
+    np.maximum(starts[1:], ends[:-1], out=starts[1:])
+    np.maximum(starts, ends, out=ends)
+    length = ends - starts
+    before = np.cumsum(length)
+    before -= length
+    return _Stretches(start_ns=starts, end_ns=ends, before_ns=before)
 
 
 def _windows(starts: Sequence[Int64s]) -> list[int]:
