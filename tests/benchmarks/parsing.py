@@ -1,104 +1,76 @@
 """What reading traces costs: C, msgspec, a warm cache, and HTA in its own environment.
 
-    python -m tests.benchmarks.parsing --events 1000000 --hta /path/to/hta/bin/python
-    python -m tests.benchmarks.parsing --events 4000000 --rounds 1 --hta ...
-    python -m tests.benchmarks.parsing --events 500000 --ranks 8 --rounds 1 --hta ...
+    python -m tests.benchmarks.parsing --hta /path/to/hta/bin/python
+    python -m tests.benchmarks.parsing --events 16000000 --ranks 0    # ours alone
 
-Every candidate runs in a process of its own, in turns, so that load on the machine
-falls on all alike; processor seconds are the figure to trust, and ratios are of one
-run of this command. The traces are generated: FSDP2 labels, launches, flows, and
-operators with their ids. HTA wants 0.5.0 with pandas below 3
-(`pip install HolisticTraceAnalysis==0.5.0 'pandas<3'`); it is left out where `--hta`
-is not given. With `--ranks`, whole commands are held against each other: `fsdpdoctor
-analyze` against HTA's load and overlap.
+A trace of 1 and one of 4 million events, and a set of 8 ranks of half a million each,
+are generated: FSDP2 labels, launches, flows, and operators with their ids. Every
+candidate runs in a process of its own, in turns, so that load on the machine falls on
+all alike; processor seconds are the figure to trust, and ratios are of one run of this
+command. Of the set, first the load alone is compared, in two processes on either side
+and with all of them counted; then whole commands, `fsdpdoctor analyze` against HTA's
+load and overlap.
+
+Memory is that of the largest process: what is resident at most, and what of it no file
+backs (sampled). Long columns are mapped from files (`fsdpdoctor.shelf`), whose pages
+the system can take back; the second figure is what a process cannot do without.
+
+HTA wants 0.5.0 with pandas below 3 (`pip install HolisticTraceAnalysis==0.5.0
+'pandas<3'`); it is left out where neither `--hta` nor FSDPDOCTOR_HTA_PYTHON names its
+python, and for traces above `--hta-events` (it takes 1.5 GB for each million).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from isal import igzip
 
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
+from tests.benchmarks import processes
+from tests.benchmarks.ours import Figures
 from tests.importers.generated import generated_rank
 
 LAYERS, STEPS, OPERATORS = 32, 9, 6
 EVENTS_PER_KERNEL = OPERATORS + 4
 """Operators, the launch, the kernel, and the two ends of its flow."""
 
-OURS = """
-import resource, json, sys, time
-from pathlib import Path
-from fsdpdoctor.importers.c_scan import c_decoder
-from fsdpdoctor.importers.cache import cached_scan
-from fsdpdoctor.importers.json_scan import decode_chunk
-from fsdpdoctor.importers.kineto import attribute, on_unix_clock, rank_data
-from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.intervals import intersect, total_ns
-from fsdpdoctor.rank_measures import measure_rank
-from fsdpdoctor.schema import Spans
-from fsdpdoctor.timeline import communication, device_work
-path, how, cache = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-wall, begin = time.time(), time.process_time()
-if how == "cache":
-    trace = cached_scan(path, cache)
-else:
-    trace = scan_file(path, decode_chunk if how == "msgspec" else c_decoder())
-read, events = time.process_time(), trace.health.events
-attributed = attribute(on_unix_clock(trace), 0, 8)
-del trace
-data = rank_data(attributed)
-del attributed
-cut = time.process_time()
-measure_rank(data)
-measured = time.process_time()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-wall = time.time() - wall
-spans = Spans.concat([*(step.spans for step in data.steps), data.outside])
-overlap = time.process_time()
-total_ns(intersect(communication(spans), device_work(spans)))
-overlapped = time.process_time()
-print(json.dumps({
-    "events": events,
-    "load_s": read - begin,
-    "units_s": cut - read,
-    "measures_s": measured - cut,
-    "overlap_s": overlapped - overlap,
-    "wall_s": wall,
-    "peak_mb": peak,
-}))
-"""
+RANK_EVENTS = 500_000
+"""Of each rank of the set."""
 
 HTA = """
-import resource, json, sys, time
+import json, resource, sys
+def processor_s():
+    used = (resource.getrusage(resource.RUSAGE_SELF),
+            resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 from hta.trace_analysis import TraceAnalysis
-wall, begin = time.time(), time.process_time()
+begin = processor_s()
 analysis = TraceAnalysis(trace_dir=sys.argv[1])
-read = time.process_time()
-analysis.get_comm_comp_overlap(visualize=False)
-measured = time.process_time()
-print(json.dumps({
-    "load_s": read - begin,
-    "overlap_s": measured - read,
-    "wall_s": time.time() - wall,
-    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-}))
+read = processor_s()
+if sys.argv[2] == "overlap":
+    analysis.get_comm_comp_overlap(visualize=False)
+print(json.dumps({"load_s": read - begin, "overlap_s": processor_s() - read}))
 """
 
-Figures = dict[str, float]
+MAX_MEMORY_MB = 250
+MIN_LOAD = {"c": 30, "msgspec": 8}
+MIN_OVERLAP = 100
+MAX_WARM_S = 0.1  # for each million events
+"""What must be shown: ratios of HTA's processor time to ours, memory, a warm cache."""
+
 HEAD_BYTES = 1 << 16
-PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
+
+Rounds = dict[str, list[Figures]]
+"""By candidate."""
 
 
 def generate(folder: Path, events: int) -> Path:
@@ -129,97 +101,170 @@ def copy_for_rank(path: Path, rank: int) -> None:
 
 
 def run(command: Sequence[str]) -> Figures:
-    """One candidate once: the last line that it prints."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return figures
-
-
-def run_whole(command: Sequence[str]) -> Figures:
-    """A command once, its worker processes included."""
-    # Workers that outlive their parent become ours: they must be counted, too.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    begin = time.monotonic()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    cpu_s, peak_mb, wall_s = 0.0, 0.0, 0.0
-    while True:
-        try:
-            pid, status, used = os.wait4(-1, 0)
-        except ChildProcessError:
-            return {"cpu_s": cpu_s, "wall_s": wall_s, "peak_mb": peak_mb}
-        cpu_s += used.ru_utime + used.ru_stime
-        peak_mb = max(peak_mb, used.ru_maxrss / 1024)  # of the largest process
-        if pid == child.pid:
-            wall_s = time.monotonic() - begin
-            if status:
-                raise SystemExit(f"failed with {status}: {command}")
-
-
-def candidates(path: Path, cache: Path, hta: str | None) -> dict[str, list[str]]:
-    """The commands, by name. The cache is filled by the first round."""
-    found = {
-        how: [sys.executable, "-c", OURS, str(path), how, str(cache)]
-        for how in ("c", "msgspec", "cache")
+    """One candidate once: what it took, and what it says itself in its last line."""
+    cost = processes.run(command)
+    *_, last = cost.output.splitlines() or ["{}"]
+    said: Figures = json.loads(last) if last.startswith("{") else {}
+    return {
+        **said,
+        "cpu_s": cost.cpu_s,
+        "wall_s": cost.wall_s,
+        "peak_mb": cost.peak_mb,
+        "anon_mb": cost.anon_mb,
     }
-    if hta is not None:
-        found["hta"] = [hta, "-c", HTA, str(path.parent)]
-    return found
 
 
-def whole_commands(folder: Path, hta: str | None) -> dict[str, list[str]]:
-    """The commands over a folder of ranks, by name."""
-    ours = [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder), "--no-cache"]
-    found = {"c": [*ours, "--format", "json", "--jobs", "2"]}
+def in_turns(commands: dict[str, list[str]], rounds: int) -> Medians:
+    """The medians of every candidate's figures, over rounds of all."""
+    found: Rounds = {how: [] for how in commands}
+    for _ in range(rounds):
+        for how, command in commands.items():
+            found[how].append(run(command))
+    return {
+        how: {key: statistics.median(r[key] for r in runs) for key in runs[0]}
+        for how, runs in found.items()
+    }
+
+
+Medians = dict[str, Figures]
+"""Medians, by candidate."""
+
+
+def ours(path: Path, how: str, *more: str) -> list[str]:
+    """The command of one of our candidates."""
+    return [sys.executable, "-m", "tests.benchmarks.ours", str(path), how, *more]
+
+
+def one_trace(path: Path, rounds: int, hta: str | None) -> None:
+    """Every stage of a trace."""
+    with tempfile.TemporaryDirectory() as cache:
+        commands = {how: ours(path, how, cache) for how in ("c", "msgspec", "cache")}
+        if hta is not None:
+            commands["hta"] = [hta, "-c", HTA, str(path.parent), "overlap"]
+        run(commands["cache"])  # fills it
+        medians = in_turns(commands, rounds)
+    table(medians, ("load_s", "units_s", "measures_s", "overlap_s"))
+    for how, least in MIN_LOAD.items():
+        against_hta(medians, how, "load_s", f"load, {how}", least)
+    against_hta(medians, "c", "overlap_s", "overlap stage", MIN_OVERLAP)
+    memory(medians, ("c", "msgspec", "cache"))
+    cold, warm = medians["c"], medians["cache"]
+    each = 1e6 * warm["load_s"] / warm["events"]
+    shown(
+        f"warm re-open {each:.3f} s for each million events, "
+        f"{cold['load_s'] / warm['load_s']:.1f}x less than a cold load with c",
+        f"below {MAX_WARM_S} s",
+        each < MAX_WARM_S,
+    )
+
+
+def ranks(folder: Path, rounds: int, hta: str | None) -> None:
+    """A set of ranks: its load alone, and the whole command."""
+    loads = {how: ours(folder, how) for how in MIN_LOAD}
+    analyze = [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder)]
+    options = ["--no-cache", "--format", "json", "--jobs", "2"]
+    whole = {"analyze": [*analyze, *options]}
     if hta is not None:
-        found["hta"] = [hta, "-c", HTA, str(folder)]
-    return found
+        loads["hta"] = [hta, "-c", HTA, str(folder), "load"]
+        whole["hta"] = [hta, "-c", HTA, str(folder), "overlap"]
+    medians = in_turns(loads, rounds)
+    write("load alone\n")
+    table(medians, ("load_s",))
+    for how, least in MIN_LOAD.items():
+        against_hta(medians, how, "load_s", f"load of the set, {how}", least)
+        against_hta(medians, how, "cpu_s", f"the same with imports, {how}", None)
+    memory(medians, MIN_LOAD)
+    medians = in_turns(whole, rounds)
+    write("whole commands: analyze; HTA's load and overlap\n")
+    table(medians, ())
+    for key in ("cpu_s", "wall_s", "peak_mb"):
+        against_hta(medians, "analyze", key, f"analyze, {key}", None)
+    memory(medians, ("analyze",))
+
+
+def table(medians: Medians, stages: Sequence[str]) -> None:
+    """One line per candidate."""
+    keys = [*stages, "cpu_s", "wall_s", "peak_mb", "anon_mb"]
+    write("          " + "".join(f"{key:>12}" for key in keys) + "\n")
+    for how, figures in medians.items():
+        cells = (
+            f"{figures[key]:12.3f}" if key in figures else f"{'-':>12}" for key in keys
+        )
+        write(f"{how:10}" + "".join(cells) + "\n")
+
+
+def against_hta(
+    medians: Medians, how: str, key: str, what: str, least: float | None
+) -> None:
+    """HTA's figure to ours."""
+    if "hta" not in medians:
+        return
+    ratio = medians["hta"][key] / medians[how][key]
+    asked = None if least is None else f"at least {least}x"
+    shown(f"{what}: {ratio:.1f}x less than HTA", asked, least is None or ratio >= least)
+
+
+def memory(medians: Medians, candidates: Sequence[str] | dict[str, int]) -> None:
+    """The most that a process of ours took."""
+    most = max(candidates, key=lambda how: medians[how]["peak_mb"])
+    peak = medians[most]["peak_mb"]
+    anonymous = max(medians[how]["anon_mb"] for how in candidates)
+    shown(
+        f"a process has at most {peak:.0f} MB resident ({most}), and {anonymous:.0f} MB"
+        " that no file backs",
+        f"at most {MAX_MEMORY_MB} MB",
+        peak <= MAX_MEMORY_MB,
+    )
+
+
+def shown(what: str, asked: str | None, holds: bool) -> None:
+    """A line of results."""
+    verdict = "" if asked is None else f" ({asked}: {'yes' if holds else 'NO'})"
+    write(f"  {what}{verdict}\n")
+
+
+def write(text: str) -> None:
+    """Print at once: a run takes long."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def main() -> None:
-    """Generate, run the rounds, print medians and ratios."""
+    """Generate, run the rounds, print medians, ratios and what they are to be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 4_000_000])
+    parser.add_argument("--ranks", type=int, default=8, help="of the set; 0: no set")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hta", help="python of an environment with HTA 0.5.0")
+    parser.add_argument(
+        "--hta",
+        default=os.environ.get("FSDPDOCTOR_HTA_PYTHON"),
+        help="python of an environment with HTA 0.5.0",
+    )
+    parser.add_argument("--hta-events", type=int, default=4_000_000)
     parser.add_argument("--keep", type=Path, help="folder for traces, used again")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         keep = given.keep or Path(name)
-        folder = keep / f"trace-{given.events}-{given.ranks}"
-        path = generate(folder, given.events)
-        for rank in range(1, given.ranks):
-            copy_for_rank(path, rank)
-        if given.ranks > 1:
-            runner, commands = run_whole, whole_commands(folder, given.hta)
-        else:
-            runner, commands = run, candidates(path, Path(name) / "cache", given.hta)
-            run(commands["cache"])  # fills it
-        rounds: dict[str, list[Figures]] = {how: [] for how in commands}
-        for _ in range(given.rounds):
-            for how, command in commands.items():
-                rounds[how].append(runner(command))
-        report(rounds, path.stat().st_size * given.ranks)
+        for events in given.events:
+            path = generate(keep / f"trace-{events}-1", events)
+            head(f"{events:,} events", [path])
+            hta = given.hta if events <= given.hta_events else None
+            one_trace(path, given.rounds, hta)
+        if given.ranks:
+            folder = keep / f"trace-{RANK_EVENTS}-{given.ranks}"
+            path = generate(folder, RANK_EVENTS)
+            for rank in range(1, given.ranks):
+                copy_for_rank(path, rank)
+            head(f"{given.ranks} ranks of {RANK_EVENTS:,} events", folder.iterdir())
+            ranks(folder, given.rounds, given.hta)
 
 
-def report(rounds: dict[str, list[Figures]], size: int) -> None:
-    """One line per candidate: medians over the rounds, and ratios to `c`."""
-    medians = {
-        how: {key: statistics.median(r[key] for r in found) for key in found[0]}
-        for how, found in rounds.items()
-    }
-    write = sys.stdout.write
-    write(f"{medians['c'].get('events', 0):,.0f} events, {size / 1e6:.1f} MB packed\n")
-    keys = [key for key in medians["c"] if key != "events"]
-    write("          " + "".join(f"{key:>12}" for key in keys))
-    write("  of c: " + " ".join(key for key in RATIOS if key in keys) + "\n")
-    for how, m in medians.items():
-        cells = (f"{m[k]:12.3f}" if k in m else f"{'-':>12}" for k in keys)
-        ratios = (f"{m[k] / medians['c'][k]:.2f}x" for k in RATIOS if k in m)
-        write(f"{how:10}" + "".join(cells) + "  " + " ".join(ratios) + "\n")
+def head(what: str, paths: Iterable[Path]) -> None:
+    """What is read next, and how busy the machine is with other things."""
+    size = sum(path.stat().st_size for path in paths)
+    load = os.getloadavg()[0]
+    write(f"\n{what}, {size / 1e6:.1f} MB packed; load of the machine {load:.1f}\n")
 
-
-RATIOS = ("cpu_s", "load_s", "overlap_s", "wall_s", "peak_mb")
 
 if __name__ == "__main__":
     main()
