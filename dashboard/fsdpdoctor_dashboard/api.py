@@ -12,7 +12,13 @@ from isal import igzip
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor_dashboard import queries, tiles
-from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError, meta_of
+from fsdpdoctor_dashboard.library import (
+    Library,
+    Loading,
+    Picture,
+    UnknownRunError,
+    meta_of,
+)
 from fsdpdoctor_dashboard.marks import SERIES, Row
 
 WORTH_PACKING = 2_000
@@ -30,7 +36,7 @@ def api_routes(library: Library) -> Blueprint:
     """All routes below `api/`."""
     api = Blueprint("api", __name__, url_prefix="/api")
 
-    def route(name: str, answer: Callable[[OpenRun], Any]) -> None:
+    def route(name: str, answer: Callable[[Picture], Any]) -> None:
         def view() -> Response:
             return _answered(library, answer)
 
@@ -51,10 +57,10 @@ def api_routes(library: Library) -> Blueprint:
     return api
 
 
-def _answered(library: Library, answer: Callable[[OpenRun], Any]) -> Response:
+def _answered(library: Library, answer: Callable[[Picture], Any]) -> Response:
     try:
-        found = library.get(request.args.get("run", ""))
-        if not isinstance(found, OpenRun):
+        found = library.picture(request.args.get("run", ""))
+        if isinstance(found, Loading):
             if found.error is not None:
                 return _json({"error": found.error}, 409)
             return _json({"loading": found.words}, 202)
@@ -94,18 +100,18 @@ def _wholes(name: str) -> list[int]:
         raise BadQueryError(f"{name} must be whole numbers with commas") from None
 
 
-def _ranks(run: OpenRun) -> list[int]:
+def _ranks(run: Picture) -> list[int]:
     return [rank for rank in _wholes("ranks") if rank in run.store.spans]
 
 
-def _rank(run: OpenRun) -> int:
+def _rank(run: Picture) -> int:
     rank = _whole("rank")
     if rank not in run.store.spans:
         raise BadQueryError("the run has no such rank")
     return rank
 
 
-def _tile(run: OpenRun) -> Response:
+def _tile(run: Picture) -> Response:
     tag = f"{run.store.fingerprint}-{run.revision}"
     if request.if_none_match.contains(tag):
         return Response(status=304)
@@ -113,7 +119,7 @@ def _tile(run: OpenRun) -> Response:
     if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
         raise BadQueryError("there is no such tile")
     condensed = request.args.get("rows") == "condensed"
-    body = tiles.tile(run.store, level, index, _ranks(run), condensed=condensed)
+    body = run.tiles.tile(level, index, _ranks(run), condensed=condensed)
     answer = Response(mimetype="application/octet-stream")
     if len(body) > WORTH_PACKING and "gzip" in request.headers.get(
         "Accept-Encoding", ""
@@ -128,7 +134,7 @@ def _tile(run: OpenRun) -> Response:
     return answer
 
 
-def _area(run: OpenRun) -> dict[str, Any]:
+def _area(run: Picture) -> dict[str, Any]:
     t0, t1, ranks = _whole("t0"), _whole("t1"), _ranks(run)
     return {
         "series": run.store.area(t0, t1, ranks),
@@ -136,7 +142,7 @@ def _area(run: OpenRun) -> dict[str, Any]:
     }
 
 
-def _under(run: OpenRun) -> dict[str, Any]:
+def _under(run: Picture) -> dict[str, Any]:
     return queries.under(
         run.store, _rank(run), _whole("row"), _whole("t0"), _whole("t1")
     )
@@ -146,24 +152,24 @@ def _forward() -> bool:
     return _whole("forward", 1) != 0
 
 
-def _neighbour(run: OpenRun) -> dict[str, Any]:
+def _neighbour(run: Picture) -> dict[str, Any]:
     return queries.neighbour(
         run.store, _rank(run), _whole("row"), _whole("time"), _forward()
     )
 
 
-def _exposed(run: OpenRun) -> dict[str, Any]:
+def _exposed(run: Picture) -> dict[str, Any]:
     return queries.next_exposed(
         run.store, _ranks(run), _whole("time"), _forward(), _whole("least", 0)
     )
 
 
-def _find(run: OpenRun) -> dict[str, Any]:
+def _find(run: Picture) -> dict[str, Any]:
     units: Int64s = np.array(_wholes("units"), dtype=np.int64)
     return queries.find(run.store, _ranks(run), units, _whole("time"), _forward())
 
 
-def _span(run: OpenRun) -> dict[str, Any]:
+def _span(run: Picture) -> dict[str, Any]:
     rank, series, span = _rank(run), _whole("series"), _whole("span")
     if not 0 <= series < len(SERIES):
         raise BadQueryError("there is no such series")
@@ -174,16 +180,16 @@ def _span(run: OpenRun) -> dict[str, Any]:
     return run.details.of(rank, series, span)
 
 
-def _memory(run: OpenRun) -> dict[str, Any]:
+def _memory(run: Picture) -> dict[str, Any]:
     level, index = _whole("level"), _whole("index")
     if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
         raise BadQueryError("there is no such tile")
     return queries.memory_curve(run.store, _rank(run), level, index)
 
 
-def _live(run: OpenRun) -> list[dict[str, Any]]:
+def _live(run: Picture) -> list[dict[str, Any]]:
     return run.details.live(_rank(run), _whole("time"))
 
 
-def _revision(run: OpenRun) -> dict[str, Any]:
+def _revision(run: Picture) -> dict[str, Any]:
     return {"revision": run.revision, "live": run.live}

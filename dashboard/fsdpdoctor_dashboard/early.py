@@ -18,8 +18,8 @@ from pathlib import Path
 from flask import Blueprint, Response, request
 
 from fsdpdoctor_dashboard import TIMELINE_FILES
-from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError, meta_of
-from fsdpdoctor_dashboard.tiles import tile, whole_level
+from fsdpdoctor_dashboard.library import Library, Loading, UnknownRunError, meta_of
+from fsdpdoctor_dashboard.tiles import whole_level
 
 FILES = Path(__file__).parent / "timeline"
 YEAR_SECONDS = 31_536_000
@@ -67,15 +67,15 @@ def first_picture(library: Library, prefix: str) -> str:
 
 def _data(library: Library, run_id: str) -> str:
     try:
-        run = library.get(run_id)
+        run = library.picture(run_id)
     except UnknownRunError:
         return ""
-    if not isinstance(run, OpenRun):
+    if isinstance(run, Loading):
         return ""  # the script asks until it is there
     store = run.store
     condensed = len(store.ranks) >= CONDENSED_FROM
     ranks = store.ranks if condensed else store.ranks[:FIRST_RANKS]
-    overview = tile(store, whole_level(store), 0, ranks, condensed=condensed)
+    overview = run.tiles.tile(whole_level(store), 0, ranks, condensed=condensed)
     content = {
         "run": run.id,
         "meta": meta_of(run),

@@ -23,7 +23,7 @@ from fsdpdoctor.renderers.html import Addition
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard import TIMELINE_FILES
-from fsdpdoctor_dashboard.library import Entry, OpenRun, meta_of, names_of
+from fsdpdoctor_dashboard.library import Entry, OpenRun, meta_of
 from fsdpdoctor_dashboard.marks import SERIES, Row
 from fsdpdoctor_dashboard.queries import MEMORY_CURVES, minimap
 from fsdpdoctor_dashboard.store import Series, Store, build_store
@@ -92,8 +92,6 @@ def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
         measures=measures,
         report=report_of(measures),
         store=store,
-        names=names_of(measures),
-        minimap=minimap(store),
     )
     return timeline_page(store, meta_of(opened), limit=limit)
 
@@ -155,6 +153,8 @@ def _until(store: Store, every: Iterable[Series], end: int) -> Store:
         origin_ns=store.origin_ns,
         series=series,
         tables=tables,
+        names=store.names,
+        exposed_share=store.exposed_share,
     )
 
 

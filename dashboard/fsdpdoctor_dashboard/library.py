@@ -17,24 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError
-from fsdpdoctor.measures import Measures, measure
-from fsdpdoctor.renderers.words import unit_name
-from fsdpdoctor.report import Report, report_of
+from fsdpdoctor.measures import Measures
+from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run, is_run_folder, open_run
+from fsdpdoctor_dashboard.first_view import first_view
 from fsdpdoctor_dashboard.going import report_so_far, still_going
 from fsdpdoctor_dashboard.marks import SERIES
-from fsdpdoctor_dashboard.queries import Details, RankNames, minimap
-from fsdpdoctor_dashboard.store import (
-    Store,
-    build_store,
-    cache_folder,
-    fingerprint_of,
-    forget_oldest,
-    open_store,
-    save_store,
-)
+from fsdpdoctor_dashboard.queries import Details, minimap
+from fsdpdoctor_dashboard.reading import Reader, reading
+from fsdpdoctor_dashboard.shelf import TileShelf
+from fsdpdoctor_dashboard.store import Store, cache_folder, fingerprint_of, open_store
 from fsdpdoctor_dashboard.tiles import whole_level
-from fsdpdoctor_dashboard.tracks import tracks_of
 
 Opener = Callable[[Path], Run]
 
@@ -55,20 +48,20 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OpenRun:
-    """A run, measured and ready to be drawn."""
+class Picture:
+    """A run as far as its timeline needs it: there before all is measured."""
 
     entry: Entry
-    run: Run
-    measures: Measures
-    report: Report
     store: Store
-    names: dict[int, RankNames]
-    minimap: dict[str, Any]
     revision: int = 1
     label: str = ""  # what a page calls it, where it is not its id
-    finished: bool = False  # nobody writes to it, whatever its ranks say
-    going: bool = False  # its processes are seen to run, on this host
+    minimap: dict[str, Any] = field(init=False)
+    tiles: TileShelf = field(init=False)
+    folder: Path | None = None  # of the cache, where the store is in one
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "minimap", minimap(self.store))
+        object.__setattr__(self, "tiles", TileShelf(self.store, self.folder))
 
     @property
     def id(self) -> str:
@@ -78,18 +71,35 @@ class OpenRun:
     @property
     def details(self) -> Details:
         """Answers about single marks."""
-        return Details(self.store, self.names)
+        return Details(self.store)
+
+    @property
+    def live(self) -> bool:
+        """Whether some rank is still writing, as far as is known."""
+        return False
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names by unit id, of the first rank, safe to show."""
+        ranks = self.store.ranks
+        return self.store.names[ranks[0]].units if ranks else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenRun(Picture):
+    """A run, measured and ready to be drawn."""
+
+    run: Run
+    measures: Measures
+    report: Report
+    finished: bool = False  # nobody writes to it, whatever its ranks say
+    going: bool = False  # its processes are seen to run, on this host
 
     @property
     def live(self) -> bool:
         """Whether some rank is still writing, as far as its record says."""
         running = any(rank.header.ended == "running" for rank in self.measures.ranks)
         return running and not self.finished
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Names by unit id, of the first rank, safe to show."""
-        return tuple(unit_name(unit.fqn) for unit in self.measures.units)
 
 
 @dataclass(slots=True)
@@ -100,7 +110,17 @@ class Loading:
     total: int = 0
     what: str = "opening"
     error: str | None = None
+    picture: Picture | None = field(default=None, repr=False)  # comes first
+    reader: Reader | None = field(default=None, repr=False)
     thread: threading.Thread | None = field(default=None, repr=False)
+
+    def measured(self, _: int) -> None:
+        """One more rank is done."""
+        self.done += 1
+
+    def laid_out(self, done: int, total: int) -> None:
+        """So many ranks' marks are made."""
+        self.what, self.done, self.total = "laying out the timeline", done, total
 
     @property
     def words(self) -> str:
@@ -176,6 +196,13 @@ class Library:
                 return self._open[run_id]
             return self._start(entry, revision=1)
 
+    def picture(self, run_id: str) -> Picture | Loading:
+        """The same for those who only draw: they need not wait for the report."""
+        found = self.get(run_id)
+        if isinstance(found, Loading) and found.picture and found.error is None:
+            return found.picture
+        return found
+
     def wait(self, run_id: str) -> OpenRun:
         """The run, when it is read. Raises InputError where it cannot be."""
         while True:
@@ -186,6 +213,13 @@ class Library:
                 raise InputError(found.error)
             if found.thread is not None:
                 found.thread.join()
+
+    def close(self) -> None:
+        """Let go of what is being read."""
+        with self._lock:
+            for loading in self._loading.values():
+                if loading.reader is not None:
+                    loading.reader.stop()
 
     def add(self, made: OpenRun) -> None:
         """Show a run that is not on disk: a simulated one. The oldest gives way."""
@@ -270,70 +304,47 @@ def _files(path: Path) -> list[Path]:
 def open_entry(
     entry: Entry, opener: Opener, loading: Loading, revision: int = 1
 ) -> OpenRun:
-    """Read, measure and lay out a run. Raises InputError."""
-    fingerprint = fingerprint_of(_files(entry.path))
+    """Read, measure and lay out a run. Raises InputError.
+
+    A large one is read by other processes, so that this one goes on answering.
+    """
+    files = _files(entry.path)
+    fingerprint = fingerprint_of(files)
+
+    folder = cache_folder(fingerprint)
+
+    def drawn(store: Store) -> None:
+        loading.picture = Picture(
+            entry=entry, store=store, revision=revision, folder=folder
+        )
+
+    cached = None if folder is None else open_store(folder)
+    if cached is not None:
+        drawn(cached)
     run = opener(entry.path)
     loading.what, loading.total = "measuring", len(run.sources)
-
-    def measured(_: int) -> None:
-        loading.done += 1
-
-    measures = measure(run, on_rank=measured)
-    report = report_of(measures, run)
+    with reading(sum(file.stat().st_size for file in files), run) as reader:
+        loading.reader = reader
+        measures = reader.measure(loading.measured)
+        if loading.picture is None:
+            drawn(reader.lay_out(measures, fingerprint, loading.laid_out))
+        loading.what, loading.total = "looking for what hurts", 0
+        report = reader.report(measures, folder)
+    assert loading.picture is not None
     going = still_going(measures)
-    if going:
-        report = report_so_far(report)
-    store = _store_of(entry, run, measures, fingerprint, loading)
     return OpenRun(
         entry=entry,
         run=run,
         measures=measures,
-        report=report,
-        store=store,
-        names=names_of(measures),
-        minimap=minimap(store),
+        report=report_so_far(report) if going else report,
+        store=loading.picture.store,
         revision=revision,
+        folder=folder,
         going=going,
     )
 
 
-def names_of(measures: Measures) -> dict[int, RankNames]:
-    """What the ids in each rank's spans stand for."""
-    return {
-        rank.rank: RankNames(
-            units=[unit_name(unit.fqn) for unit in rank.units],
-            groups=[unit_name(group.name) for group in rank.header.groups],
-            names=[unit_name(name) for name in rank.names],
-        )
-        for rank in measures.ranks
-    }
-
-
-def _store_of(
-    entry: Entry, run: Run, measures: Measures, fingerprint: str, loading: Loading
-) -> Store:
-    folder = cache_folder(fingerprint)
-    cached = None if folder is None else open_store(folder)
-    if cached is not None:
-        return cached
-    loading.what = "laying out the timeline"
-
-    def laid_out(done: int, total: int) -> None:
-        loading.done, loading.total = done, total
-
-    store = build_store(tracks_of(run, measures, laid_out), fingerprint)
-    growing = any(rank.header.ended == "running" for rank in measures.ranks)
-    if folder is None or growing:
-        return store  # a growing run will have changed by the next time
-    try:
-        save_store(store, folder)
-        forget_oldest(folder)
-    except OSError:
-        return store  # a cache that cannot be written costs only time
-    return open_store(folder) or store
-
-
-def meta_of(run: OpenRun) -> dict[str, Any]:
+def meta_of(run: Picture) -> dict[str, Any]:
     """All that a page needs before its first tile."""
     store = run.store
     present = {
@@ -354,7 +365,7 @@ def meta_of(run: OpenRun) -> dict[str, Any]:
             {
                 "rank": rank,
                 "rows": present[rank],
-                "exposed_share": _exposed_share(run, rank),
+                "exposed_share": store.exposed_share[rank],
             }
             for rank in store.ranks
         ],
@@ -362,19 +373,9 @@ def meta_of(run: OpenRun) -> dict[str, Any]:
         "minimap": run.minimap,
         "revision": run.revision,
         "live": run.live,
+        "start": first_view(store),
     }
 
 
-def _has_memory(run: OpenRun, rank: int) -> bool:
+def _has_memory(run: Picture, rank: int) -> bool:
     return run.store.memory.get(rank) is not None and len(run.store.memory[rank]) > 0
-
-
-def _exposed_share(run: OpenRun, rank: int) -> float | None:
-    """Of the judged steps' time, as in the report."""
-    row = next((row for row in run.report.ranks if row.rank == rank), None)
-    if row is None or row.exposed_ns_per_step is None:
-        return None
-    measured = next(r for r in run.measures.ranks if r.rank == rank)
-    lengths = measured.steps.duration_ns[measured.judged]
-    whole = int(lengths.sum())
-    return row.exposed_ns_per_step * len(lengths) / whole if whole else None

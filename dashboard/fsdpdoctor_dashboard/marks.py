@@ -167,6 +167,33 @@ class StepRows(Table):
     end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNames:
+    """What the ids of one rank's spans stand for, safe to show."""
+
+    units: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def unit(self, unit: int | None) -> str | None:
+        """A unit's FQN, None where the source did not say."""
+        return _at(self.units, unit)
+
+    def group(self, group: int | None) -> str | None:
+        """A process group's name."""
+        return _at(self.groups, group)
+
+    def name(self, name: int | None) -> str | None:
+        """The string behind a name id."""
+        return _at(self.names, name)
+
+
+def _at(values: tuple[str, ...], index: int | None) -> str | None:
+    if index is None or index == UNKNOWN or not 0 <= index < len(values):
+        return None
+    return values[index]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Track:
     """One rank as the timeline takes it: times are on the clock all ranks share."""
@@ -179,6 +206,8 @@ class Track:
     arrived_ns: Int64s | None = None  # [N] when the last rank of a collective arrived
     roots: frozenset[int] = frozenset()  # units that are roots
     traced: bool = False  # kernels are known: a unit's own spans are no work
+    names: RankNames = field(default_factory=RankNames)
+    exposed_share: float | None = None  # of its judged steps, where it was measured
 
 
 class Marks(NamedTuple):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import Flag, Kind, Lane, Phase
 from fsdpdoctor_dashboard.marks import SERIES, Row
 from fsdpdoctor_dashboard.store import RankTable, Series, Store
 from fsdpdoctor_dashboard.tiles import BINS, BITS, bin_edges, whole_level
@@ -149,9 +149,9 @@ def largest_exposed(
 class Details:
     """What one mark was: every column that the source filled."""
 
-    def __init__(self, store: Store, names: dict[int, RankNames]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._names = names
+        self._names = store.names
 
     def of(self, rank: int, series: int, span: int) -> Json:
         """The mark's span, its flow on this rank and its peers on the others."""
@@ -302,35 +302,6 @@ def _row_of(kind: Kind, lane: Lane) -> int:
         Lane.OTHER_COMM: Row.OTHER_COMM,
         Lane.UNSHARDED: Row.UNSHARDED_EVEN,
     }[lane]
-
-
-class RankNames:
-    """What the ids of one rank's spans stand for."""
-
-    def __init__(
-        self, units: Sequence[str], groups: Sequence[str], names: Sequence[str]
-    ) -> None:
-        self._units = units
-        self._groups = groups
-        self._names = names
-
-    def unit(self, unit: int | None) -> str | None:
-        """A unit's FQN, None where the source did not say."""
-        return _at(self._units, unit)
-
-    def group(self, group: int | None) -> str | None:
-        """A process group's name."""
-        return _at(self._groups, group)
-
-    def name(self, name: int | None) -> str | None:
-        """The string behind a name id."""
-        return _at(self._names, name)
-
-
-def _at(values: Sequence[str], index: int | None) -> str | None:
-    if index is None or index == UNKNOWN or not 0 <= index < len(values):
-        return None
-    return values[index]
 
 
 def memory_curve(store: Store, rank: int, level: int, index: int) -> Json:

@@ -17,19 +17,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor import __version__
 from fsdpdoctor.importers.cache import default_folder
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
-from fsdpdoctor_dashboard.marks import Exposed, Marks, Track, marks_of
+from fsdpdoctor_dashboard.marks import Exposed, Marks, RankNames, Track, marks_of
 
-STORE_VERSION = 2
+STORE_VERSION = 3
 """Of the cached columns. A store of another version is made anew."""
 
 _COLUMNS = ("start", "length", "total", "span", "unit", "starts")
@@ -160,12 +161,16 @@ class Store:
         origin_ns: int,
         series: Sequence[Series],
         tables: Mapping[str, Mapping[int, RankTable]],
+        names: Mapping[int, RankNames],
+        exposed_share: Mapping[int, float | None],
     ) -> None:
         self.fingerprint = fingerprint
         self.origin_ns = origin_ns
         self.spans = tables["spans"]
         self.exposed = tables["exposed"]
         self.memory = tables["memory"]
+        self.names = names
+        self.exposed_share = exposed_share
         self.ranks = tuple(sorted(self.spans))
         self._series = {(s.rank, s.series): s for s in series}
         self._of_rank: dict[int, list[Series]] = {rank: [] for rank in self.ranks}
@@ -196,8 +201,11 @@ def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
     """The store of some ranks, in memory."""
     found: dict[int, dict[int, Marks]] = {}
     tables: dict[str, dict[int, RankTable]] = {name: {} for name in _TABLES}
+    names: dict[int, RankNames] = {}
+    shares: dict[int, float | None] = {}
     for track in tracks:
         found[track.rank] = marks_of(track)
+        names[track.rank], shares[track.rank] = track.names, track.exposed_share
         for name, table in _TABLES.items():
             tables[name][track.rank] = _packed(getattr(track, name), table)
     firsts = [
@@ -216,6 +224,8 @@ def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
             for index, marks in sorted(of_rank.items())
         ],
         tables=tables,
+        names=names,
+        exposed_share=shares,
     )
 
 
@@ -257,8 +267,10 @@ def _shifted(rank: int, index: int, marks: Marks, origin: int) -> Series:
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:
-    """Names, sizes and times of the files that a run is read from."""
-    digest = hashlib.sha256(f"timeline {STORE_VERSION}".encode())
+    """Names, sizes and times of the files that a run is read from, and our version:
+    a store holds what the analysis said.
+    """
+    digest = hashlib.sha256(f"timeline {STORE_VERSION} {__version__}".encode())
     for path in sorted(paths):
         stat = path.stat()
         digest.update(f"\0{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
@@ -325,6 +337,8 @@ def _write(store: Store, folder: Path) -> None:
         "ranks": store.ranks,
         "tables": tables,
         "places": columns.places,
+        "names": [astuple(store.names[rank]) for rank in store.ranks],
+        "exposed_share": [store.exposed_share[rank] for rank in store.ranks],
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -349,6 +363,10 @@ def open_store(folder: Path) -> Store | None:
             }
             for kind in _TABLES
         }
+        names = [
+            RankNames(units=tuple(units), groups=tuple(groups), names=tuple(others))
+            for units, groups, others in index["names"]
+        ]
     except (OSError, EOFError, ValueError, KeyError):
         return None  # half written, or damaged: it is only a cache
     series: list[Series] = []
@@ -363,6 +381,8 @@ def open_store(folder: Path) -> Store | None:
         origin_ns=index["origin_ns"],
         series=series,
         tables=tables,
+        names=dict(zip(index["ranks"], names, strict=True)),
+        exposed_share=dict(zip(index["ranks"], index["exposed_share"], strict=True)),
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,25 +60,44 @@ def tile(
     store: Store, level: int, index: int, ranks: Iterable[int], *, condensed: bool
 ) -> bytes:
     """One tile of some ranks; `condensed` leaves all but two rows out."""
+    parts = [rank_blocks(store, level, index, rank, condensed) for rank in ranks]
+    return joined(level, index, parts)
+
+
+class RankBlocks(NamedTuple):
+    """One rank's part of a tile."""
+
+    blocks: int
+    content: bytes
+
+
+def joined(level: int, index: int, parts: Sequence[RankBlocks]) -> bytes:
+    """A tile of its ranks' parts."""
+    count = sum(part.blocks for part in parts)
+    head = (MAGIC, level, index & 0xFFFFFFFF, index >> 32, count)
+    return b"".join([struct.pack("<IIIII", *head), *(part.content for part in parts)])
+
+
+def rank_blocks(
+    store: Store, level: int, index: int, rank: int, condensed: bool
+) -> RankBlocks:
+    """One rank's part of a tile."""
     t0 = index << level
     found = [
         (series, here)
-        for rank in ranks
         for series in store.series(rank)
         if not condensed or SERIES[series.series].row in CONDENSED
         if (here := series.between(t0, t0 + (1 << level))).stop > here.start
     ]
     few = [(s, here) for s, here in found if here.stop - here.start <= MAX_MARKS]
-    marks = _marks(few, level, t0)
-    edges = bin_edges(level, index)
+    many = [s for s, here in found if here.stop - here.start > MAX_MARKS]
+    marks = iter(_marks(few, level, t0))
+    bins = iter(_bins(many, level, bin_edges(level, index)))
     blocks = [
-        next(marks)
-        if here.stop - here.start <= MAX_MARKS
-        else _block(series, BINS_MODE, BINS, _shares(series, level, edges))
-        for series, here in found
+        next(marks if here.stop - here.start <= MAX_MARKS else bins)
+        for _, here in found
     ]
-    head = struct.pack("<IIII", MAGIC, level, index & 0xFFFFFFFF, index >> 32)
-    return b"".join([head, struct.pack("<I", len(blocks)), *blocks])
+    return RankBlocks(len(blocks), b"".join(blocks))
 
 
 def _block(series: Series, mode: int, count: int, content: bytes) -> bytes:
@@ -93,16 +113,26 @@ def bin_edges(level: int, index: int) -> Int64s:
 
 def bin_shares(series: Series, level: int, index: int) -> npt.NDArray[np.uint8]:
     """How busy each bin of a tile was, in 255ths, rounded up."""
-    shares = _shares(series, level, bin_edges(level, index))
-    return np.frombuffer(shares, dtype=np.uint8)
+    shares: npt.NDArray[np.uint8] = _shares([series], level, bin_edges(level, index))[0]
+    return shares
 
 
-def _shares(series: Series, level: int, edges: Int64s) -> bytes:
-    busy = series.busy(edges)
+def _shares(
+    found: Sequence[Series], level: int, edges: Int64s
+) -> npt.NDArray[np.uint8]:  # [series, BINS]
+    busy: Int64s = np.diff([series.busy_until(edges) for series in found])
     busy *= 255
     busy += (1 << (level - BITS)) - 1
-    busy >>= level - BITS
-    return busy.astype(np.uint8).tobytes()
+    shares: npt.NDArray[np.uint8] = (busy >> (level - BITS)).astype(np.uint8)
+    return shares
+
+
+def _bins(found: Sequence[Series], level: int, edges: Int64s) -> Iterator[bytes]:
+    """Blocks of bins."""
+    if not found:
+        return
+    for series, shares in zip(found, _shares(found, level, edges), strict=True):
+        yield _block(series, BINS_MODE, BINS, shares.tobytes())
 
 
 def _marks(

@@ -17,6 +17,7 @@ from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.rank_measures import RankMeasures
+from fsdpdoctor.renderers.words import unit_name
 from fsdpdoctor.run import RankData, Run
 from fsdpdoctor.schema import (
     NO_TIME,
@@ -26,7 +27,7 @@ from fsdpdoctor.schema import (
     Table,
 )
 from fsdpdoctor.timeline import COLLECTIVE_KINDS
-from fsdpdoctor_dashboard.marks import Exposed, StepRows, Track
+from fsdpdoctor_dashboard.marks import Exposed, RankNames, StepRows, Track
 
 _T = TypeVar("_T", bound=Table)
 
@@ -78,7 +79,26 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
         arrived_ns=_arrivals(rank, measures, by_step, of_collective, len(spans)),
         roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
         traced=Evidence.STALLS not in data.evidence,
+        names=_names(rank),
+        exposed_share=_exposed_share(rank, measures),
     )
+
+
+def _names(rank: RankMeasures) -> RankNames:
+    return RankNames(
+        units=tuple(unit_name(unit.fqn) for unit in rank.units),
+        groups=tuple(unit_name(group.name) for group in rank.header.groups),
+        names=tuple(unit_name(name) for name in rank.names),
+    )
+
+
+def _exposed_share(rank: RankMeasures, measures: Measures) -> float | None:
+    """Of the judged steps' time, as in the report."""
+    whole = int(rank.steps.duration_ns[rank.judged].sum())
+    if not measures.stalls_known or not whole:
+        return None
+    stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
+    return int(stalls.duration_ns.sum()) / whole
 
 
 def place_on_timeline(

@@ -22,8 +22,7 @@ from fsdpdoctor.simulate.plan import ALL, Plan, save_plan
 from fsdpdoctor.simulate.predict import Prediction, Replay
 from fsdpdoctor.simulate.record import record
 from fsdpdoctor.simulate.search import search
-from fsdpdoctor_dashboard.library import Entry, Library, OpenRun, names_of
-from fsdpdoctor_dashboard.queries import minimap
+from fsdpdoctor_dashboard.library import Entry, Library, OpenRun
 from fsdpdoctor_dashboard.store import build_store
 from fsdpdoctor_dashboard.tracks import tracks_of
 
@@ -134,8 +133,6 @@ def simulated_run(library: Library, run: OpenRun, prediction: Prediction) -> Ope
         measures=measures,
         report=report_of(measures),
         store=store,
-        names=names_of(measures),
-        minimap=minimap(store),
         label="simulated",
         finished=True,
     )
