@@ -121,13 +121,23 @@
       const { start, first } = this.options;
       if (first) this.loader.keep(sources[0], first);
       this.setSources(sources);
+      const own = start ? null : this.afterTheStart();
+      if (own) this.setView(own.t0, own.t1);
       if (start) this.setView(start.t0 - (start.t1 - start.t0) * 0.02, start.t1 + (start.t1 - start.t0) * 0.02);
       this.controls.restore();
-      this.say("");
+      this.say(own && this.view.t0 === own.t0 ? "the slow start of the run is left of this: 0 shows all" : "");
       // At once, not with the next frame: a page that is still loading has none to give.
       this.paint();
       this.redraw();
       if (sources.some((source) => source.meta.live)) this.follow();
+    }
+
+    // Where a run's first steps would fill the picture: the rest of it. See first_view.py.
+    afterTheStart() {
+      const views = this.sources.map(({ meta, offset }) => meta.start
+        && { t0: meta.start.t0 + (offset || 0), t1: meta.start.t1 + (offset || 0) });
+      if (!views.every(Boolean)) return null;
+      return { t0: Math.min(...views.map((v) => v.t0)), t1: Math.max(...views.map((v) => v.t1)) };
     }
 
     // Ask a run that is being written, every now and then, whether there is more.
