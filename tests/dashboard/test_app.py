@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -44,8 +45,8 @@ class Client:
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
         """Status and body."""
-        answer = self.http.get(path, headers=headers)
-        return answer.status_code, answer.data
+        with self.http.get(path, headers=headers) as answer:
+            return answer.status_code, answer.data
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +234,28 @@ def test_a_span_says_what_its_record_says(admitted: Client, library: Library) ->
         "unsharded",
     ]
     assert [place["rank"] for place in found["peers"]] == [0, 2, 3]
+
+
+def test_exports_have_the_ranks_that_are_asked_for(admitted: Client) -> None:
+    """For Perfetto all ranks or some, for torch.profiler's readers one."""
+
+    def events(path: str) -> list[dict[str, object]]:
+        status, body = admitted.get(f"/export/{path}")
+        assert status == 200
+        found: list[dict[str, object]] = json.loads(gzip.decompress(body))[
+            "traceEvents"
+        ]
+        return found
+
+    whole = events("perfetto?run=before")
+    assert {event["pid"] for event in whole} == {0, 1, 2, 3}
+    some = events("perfetto?run=before&ranks=1,3")
+    assert {event["pid"] for event in some} == {1, 3}
+    labels = {str(event["name"]) for event in events("kineto?run=before&ranks=2")}
+    assert "FSDP::all_gather (model.layers.0)" in labels
+    assert admitted.get("/export/perfetto?run=before&ranks=9")[0] == 404
+    assert admitted.get("/export/kineto?run=before")[0] == 404
+    assert admitted.get("/export/perfetto?run=../before")[0] == 404
 
 
 def test_every_page_is_made_without_a_server_error(library: Library) -> None:

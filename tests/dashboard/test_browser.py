@@ -5,6 +5,7 @@ Pictures of all pages are kept in test-output/dashboard/.
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -123,6 +124,94 @@ def test_the_keyboard_goes_everywhere(visit: Visit) -> None:
     keyboard.press("Escape")
     keyboard.press("Escape")
     assert visit.timeline("[t.selected, t.area]") == [None, None]
+
+
+def test_every_key_is_in_the_list_of_keys(visit: Visit) -> None:
+    """What `?` shows is all that the keyboard does."""
+    visit.open("timeline?run=before")
+    visit.page.keyboard.press("?")
+    listed = " ".join(visit.page.locator(".fd-help kbd").all_inner_texts())
+    words = {word.strip(",") for word in listed.split()}
+    bound = visit.timeline("Object.keys(t.controls.acts())")
+    names = {"Escape": "Esc", "=": "+", "m": "M"}
+    plain = {key.removeprefix("Shift+").removeprefix("Arrow") for key in bound}
+
+    missing = {names.get(key, key.upper() if len(key) == 1 else key) for key in plain}
+    assert missing - words == set()
+
+
+def test_marks_are_set_found_again_and_removed(visit: Visit) -> None:
+    """M marks what is selected, the address keeps it, ] goes to it, M unmarks."""
+    visit.open("timeline?run=before")
+    keyboard = visit.page.keyboard
+    keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    visit.page.wait_for_timeout(300)  # the view has glided there
+    keyboard.press("m")
+    marked = visit.timeline(
+        "[t.notes.list, [{t0: t.selected.mark.start, t1: t.selected.mark.end}]]"
+    )
+    assert marked[0] == marked[1]
+    visit.until("location.search.includes('marks=')")
+    visit.picture("mark")
+    address = visit.page.url
+    visit.page.goto(visit.served.base)
+    visit.page.goto(address)
+    visit.until("window.fsdpTimeline && fsdpTimeline.selected && fsdpTimeline.sharp")
+    assert visit.timeline("t.notes.list") == marked[0]
+
+    visit.timeline("t.setView(t.end * 0.8, t.end * 0.9)")
+    keyboard.press("[")
+    mark = marked[0][0]
+    middle = (mark["t0"] + mark["t1"]) / 2
+    assert visit.timeline("(t.view.t0 + t.view.t1) / 2") == pytest.approx(middle)
+    keyboard.press("m")
+    assert visit.timeline("t.notes.list") == []
+    keyboard.press("m")
+    keyboard.press("Shift+m")
+    assert visit.timeline("t.notes.list") == []
+
+
+def test_every_row_can_be_reached_by_key(visit: Visit) -> None:
+    """Shift and the arrows go from row to row and from rank to rank."""
+    visit.open("timeline?run=before")
+    keyboard = visit.page.keyboard
+    keyboard.press(".")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    seen = []
+    place = (
+        "[t.selected.track.rank, t.sources[0].meta.series[t.selected.mark.series].row]"
+    )
+    for _ in range(12):
+        before = visit.timeline(place)
+        seen.append(tuple(before))
+        keyboard.press("Shift+ArrowDown")
+        visit.until(
+            "(() => { const t = fsdpTimeline; return t.selected && t.selected.details"
+            f" && JSON.stringify({place}) !== '{json.dumps(before)}'.replace(' ', '');"
+            " })()"
+        )
+
+    rows = visit.timeline("t.order.flatMap(k => k.boxes.map(b => [k.rank, b.row]))")
+    order = [tuple(row) for row in rows]
+    places = [order.index(place) for place in seen]
+    assert places == sorted(places)
+    assert {rank for rank, _ in seen} == {0, 1}
+
+
+def test_a_trace_for_perfetto_can_be_saved(visit: Visit) -> None:
+    """One file with every rank, our lanes and what was exposed."""
+    visit.open("timeline?run=before")
+    with visit.page.expect_download() as saved:
+        visit.page.get_by_role("button", name="Perfetto").click()
+    assert saved.value.suggested_filename == "before.perfetto.json.gz"
+    trace = json.loads(gzip.decompress(Path(saved.value.path()).read_bytes()))
+    names = {
+        event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "process_name"
+    }
+    assert names == {f"rank {rank}" for rank in range(4)}
 
 
 def test_the_mouse_has_its_habits(visit: Visit) -> None:
