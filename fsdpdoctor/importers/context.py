@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from fsdpdoctor.importers.operations import Operation, Operations, find_operatio
 from fsdpdoctor.importers.passes import Passes, passes_of_labels
 from fsdpdoctor.importers.trace_events import (
     COMM_OP_PREFIXES,
+    Bools,
     Cat,
     CommArgs,
     Int64s,
@@ -25,6 +27,7 @@ from fsdpdoctor.importers.trace_events import (
 )
 from fsdpdoctor.run_writer import Names
 from fsdpdoctor.schema import UNKNOWN, Spans
+from fsdpdoctor.shelf import blocks, let_go
 
 
 class Placed(NamedTuple):
@@ -32,6 +35,18 @@ class Placed(NamedTuple):
 
     spans: Spans
     host_ns: Int64s
+
+
+def rows_that(spans: Spans, test: Callable[[Spans], Bools]) -> Spans:
+    """The few of a trace's spans that pass a test, of which a block at a time is read:
+    their rows lie scattered over all the pages of the columns.
+    """
+    kept = [Spans.build(0)]
+    for block in blocks(len(spans)):
+        some = spans.rows(block)
+        kept.append(some.rows(test(some)))
+        let_go(spans)
+    return Spans.concat(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,6 @@ _ALL_GATHER = LABELS[Label.ALL_GATHER]
 _COPY_OUT = LABELS[Label.ALL_GATHER_COPY_OUT]
 _REDUCE = LABELS[Label.POST_BACKWARD_REDUCE]
 
-_NO_ROWS = np.empty(0, dtype=np.int64)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Labels:
@@ -82,7 +81,7 @@ class _Seen:
     """What a first look at all device work finds."""
 
     apart: Int64s  # [A] rows of work where one says something of another
-    is_comm: Bools  # [A]
+    device: _Device  # of them
     compute_stream: int  # runs most of the kernels' time
 
 
@@ -128,7 +127,7 @@ def device_spans(context: Context, work: DeviceWork) -> Placed:
     """
     labels = _Labels.of(context)
     seen = _look_through(labels, work)
-    apart = _begin(labels, work.rows(seen.apart), seen.is_comm)
+    apart = seen.device
     _copy_engine_gathers(apart)
     _collectives(apart)
     keep = np.ones(len(work), dtype=np.bool_)
@@ -154,7 +153,7 @@ def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:
     context, events = labels.context, labels.context.trace.events
     communication = Communication.of(context)
     spent: dict[int, int] = {}  # nanoseconds, by stream
-    apart, is_comm, begin = [_NO_ROWS], [], 0
+    apart, devices, begin = [], [], 0
     for some in work_blocks(context.trace, work):
         comm, cat = communication.among(some), events.cat[some.event]
         moves = comm.copy()
@@ -164,7 +163,7 @@ def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:
         moves[copies] = labels.kind[under] == _ALL_GATHER
         rows = np.flatnonzero(moves)
         apart.append(begin + rows)
-        is_comm.append(comm[rows])
+        devices.append(_begin(labels, some.rows(rows), comm[rows]))
         kernels = some.event[(cat == Cat.KERNEL) & ~comm]
         streams, which = np.unique(events.stream[kernels], return_inverse=True)
         sums = np.bincount(which, events.duration_ns[kernels])
@@ -173,8 +172,18 @@ def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:
         begin += len(some)
     return _Seen(
         apart=np.concatenate(apart),
-        is_comm=np.concatenate([_NO_ROWS.astype(np.bool_), *is_comm]),
+        device=_joined(devices),
         compute_stream=max(sorted(spent), key=spent.__getitem__, default=UNKNOWN),
+    )
+
+
+def _joined(parts: Sequence[_Device]) -> _Device:
+    """All the rows of some, of which there is one at least."""
+    names = [one.name for one in fields(_Device) if one.name not in ("labels", "work")]
+    return _Device(
+        labels=parts[0].labels,
+        work=DeviceWork.concat([part.work for part in parts]),
+        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in names},
     )
 
 

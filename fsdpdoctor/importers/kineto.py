@@ -11,7 +11,7 @@ import numpy as np
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.cache import cached_scan
-from fsdpdoctor.importers.context import Context, Placed, build_context
+from fsdpdoctor.importers.context import Context, Placed, build_context, rows_that
 from fsdpdoctor.importers.device_spans import device_spans
 from fsdpdoctor.importers.host_comm import host_collectives
 from fsdpdoctor.importers.host_spans import host_spans
@@ -48,7 +48,7 @@ from fsdpdoctor.schema import (
     Table,
     UnitSpec,
 )
-from fsdpdoctor.shelf import Shelf, blocks, let_go
+from fsdpdoctor.shelf import Shelf, blocks
 
 DDP_PREFIX = "DistributedDataParallel."
 FSDP1_PREFIX = "FullyShardedDataParallel."
@@ -154,7 +154,9 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         )
     steps = tuple(step_windows(trace))
     # What the header is made of leaves out the kind that is nearly all rows.
-    spans = Spans.concat([_without_kernels(part.spans) for part in parts])
+    spans = Spans.concat(
+        [rows_that(part.spans, lambda one: one.kind != Kind.KERNEL) for part in parts]
+    )
     health = device_health(trace, work)
     return Attributed(
         header=_header(
@@ -174,15 +176,6 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         on_device=on_device,
         measured=SYNTHETIC_KEY not in trace.metadata,
     )
-
-
-def _without_kernels(spans: Spans) -> Spans:
-    kept = [Spans.build(0)]
-    for block in blocks(len(spans)):
-        some = spans.rows(block)
-        kept.append(some.rows(some.kind != Kind.KERNEL))
-        let_go(spans)
-    return Spans.concat(kept)
 
 
 def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fsdpdoctor.importers.kernels import is_graph_launch
 from fsdpdoctor.importers.trace_events import (
+    Bools,
     Cat,
     Events,
     Int64s,
@@ -53,14 +54,12 @@ def find_launches(trace: TraceFile) -> DeviceWork:
     """
     events = trace.events
     work = _by_start(events)
-    calls = np.flatnonzero((events.cat == Cat.RUNTIME) & (events.correlation >= 0))
     launches = _Launches(
         trace=trace,
-        calls=_Ids.of(events.correlation[calls], calls),
+        calls=_calls(events),
         ops=_Ids.of(trace.ops.external, np.arange(len(trace.ops))),
         of_graph=names_that(trace, is_graph_launch),
     )
-    del calls
     columns = {name: at for name, at in DeviceWork.columns().items() if name != HOST_NS}
     shelf = Shelf(columns)
     for block in blocks(len(work)):
@@ -78,8 +77,36 @@ HOST_NS = "host_ns"
 
 def _by_start(events: Events) -> Rows:
     """The rows of device work in the order in which it began."""
-    rows = np.flatnonzero(is_any(events.cat, DEVICE_CATS)).astype(np.int32)
-    return rows[np.argsort(events.start_ns[rows], kind="stable")]
+    found = _rows_that(events, "start_ns", lambda some: is_any(some.cat, DEVICE_CATS))
+    return found.rows[np.argsort(found.values, kind="stable")]
+
+
+class _Found(NamedTuple):
+    """Some rows, and what one column has there."""
+
+    rows: Rows
+    values: Int64s
+
+
+def _rows_that(events: Events, of: str, test: Callable[[Events], Bools]) -> _Found:
+    """The rows of events that pass a test, with a column of theirs."""
+    shelf = Shelf({"rows": np.dtype(np.int32), "values": np.dtype(np.int64)})
+    for block in blocks(len(events)):
+        some = events.rows(block)
+        at = np.flatnonzero(test(some))
+        shelf.put([("rows", block.start + at), ("values", getattr(some, of)[at])])
+        let_go(events)
+    return _Found(**shelf.take())  # type: ignore[arg-type]
+
+
+def _calls(events: Events) -> _Ids:
+    """Runtime calls, by correlation id."""
+    found = _rows_that(
+        events,
+        "correlation",
+        lambda some: (some.cat == Cat.RUNTIME) & (some.correlation >= 0),
+    )
+    return _Ids.of(found.values, found.rows)
 
 
 class _Ids(NamedTuple):
@@ -142,8 +169,7 @@ class _Launches:
 
 def asked_of_ops(events: Events) -> Int64s:
     """The External ids by which a launch can only be found among the operators."""
-    calls = np.flatnonzero((events.cat == Cat.RUNTIME) & (events.correlation >= 0))
-    called = _Ids.of(events.correlation[calls], calls)
+    called = _calls(events)
     asked = [np.empty(0, dtype=np.int64)]
     for block in blocks(len(events)):
         some = events.rows(block)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpdoctor.importers.context import Context, Placed
+from fsdpdoctor.importers.context import Context, Placed, rows_that
 from fsdpdoctor.importers.issue_order import done_by, on_compute_lane
 from fsdpdoctor.importers.label_tree import LabelSpan, LabelTree
 from fsdpdoctor.importers.labels import Label
@@ -122,8 +122,8 @@ def windows_on_device(windows: list[Window], work: Placed) -> Placed:
 
 def _placed(windows: list[Window], spans: Spans, end_ns: Int64s) -> Placed:
     """Windows from their copy-out, or their gather where nothing copied out."""
-    gathers = spans.rows(spans.kind == Kind.ALL_GATHER)
-    copies = spans.rows(spans.kind == Kind.COPY_OUT)
+    gathers = rows_that(spans, lambda one: one.kind == Kind.ALL_GATHER)
+    copies = rows_that(spans, lambda one: one.kind == Kind.COPY_OUT)
     usable = _last_ends(gathers) | _last_ends(copies)
     sizes = dict(zip(gathers.op.tolist(), gathers.bytes.tolist(), strict=True))
     known = [i for i, one in enumerate(windows) if one.operation.op in usable]
