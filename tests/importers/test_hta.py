@@ -17,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from fsdpdoctor.cli import main
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.intervals import intersect, total_ns, union
@@ -113,6 +115,16 @@ def test_a_generated_trace(tmp_path: Path) -> None:
     write_trace(generated_rank(steps=3), tmp_path / "rank0.json.gz", options)
 
     assert_equal(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_exported_run(tmp_path: Path) -> None:
+    """`export --to hta` of a recorded run opens in HTA, and holds what ours reads."""
+    run = Path(__file__).parents[2] / "traces" / "device-slow-wire"
+    command = ["export", str(run), "--to", "hta", "--out", str(tmp_path / "hta")]
+    CliRunner().invoke(main, command, catch_exceptions=False, standalone_mode=False)
+
+    assert_equal(tmp_path / "hta")
 
 
 def assert_equal(folder: Path) -> None:
