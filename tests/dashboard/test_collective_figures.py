@@ -30,6 +30,7 @@ from fsdpdoctor_dashboard.collective_figures import (
     rates_of,
 )
 from tests.dashboard.synthetic import Shape, write_run
+from tests.rig.ranks import run_python
 
 MIB = 1 << 20
 
@@ -134,3 +135,11 @@ def test_the_line_is_fitted_to_the_wire(tmp_path: Path) -> None:
         assert kind.fit.count == len(kind.rows)
         slowest = kind.rows.duration_ns.max()
         assert max(kind.fit.by_unit_ns.values()) <= slowest
+
+
+def test_a_link_that_is_none_is_refused(tmp_path: Path) -> None:
+    """One line in the option's own words, before any server starts."""
+    said = run_python("-m", "fsdpdoctor", "view", str(tmp_path), "--link", "fast")
+
+    assert said.status == 2
+    assert said.stderr.startswith("Error: --link 'fast' is no link; expected one of ")

@@ -79,10 +79,10 @@ def run_page(
 
 def so_far(run: OpenRun) -> list[Component]:
     """That a run is still going, where it is."""
-    if not run.live:
+    if not run.going:
         return []
-    words = "This run is still going" if run.going else "Some rank has not ended"
-    return [html.P(f"{words}: all figures are of the steps so far.", className="alert")]
+    words = "This run is still going: all figures are of the steps so far."
+    return [html.P(words, className="alert")]
 
 
 def plot(figure: object) -> Component:
