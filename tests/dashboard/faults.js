@@ -43,17 +43,21 @@
       if (box.width > 1 && box.height > 1) leaves.push({ box, text: text.data.trim().slice(0, 40), parent });
     }
   }
-  const clipped = (leaf) => {
-    for (let node = leaf.parent; node && node !== document.body; node = node.parentElement) {
-      if (node instanceof SVGElement) continue;
-      if (getComputedStyle(node).overflow === "visible") continue;
+  // What is seen of a text: its box within all boxes that cut it off.
+  const visible = ({ box, text, parent }) => {
+    let { left, right, top, bottom } = box;
+    for (let node = parent; node && node !== document.body; node = node.parentElement) {
+      if (node instanceof SVGElement || getComputedStyle(node).overflow === "visible") continue;
       const outer = node.getBoundingClientRect();
-      const { box } = leaf;
-      if (box.bottom < outer.top + 1 || box.top > outer.bottom - 1 || box.right < outer.left + 1 || box.left > outer.right - 1) return true;
+      left = Math.max(left, outer.left);
+      right = Math.min(right, outer.right);
+      top = Math.max(top, outer.top);
+      bottom = Math.min(bottom, outer.bottom);
     }
-    return false;
+    return { box: { left, right, top, bottom }, text, parent };
   };
-  const shown = leaves.filter((leaf) => !clipped(leaf));
+  const shown = leaves.map(visible)
+    .filter(({ box }) => box.right - box.left > 1 && box.bottom - box.top > 1);
   shown.sort((a, b) => a.box.top - b.box.top);
   for (let i = 0; i < shown.length; i++) {
     const a = shown[i];
