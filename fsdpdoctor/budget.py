@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from fsdpdoctor.intervals import (
     Intervals,
@@ -23,7 +24,7 @@ from fsdpdoctor.intervals import (
     union,
 )
 from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, Spans
-from fsdpdoctor.timeline import WAIT_OF, Timeline, of_kinds
+from fsdpdoctor.timeline import WAIT_OF, Timeline, is_any, of_kinds
 
 PARTS = (
     "exposed_all_gather",
@@ -98,34 +99,36 @@ def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     yield "clip", line.busy(Kind.CLIP)
     yield "copy", line.busy(*copies)
     if _has_kernels(line):
-        kernels = of_kinds(spans, Kind.KERNEL)
-        again = kernels.flags & Flag.RECOMPUTE != 0
-        yield "recompute", _busy(kernels.rows(again))
+        # Two columns of the rows in question: a step may have a million kernels.
+        kernels = is_any(spans.kind, Kind.KERNEL)
+        yield "recompute", _busy(spans, kernels & (spans.flags & Flag.RECOMPUTE != 0))
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
-            yield phase.name.lower(), _busy(kernels.rows(kernels.phase == phase))
-        yield "compute", _busy(kernels)
+            yield phase.name.lower(), _busy(spans, kernels & (spans.phase == phase))
+        yield "compute", _busy(spans, kernels)
         return
     forward = of_kinds(spans, Kind.FORWARD)
     again = forward.flags & Flag.RECOMPUTE != 0
-    yield "recompute", _busy(forward.rows(again))
-    yield "forward", _busy(forward.rows(~again))
+    yield "recompute", _busy(forward, again)
+    yield "forward", _busy(forward, ~again)
     yield "backward", line.busy(Kind.BACKWARD)
     yield "compute", line.busy(Kind.MICRO_BATCH)
 
 
-def _busy(spans: Spans) -> Intervals:
-    return union(spans.start_ns, spans.end_ns)
+def _busy(spans: Spans, which: npt.NDArray[np.bool_]) -> Intervals:
+    return union(spans.start_ns[which], spans.end_ns[which])
 
 
 def _host_bound(line: Timeline) -> Intervals:
     """Gaps of the compute lane that end when the host launched the next kernel."""
-    kernels = of_kinds(line.spans, Kind.KERNEL, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
-    kernels = kernels.rows(kernels.issued_ns != NO_TIME)
+    spans = line.spans
+    kernels = is_any(spans.kind, Kind.KERNEL, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+    kernels &= spans.issued_ns != NO_TIME
     gaps = complement(line.compute, line.start_ns, line.end_ns)
-    if not len(kernels) or not len(gaps):
+    if not kernels.any() or not len(gaps):
         return gaps[:0]
-    order = np.argsort(kernels.start_ns, kind="stable")
-    starts, issued = kernels.start_ns[order], kernels.issued_ns[order]
+    starts, issued = spans.start_ns[kernels], spans.issued_ns[kernels]
+    order = np.argsort(starts, kind="stable")
+    starts, issued = starts[order], issued[order]
     at = np.searchsorted(starts, gaps[:, 1], side="left")
     inside = at < len(starts)
     gaps, at = gaps[inside], at[inside]

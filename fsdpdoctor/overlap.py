@@ -26,6 +26,7 @@ from fsdpdoctor.schema import (
     Spans,
 )
 from fsdpdoctor.shelf import BLOCK_ROWS, let_go
+from fsdpdoctor.timeline import is_any
 
 OVERLAP_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all")
 
@@ -109,7 +110,7 @@ class _Track(NamedTuple):
 
     @classmethod
     def of(cls, spans: Spans) -> Self:
-        kernels = (spans.kind == _KERNEL) & (spans.lane == _COMPUTE)
+        kernels = is_any(spans.kind, Kind.KERNEL) & is_any(spans.lane, Lane.COMPUTE)
         start_ns, end_ns = spans.start_ns, spans.end_ns
         others = rows = np.flatnonzero(~kernels)
         if not (start_ns[1:] >= start_ns[:-1]).all():
@@ -139,11 +140,7 @@ class _Track(NamedTuple):
     @property
     def idle(self) -> npt.NDArray[np.intp]:
         """The rows that are no compute."""
-        return self.others[~np.isin(self.kind, DEVICE_WORK)]
-
-
-# Numpy looks an enum up anew for each comparison.
-_KERNEL, _COMPUTE = int(Kind.KERNEL), int(Lane.COMPUTE)
+        return self.others[~is_any(self.kind, *DEVICE_WORK)]
 
 
 def _communication(tracks: Sequence[_Track]) -> dict[str, Intervals]:
@@ -155,7 +152,7 @@ def _communication(tracks: Sequence[_Track]) -> dict[str, Intervals]:
     found = {}
     for name in OVERLAP_KINDS:
         if name == "all":
-            which = np.isin(lane, COMMUNICATION_LANES)
+            which = is_any(lane, *COMMUNICATION_LANES)
         else:
             which = kind == Kind[name.upper()]
         found[name] = union(start_ns[which], end_ns[which])

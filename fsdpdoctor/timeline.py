@@ -142,9 +142,15 @@ class Timeline:
 
 def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
     """The spans of some kinds."""
-    wanted = np.zeros(np.iinfo(np.int8).max + 1, dtype=bool)
-    wanted[list(kinds)] = True
-    return spans.rows(wanted[spans.kind])
+    return spans.rows(is_any(spans.kind, *kinds))
+
+
+def is_any(column: npt.NDArray[np.int8], *values: int) -> npt.NDArray[np.bool_]:
+    """Where a column of kinds, lanes or phases has one of some values."""
+    found = np.zeros(len(column), dtype=np.bool_)
+    for value in values:  # as compared bytes: an index would be eight times as large
+        found |= column == int(value)  # numpy looks an enum up for each comparison
+    return found
 
 
 def timelines(data: RankData) -> Iterator[Timeline]:
@@ -179,7 +185,7 @@ def compute_lane(spans: Spans) -> Intervals:
     A copy-in on its own stream is compute to the overlap share, and yet no reason
     why the compute lane would not stand still.
     """
-    work = np.isin(spans.kind, DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
+    work = is_any(spans.kind, *DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
     return union(spans.start_ns[work], spans.end_ns[work])
 
 

@@ -27,7 +27,8 @@ from fsdpdoctor.schema import (
     Table,
     column,
 )
-from fsdpdoctor.timeline import Timeline
+from fsdpdoctor.shelf import blocks
+from fsdpdoctor.timeline import Timeline, of_kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,8 +150,9 @@ def _host_lead(line: Timeline, rows: _Rows) -> None:
 def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:
     """Spans that did a unit's compute, each with its own nanoseconds of it."""
     if Evidence.KERNELS in line.data.evidence:
-        kernels = line.of(Kind.KERNEL)
-        yield kernels, kernels.duration_ns
+        for block in blocks(len(line.spans)):  # a step may have a million
+            kernels = of_kinds(line.spans.rows(block), Kind.KERNEL)
+            yield kernels, kernels.duration_ns
         return
     calls = line.of(Kind.FORWARD, Kind.BACKWARD)
     stalls = line.stalls
