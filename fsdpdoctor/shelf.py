@@ -82,16 +82,23 @@ class _Column:
 
     def whole(self) -> Column:
         """All of it. The file has no other owner than what is mapped of it."""
-        if self._file is None:
-            return np.concatenate([np.empty(0, dtype=self._dtype), *self._pieces])
-        self._to_file()
-        with self._file as file:
-            if self._pieces:
-                file.seek(0)
-                written = np.frombuffer(file.read(), dtype=self._dtype)
-                return np.concatenate([written, *self._pieces])
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(mapped, dtype=self._dtype)
+        written = np.empty(0, dtype=self._dtype)
+        if self._file is not None:
+            self._to_file()
+            with self._file as file:
+                if os.fstat(file.fileno()).st_size:
+                    written = _mapped(file).view(self._dtype)
+        return np.concatenate([written, *self._pieces]) if self._pieces else written
+
+
+def _mapped(file: IO[bytes]) -> npt.NDArray[np.uint8]:
+    """A file's bytes; read where no more can be mapped. It is not empty."""
+    try:
+        found: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:  # a mapping has a descriptor of its own: there may be none left
+        file.seek(0)
+        found = file.read()
+    return np.frombuffer(found, dtype=np.uint8)
 
 
 def _write(file: IO[bytes], piece: Column) -> None:

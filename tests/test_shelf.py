@@ -83,6 +83,19 @@ def test_what_a_full_disk_does_not_take_stays_in_memory(size: int) -> None:
     assert long.tolist() == list(range(PIECES * PIECE))
 
 
+def test_without_descriptors_columns_are_read() -> None:
+    """A mapped column keeps one open, and a process may have only so many."""
+    shelf = long_shelf()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+    try:
+        long = shelf.take()["long"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+    assert long.tolist() == list(range(PIECES * PIECE))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_long_column_takes_no_memory_of_its_own() -> None:
     """Of 64 MB some are held while they are written: a few pieces, a page table."""
