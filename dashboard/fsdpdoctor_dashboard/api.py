@@ -24,6 +24,8 @@ from fsdpdoctor_dashboard.marks import SERIES, Row
 WORTH_PACKING = 2_000
 """Bytes from which a tile is compressed: a tunnel is slower than a millisecond."""
 TILE_SECONDS = 3600
+MOST_TILES = 4
+"""In one answer; a view needs three. loader.js has the same number."""
 
 View = Callable[[], Response]
 
@@ -111,15 +113,25 @@ def _rank(run: Picture) -> int:
     return rank
 
 
+def _tiles() -> tuple[int, range]:
+    """Level and tiles that are asked for."""
+    level, index, count = _whole("level"), _whole("index"), _whole("count", 1)
+    if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
+        raise BadQueryError("there is no such tile")
+    if not 1 <= count <= MOST_TILES:
+        raise BadQueryError(f"count must be from 1 to {MOST_TILES}")
+    return level, range(index, index + count)
+
+
 def _tile(run: Picture) -> Response:
     tag = f"{run.store.fingerprint}-{run.revision}"
     if request.if_none_match.contains(tag):
         return Response(status=304)
-    level, index = _whole("level"), _whole("index")
-    if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
-        raise BadQueryError("there is no such tile")
-    condensed = request.args.get("rows") == "condensed"
-    body = run.tiles.tile(level, index, _ranks(run), condensed=condensed)
+    level, indices = _tiles()
+    condensed, ranks = request.args.get("rows") == "condensed", _ranks(run)
+    body = b"".join(
+        run.tiles.tile(level, index, ranks, condensed=condensed) for index in indices
+    )
     answer = Response(mimetype="application/octet-stream")
     if len(body) > WORTH_PACKING and "gzip" in request.headers.get(
         "Accept-Encoding", ""
@@ -181,10 +193,8 @@ def _span(run: Picture) -> dict[str, Any]:
 
 
 def _memory(run: Picture) -> dict[str, Any]:
-    level, index = _whole("level"), _whole("index")
-    if not tiles.MIN_LEVEL <= level <= 62 or not 0 <= index < 1 << (62 - level):
-        raise BadQueryError("there is no such tile")
-    return queries.memory_curve(run.store, _rank(run), level, index)
+    level, indices = _tiles()
+    return queries.memory_curve(run.store, _rank(run), level, indices)
 
 
 def _live(run: Picture) -> list[dict[str, Any]]:

@@ -304,8 +304,8 @@ def _row_of(kind: Kind, lane: Lane) -> int:
     }[lane]
 
 
-def memory_curve(store: Store, rank: int, level: int, index: int) -> Json:
-    """The lowest and highest value in each bin of a tile, and the peak of the rank.
+def memory_curve(store: Store, rank: int, level: int, indices: range) -> Json:
+    """The lowest and highest value in each bin of some tiles, and the peak of the rank.
 
     A sample holds until the next one, so a bin without any carries the last.
     """
@@ -317,7 +317,7 @@ def memory_curve(store: Store, rank: int, level: int, index: int) -> Json:
     values = table.column(curve)
     known = values >= 0
     times, values = times[known], values[known]
-    edges = bin_edges(level, index)
+    edges = bin_edges(level, indices.start, len(indices))
     low, high = _envelope(times, values, edges)
     peak = int(np.argmax(values))
     return {

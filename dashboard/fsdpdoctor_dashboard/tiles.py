@@ -8,9 +8,9 @@ marks (where there are few) or as BINS shares of busy time. `timeline.js` makes
 the same tiles from the same columns where a page has no server behind it; tests
 compare the two byte by byte.
 
-A tile in bytes, little-endian. Header: magic u32, level u32, index u32 low and
-high, number of blocks u32. Each block: rank u16, series u8, mode u8, count u32;
-then, padded to four bytes,
+A tile in bytes, little-endian; several just follow each other. Header: magic u32,
+level u32, index u32 low and high, number of blocks u32. Each block: rank u16, series
+u8, mode u8, count u32; then, padded to four bytes,
   BINS_MODE    u8 per bin: busy share in 255ths, rounded up, so that nothing
                that happened is ever shown as nothing
   MARKS_MODE   span u32[count], from u16[count], to u16[count] (in 65536ths of the
@@ -105,9 +105,9 @@ def _block(series: Series, mode: int, count: int, content: bytes) -> bytes:
     return b"".join((head, content, bytes(-len(content) % 4)))
 
 
-def bin_edges(level: int, index: int) -> Int64s:
-    """The moments between a tile's bins."""
-    edges = np.arange(BINS + 1, dtype=np.int64) << (level - BITS)
+def bin_edges(level: int, index: int, count: int = 1) -> Int64s:
+    """The moments between the bins of a tile, or of some tiles in a row."""
+    edges = np.arange(BINS * count + 1, dtype=np.int64) << (level - BITS)
     return edges + (index << level)
 
 

@@ -338,10 +338,10 @@
       const track = timeline.focus;
       const time = Math.round(place.time - track.offset);
       const size = Math.pow(2, track.level);
-      const part = timeline.curves.get(`${track.key}|${track.level}|${Math.floor(time / size)}`);
+      const found = timeline.curves.best(track, track.level, Math.floor(time / size));
       const live = await track.source.live(track.rank, time);
       if (this.mouse !== place) return;
-      timeline.drawer.memoryTip(place, track, part, live, size);
+      timeline.drawer.memoryTip(place, track, found, live);
     }
 
     // -- selecting

@@ -102,11 +102,12 @@
       ]);
     }
 
-    memoryTip(place, track, part, live, size) {
+    memoryTip(place, track, found, live) {
       const lines = [];
       const time = place.time - track.offset;
+      const part = found && found.part;
       if (part && part.curve) {
-        const bin = Math.floor(((time % size) / size) * part.high.length);
+        const bin = Math.floor(((time - found.start) / found.width) * part.high.length);
         const value = part.high[Math.max(0, bin)];
         if (value >= 0) lines.push([`${words.bytes(value)} ${part.curve.replace("_bytes", "")}`, "fd-tip-title"]);
       }

@@ -31,7 +31,7 @@
     const content = JSON.parse(given.textContent);
     if (content.run === run) {
       const bytes = Uint8Array.from(atob(content.tile), (c) => c.charCodeAt(0));
-      first = Object.assign(content, { tile: root.fsdpTiles.decodeTile(bytes.buffer) });
+      first = Object.assign(content, { tile: root.fsdpTiles.decodeTiles(bytes.buffer)[0] });
       source.meta = content.meta;
     }
   }

@@ -2,9 +2,10 @@
 (function (root) {
   "use strict";
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
-  const { MIN_LEVEL } = tiles;
+  const { MIN_LEVEL, BINS } = tiles;
   const KEEP = 900; // tiles of one rank each; about 20 kB apiece
   const AT_ONCE = 4;
+  const TOGETHER = 4; // tiles in one request; the server has the same limit
   const PAUSE_MS = 2000;
 
   class TileLoader {
@@ -40,7 +41,7 @@
         || (condensed && this.kept.has(this.key(source, rank, true, level, index)));
     }
 
-    // A tile that came with the page.
+    // Also a tile that came with the page.
     keep(source, { tile, ranks, condensed }) {
       for (const rank of ranks) {
         const key = this.key(source, rank, condensed, tile.level, tile.index);
@@ -62,33 +63,50 @@
           flight.keys.forEach((key) => needed.delete(key));
         }
       }
-      const groups = new Map();
-      for (const w of missing) {
-        if (!needed.has(this.key(w.source, w.rank, w.condensed, w.level, w.index))) continue;
-        const name = `${w.source.id}|${w.condensed ? 1 : 0}|${w.level}|${w.index}`;
-        if (!groups.has(name)) groups.set(name, []);
-        groups.get(name).push(w);
-      }
       if (performance.now() < this.pausedUntil) return missing.length;
-      for (const [name, group] of groups) {
+      const left = missing.filter((w) =>
+        needed.has(this.key(w.source, w.rank, w.condensed, w.level, w.index)));
+      for (const group of TileLoader.groups(left)) {
         if (this.flying.size >= AT_ONCE) break;
-        if (!this.flying.has(name)) this.fetch(name, group);
+        this.fetch(group);
       }
       return missing.length;
     }
 
-    async fetch(name, group) {
-      const { source, condensed, level, index } = group[0];
+    // What one request can ask for: the same ranks of neighbouring tiles. A request costs
+    // the browser and the server more than a tile does.
+    static groups(wants) {
+      const tiles = new Map();
+      for (const w of wants) {
+        const name = `${w.source.id}|${w.condensed ? 1 : 0}|${w.level}|${w.index}`;
+        if (!tiles.has(name)) tiles.set(name, Object.assign({}, w, { ranks: [] }));
+        tiles.get(name).ranks.push(w.rank);
+      }
+      const groups = [];
+      for (const tile of tiles.values()) {
+        const last = groups[groups.length - 1];
+        const joins = last && last.count < TOGETHER && last.source === tile.source
+          && last.condensed === tile.condensed && last.level === tile.level
+          && last.index + last.count === tile.index && `${last.ranks}` === `${tile.ranks}`;
+        if (joins) last.count++;
+        else groups.push(Object.assign(tile, { count: 1 }));
+      }
+      return groups;
+    }
+
+    async fetch(group) {
+      const { source, ranks, condensed, level, index, count } = group;
       const control = new AbortController();
-      const keys = group.map((w) => this.key(source, w.rank, condensed, level, index));
+      const keys = [];
+      for (let at = index; at < index + count; at++) {
+        for (const rank of ranks) keys.push(this.key(source, rank, condensed, level, at));
+      }
+      const name = keys[0];
       const flight = { control, keys };
       this.flying.set(name, flight);
       try {
-        const ranks = group.map((w) => w.rank);
-        const tile = await source.tile(level, index, ranks, condensed, control.signal);
-        group.forEach((w, i) => {
-          this.kept.set(keys[i], { tile, blocks: tile.blocks.get(w.rank) || [] });
-        });
+        const tiles = await source.tiles(level, index, count, ranks, condensed, control.signal);
+        for (const tile of tiles) this.keep(source, { tile, ranks, condensed });
         this.trim(source.meta.level);
       } catch (error) {
         if (error.name !== "AbortError") {
@@ -117,7 +135,63 @@
     }
   }
 
-  const api = { TileLoader };
+  const CURVES = 200;
+
+  // A rank's memory, tile by tile. It comes when the picture is sharp; until then the
+  // nearest coarser curve stands in.
+  class CurveLoader {
+    constructor(onCurve, onError) {
+      this.onCurve = onCurve;
+      this.onError = onError;
+      this.kept = new Map(); // key -> {part, width, start}
+      this.asked = new Set();
+    }
+
+    best(track, level, index) {
+      for (let up = level, at = index; up <= track.source.meta.level; up++, at = Math.floor(at / 2)) {
+        const found = this.kept.get(`${track.key}|${up}|${at}`);
+        if (found) return found;
+      }
+      return null;
+    }
+
+    // `indices` ascend without a gap.
+    async want(track, level, indices) {
+      const missing = indices.filter((index) => !this.asked.has(`${track.key}|${level}|${index}`));
+      if (!missing.length) return;
+      const index = missing[0];
+      const count = Math.min(TOGETHER, missing[missing.length - 1] - index + 1);
+      const keys = [];
+      for (let at = index; at < index + count; at++) keys.push(`${track.key}|${level}|${at}`);
+      if (this.asked.size > CURVES) this.forget();
+      const { asked } = this;
+      keys.forEach((key) => asked.add(key));
+      const width = Math.pow(2, level);
+      try {
+        const found = await track.source.memory(track.rank, level, index, count);
+        if (asked !== this.asked) return; // of a run that has grown since
+        keys.forEach((key, at) => {
+          const part = Object.assign({}, found);
+          if (found.curve) {
+            part.low = found.low.slice(at * BINS, (at + 1) * BINS);
+            part.high = found.high.slice(at * BINS, (at + 1) * BINS);
+          }
+          this.kept.set(key, { part, width, start: (index + at) * width });
+        });
+        this.onCurve();
+      } catch (error) {
+        keys.forEach((key) => asked.delete(key));
+        this.onError(error);
+      }
+    }
+
+    forget() {
+      this.kept.clear();
+      this.asked = new Set();
+    }
+  }
+
+  const api = { TileLoader, CurveLoader };
   if (typeof module !== "undefined") module.exports = api;
   else root.fsdpLoader = root.fsdpLoader || api;
 })(typeof window === "undefined" ? globalThis : window);

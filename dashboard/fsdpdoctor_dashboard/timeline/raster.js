@@ -4,7 +4,7 @@
 (function (root) {
   "use strict";
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
-  const { BINS, BINS_MODE, NO_UNIT, FROM_LEFT, TO_RIGHT } = tiles;
+  const { BINS, BINS_MODE, NO_UNIT, TO_RIGHT } = tiles;
 
   // A mark at least this wide, in device pixels, gets sharp edges and a gap behind it.
   const SHARP = 3;
@@ -21,14 +21,6 @@
       this.sums.fill(0);
     }
 
-    add(pixel, share, colour) {
-      const at = pixel * 4;
-      this.sums[at] += colour[0] * share;
-      this.sums[at + 1] += colour[1] * share;
-      this.sums[at + 2] += colour[2] * share;
-      this.sums[at + 3] += share;
-    }
-
     // One block of a tile over the pixels [first, last). `t0` and `perPixel` say which
     // time a pixel stands for; `wide` is called for each mark with room for more.
     block(tile, block, colour, first, last, t0, perPixel, wide) {
@@ -39,9 +31,9 @@
       }
     }
 
-    bins(tile, block, colour, first, last, t0, perPixel) {
+    bins(tile, block, [r, g, b], first, last, t0, perPixel) {
+      const { sums } = this, { shares } = block;
       const bin = tile.width / BINS;
-      const shares = block.shares;
       const step = perPixel / bin;
       let at = (t0 + first * perPixel - tile.start) / bin;
       for (let pixel = first; pixel < last; pixel++, at += step) {
@@ -49,7 +41,13 @@
         const high = Math.min(BINS, Math.max(low + 1, Math.floor(at + step)));
         let sum = 0;
         for (let i = low; i < high; i++) sum += shares[i];
-        if (sum > 0) this.add(pixel, sum / (255 * (high - low)), colour);
+        if (sum > 0) {
+          const share = sum / (255 * (high - low)), out = pixel * 4;
+          sums[out] += r * share;
+          sums[out + 1] += g * share;
+          sums[out + 2] += b * share;
+          sums[out + 3] += share;
+        }
       }
     }
 
@@ -68,35 +66,47 @@
       }
     }
 
+    // Thousands of marks a frame: most are thinner than a few pixels, and those take
+    // this loop and no call.
     marks(tile, block, colour, first, last, t0, perPixel, wide) {
-      const scale = tile.width / 65536;
-      for (let i = 0; i < block.count; i++) {
-        const start = (tile.start + block.from[i] * scale - t0) / perPixel;
-        const end = (tile.start + block.to[i] * scale - t0) / perPixel;
+      const { sums } = this, { from, to, count } = block;
+      const [r, g, b] = colour;
+      const scale = tile.width / 65536 / perPixel, shift = (tile.start - t0) / perPixel;
+      for (let i = 0; i < count; i++) {
+        const start = shift + from[i] * scale, end = shift + to[i] * scale;
         if (end <= first || start >= last) continue;
-        if (end - start < SHARP) {
-          this.thin(Math.max(start, first), Math.min(end, last), colour);
+        if (end - start >= SHARP) {
+          this.sharp(block, i, colour, first, last, start, end, wide);
           continue;
         }
-        const from = Math.max(first, Math.round(start));
-        const to = Math.min(last, Math.round(end));
-        const gap = block.edges[i] & TO_RIGHT || to >= last ? 0 : 1;
-        for (let pixel = from; pixel < to - gap; pixel++) this.add(pixel, 1, colour);
-        if (wide) {
-          const unit = block.unit[i];
-          wide({
-            series: block.series, span: block.span[i], from: start, to: end,
-            unit: unit === NO_UNIT ? -1 : unit, fromLeft: !!(block.edges[i] & FROM_LEFT),
-          });
+        const begin = start > first ? start : first, stop = end < last ? end : last;
+        for (let pixel = begin | 0; pixel < stop; pixel++) {
+          const share = (stop < pixel + 1 ? stop : pixel + 1) - (begin > pixel ? begin : pixel);
+          const out = pixel * 4;
+          sums[out] += r * share;
+          sums[out + 1] += g * share;
+          sums[out + 2] += b * share;
+          sums[out + 3] += share;
         }
       }
     }
 
-    thin(start, end, colour) {
-      for (let pixel = Math.floor(start); pixel < end; pixel++) {
-        const share = Math.min(end, pixel + 1) - Math.max(start, pixel);
-        if (share > 0) this.add(pixel, share, colour);
+    sharp(block, i, [r, g, b], first, last, start, end, wide) {
+      const { sums } = this;
+      const from = Math.max(first, Math.round(start));
+      const to = Math.min(last, Math.round(end));
+      const gap = block.edges[i] & TO_RIGHT || to >= last ? 0 : 1;
+      for (let out = from * 4; out < (to - gap) * 4; out += 4) {
+        sums[out] += r;
+        sums[out + 1] += g;
+        sums[out + 2] += b;
+        sums[out + 3] += 1;
       }
+      const unit = block.unit[i];
+      wide({
+        series: block.series, span: block.span[i], from: start, to: end,
+        unit: unit === NO_UNIT ? -1 : unit,
+      });
     }
 
     // Into a line of an ImageData.

@@ -3,7 +3,7 @@
 (function (root) {
   "use strict";
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
-  const { Row, search, decodeTile, LocalStore } = tiles;
+  const { Row, search, decodeTiles, LocalStore } = tiles;
 
   class ServerSource {
     constructor(base, run) {
@@ -42,14 +42,15 @@
       return this.json("revision", {});
     }
 
-    async tile(level, index, ranks, condensed, signal) {
+    // Tile `index` and those after it, `count` in all.
+    async tiles(level, index, count, ranks, condensed, signal) {
       const url = this.url("tile", {
-        v: this.meta.fingerprint, level, index, ranks: ranks.join(","),
+        v: this.meta.fingerprint, level, index, count, ranks: ranks.join(","),
         rows: condensed ? "condensed" : "all",
       });
       const answer = await fetch(url, { signal });
       if (!answer.ok) throw new Error(`the server said ${answer.status}`);
-      return decodeTile(await answer.arrayBuffer());
+      return decodeTiles(await answer.arrayBuffer());
     }
 
     area(t0, t1, ranks) {
@@ -72,8 +73,8 @@
     details(rank, series, span) {
       return this.json("span", { rank, series, span });
     }
-    memory(rank, level, index) {
-      return this.json("memory", { v: this.meta.fingerprint, rank, level, index });
+    memory(rank, level, index, count) {
+      return this.json("memory", { v: this.meta.fingerprint, rank, level, index, count });
     }
     live(rank, time) {
       return this.json("live", { rank, time });
@@ -92,8 +93,12 @@
       return this.meta;
     }
 
-    async tile(level, index, ranks, condensed) {
-      return decodeTile(this.store.tile(level, index, ranks, condensed).buffer);
+    async tiles(level, index, count, ranks, condensed) {
+      const found = [];
+      for (let at = index; at < index + count; at++) {
+        found.push(...decodeTiles(this.store.tile(level, at, ranks, condensed).buffer));
+      }
+      return found;
     }
 
     mark(part, at) {
@@ -194,14 +199,14 @@
       };
     }
 
-    async memory(rank, level, index) {
+    async memory(rank, level, index, count) {
       const curve = this.curves[rank];
       if (!curve || !curve.time.length) return { curve: null };
       const width = Math.pow(2, level), bin = width / tiles.BINS;
       const low = [], high = [];
       let at = search(curve.time, index * width, false) - 1;
       const last = curve.time[curve.time.length - 1];
-      for (let i = 0; i < tiles.BINS; i++) {
+      for (let i = 0; i < tiles.BINS * count; i++) {
         const from = index * width + i * bin;
         let least = at >= 0 && from <= last ? curve.value[at] : Infinity;
         let most = at >= 0 && from <= last ? curve.value[at] : -1;

@@ -31,14 +31,25 @@
     return low;
   }
 
-  function decodeTile(buffer) {
+  // One tile or several, one after the other. The numbers stay where they are.
+  function decodeTiles(buffer) {
     const view = new DataView(buffer);
-    if (view.getUint32(0, true) !== MAGIC) throw new Error("not a timeline tile");
-    const level = view.getUint32(4, true);
-    const index = view.getUint32(8, true) + view.getUint32(12, true) * 4294967296;
+    const found = [];
+    for (let at = 0; at < buffer.byteLength;) {
+      const tile = decodeTile(buffer, view, at);
+      found.push(tile);
+      at = tile.end;
+    }
+    return found;
+  }
+
+  function decodeTile(buffer, view, begin) {
+    if (view.getUint32(begin, true) !== MAGIC) throw new Error("not a timeline tile");
+    const level = view.getUint32(begin + 4, true);
+    const index = view.getUint32(begin + 8, true) + view.getUint32(begin + 12, true) * 4294967296;
     const blocks = new Map(); // rank -> [{series, ...}]
-    let at = 20;
-    for (let left = view.getUint32(16, true); left > 0; left--) {
+    let at = begin + 20;
+    for (let left = view.getUint32(begin + 16, true); left > 0; left--) {
       const rank = view.getUint16(at, true);
       const block = {
         series: view.getUint8(at + 2), mode: view.getUint8(at + 3),
@@ -62,7 +73,7 @@
       blocks.get(rank).push(block);
     }
     const width = Math.pow(2, level);
-    return { level, index, width, start: index * width, blocks };
+    return { level, index, width, start: index * width, blocks, end: at };
   }
 
   // The columns of a run within the page; the same questions, the same answers as
@@ -181,7 +192,7 @@
 
   const api = {
     BINS, MIN_LEVEL, NO_UNIT, BINS_MODE, MARKS_MODE, FROM_LEFT, TO_RIGHT, Row,
-    search, decodeTile, LocalStore,
+    search, decodeTiles, LocalStore,
   };
   if (typeof module !== "undefined") module.exports = api;
   else root.fsdpTiles = root.fsdpTiles || api;

@@ -11,7 +11,7 @@
   const { Row, BINS } = root.fsdpTiles;
   const words = root.fsdpWords;
   const { RowRaster, hatching, dots } = root.fsdpRaster;
-  const { TileLoader } = root.fsdpLoader;
+  const { TileLoader, CurveLoader } = root.fsdpLoader;
 
   const GUTTER = 168;
   const MINIMAP = 30, AXIS = 22, STEPS = 16, BATCHES = 8, MEMORY = 78;
@@ -47,10 +47,10 @@
       this.hover = null; // {track, row, time}
       this.selected = null; // {track, mark, details}
       this.area = null; // {t0, t1}
-      this.curves = new Map();
       this.wide = []; // marks with room for a label, of the last picture
       this.bands = []; // exposed stretches wide enough to be hatched
       this.loader = new TileLoader(() => this.redraw(), (e) => this.say(e.message));
+      this.curves = new CurveLoader(() => this.redrawMemory(), (e) => this.say(e.message));
       this.build();
       this.setTheme(this.options.theme);
       this.notes = new root.FsdpNotes(this);
@@ -83,7 +83,7 @@
         "Timeline. W and S zoom, A and D pan, N goes to the next exposed stretch, ? lists all keys.");
       this.lower = make("canvas", "fd-canvas", this.stage);
       this.upper = make("canvas", "fd-canvas", this.stage);
-      this.pen = this.lower.getContext("2d");
+      this.pen = this.lower.getContext("2d", { alpha: false });
       this.over = this.upper.getContext("2d");
       this.tip = make("div", "fd-tip", this.stage);
       this.tip.hidden = true;
@@ -213,7 +213,7 @@
       await Promise.all(this.sources.map((source) => source.load()));
       if (this.gone) return;
       this.loader.forget();
-      this.curves.clear();
+      this.curves.forget();
       this.setSources(this.sources);
       const whole = view.t0 <= this.start && view.t1 >= before;
       if (whole) this.fit();
@@ -330,6 +330,8 @@
       const first = Math.min(Math.max(t0, this.start - margin), this.end + margin - width);
       this.view = { t0: first, t1: first + width };
       this.hideTip();
+      // Asked for now, not with the frame: by then half the answer can be here.
+      if (this.order) this.loader.want(this.wanted());
       this.redraw();
       this.controls.viewChanged();
     }
@@ -384,13 +386,19 @@
       this.redrawOver();
     }
 
+    redrawMemory() {
+      this.memoryDirty = true;
+      this.redrawOver();
+    }
+
     redrawOver() {
       if (this.frame) return;
       this.frame = requestAnimationFrame(() => {
         this.frame = 0;
         if (this.gone || !this.tracks.length) return;
         if (this.dirty) this.paint();
-        this.dirty = false;
+        else if (this.memoryDirty && this.hasMemory) this.paintMemory();
+        this.dirty = this.memoryDirty = false;
         this.paintOver();
       });
     }
@@ -423,6 +431,7 @@
       const began = performance.now();
       const wants = this.wanted();
       const missing = this.loader.want(wants);
+      this.sharp = missing === 0;
       const pen = this.pen;
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
       pen.fillStyle = this.ink.background;
@@ -442,7 +451,6 @@
       this.paintScrollbar();
       if (this.end <= 1) this.paintNothing();
       this.frameMs = performance.now() - began;
-      this.sharp = missing === 0;
       if (!this.marked && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
         performance.mark("fsdp-timeline-painted");
         this.marked = true;
@@ -838,19 +846,6 @@
 
     // -- memory
 
-    curve(track, index) {
-      const key = `${track.key}|${track.level}|${index}`;
-      if (!this.curves.has(key)) {
-        if (this.curves.size > 200) this.curves.clear();
-        this.curves.set(key, null);
-        track.source.memory(track.rank, track.level, index).then((found) => {
-          this.curves.set(key, found);
-          this.redraw();
-        }, (error) => this.say(error.message));
-      }
-      return this.curves.get(key);
-    }
-
     paintMemory() {
       const pen = this.pen, track = this.focus;
       const y = this.bottom, height = MEMORY;
@@ -863,19 +858,21 @@
       pen.font = `bold 11px ${FONT}`;
       pen.fillText("memory", 6, y + 14);
       if (!track.indices || track.level === undefined) return;
-      const parts = track.indices.map((index) => [index, this.curve(track, index)]);
-      const known = parts.map(([, part]) => part).find((part) => part && part.curve);
+      if (this.sharp) this.curves.want(track, track.level, track.indices);
+      const parts = new Set(track.indices.map((index) => this.curves.best(track, track.level, index)));
+      parts.delete(null);
+      const known = [...parts].map((found) => found.part).find((part) => part.curve);
       pen.fillStyle = this.ink.faint;
       pen.font = `10px ${FONT}`;
       pen.fillText(this.fitted(track.label, 100, "10px"), 6, y + 30);
       if (!known) {
-        if (parts.every(([, part]) => part)) pen.fillText("not measured", 6, y + 44);
+        if (parts.size) pen.fillText("not measured", 6, y + 44);
         return;
       }
       pen.fillText(known.curve.replace("_bytes", ""), 6, y + 44);
       this.memoryScale(known, y, height);
       this.clipPlot(y, y + height);
-      for (const [index, part] of parts) if (part && part.curve) this.memoryPart(track, index, part, y, height);
+      for (const found of parts) if (found.part.curve) this.memoryPart(track, found, y, height);
       this.memoryPeak(track, known, y, height);
       pen.restore();
     }
@@ -890,16 +887,17 @@
       pen.textAlign = "left";
     }
 
-    memoryPart(track, index, part, y, height) {
+    memoryPart(track, { part, width, start }, y, height) {
       const pen = this.pen;
-      const bin = Math.pow(2, track.level) / BINS;
+      const bin = width / BINS;
+      const begin = start + track.offset;
       const scale = (height - 24) / (part.top || 1);
       const floor = y + height - 4;
-      const start = index * Math.pow(2, track.level) + track.offset;
       const per = (this.view.t1 - this.view.t0) / this.plot;
-      const first = Math.max(0, Math.floor((this.view.t0 - start) / bin));
-      const last = Math.min(BINS, Math.ceil((this.view.t1 - start) / bin));
+      const first = Math.max(0, Math.floor((this.view.t0 - begin) / bin));
+      const last = Math.min(BINS, Math.ceil((this.view.t1 - begin) / bin));
       const group = Math.max(1, Math.floor(per / bin));
+      const columns = [];
       for (let i = first; i < last; i += group) {
         let low = Infinity, high = -1;
         for (let j = i; j < Math.min(last, i + group); j++) {
@@ -909,13 +907,15 @@
         }
         if (high < 0) continue;
         // Whole pixels, or columns of half-covered ones would show as stripes.
-        const x = Math.round(this.x(start + i * bin));
-        const width = Math.max(1, Math.round(this.x(start + (i + group) * bin)) - x);
-        pen.fillStyle = this.ink.memoryFill;
-        pen.fillRect(x, floor - low * scale, width, low * scale);
-        pen.fillStyle = this.ink.memory;
-        pen.fillRect(x, floor - high * scale, width, Math.max(1.2, (high - low) * scale));
+        const x = Math.round(this.x(begin + i * bin));
+        const wide = Math.max(1, Math.round(this.x(begin + (i + group) * bin)) - x);
+        columns.push([x, wide, low * scale, high * scale]);
       }
+      // Colour by colour: changing it costs more than a column.
+      pen.fillStyle = this.ink.memoryFill;
+      for (const [x, wide, low] of columns) pen.fillRect(x, floor - low, wide, low);
+      pen.fillStyle = this.ink.memory;
+      for (const [x, wide, low, high] of columns) pen.fillRect(x, floor - high, wide, Math.max(1.2, high - low));
     }
 
     memoryPeak(track, known, y, height) {
@@ -950,6 +950,9 @@
     paintOver() {
       const pen = this.over;
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+      const needed = this.area || this.selected || (this.hover && this.hover.x >= GUTTER);
+      if (!needed && this.upperEmpty) return; // or the browser would lay it over again
+      this.upperEmpty = !needed;
       pen.clearRect(0, 0, this.width, this.height);
       pen.save();
       pen.beginPath();
