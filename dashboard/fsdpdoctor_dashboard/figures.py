@@ -100,6 +100,7 @@ def wait_matrix(
             colorbar=_bar("ms per step"),
             text=_written(values) if few else None,
             texttemplate="%{text}" if few else None,
+            textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
             hovertemplate="rank %{y} waits %{z:.3g} ms per step for rank %{x}"
@@ -128,10 +129,16 @@ def _bar(title: str) -> dict[str, object]:
 
 
 def _scale(theme: str) -> list[list[object]]:
-    """One hue from the ground to its darkest: readable by every eye and in print."""
+    """One hue, readable by every eye and in print. It ends where the numbers in the
+    cells, which have one colour, can still be read.
+    """
     if theme == "dark":
-        return [[0, "#10161d"], [0.5, "#2b6a96"], [1, "#a9dcff"]]
-    return [[0, "#f4f8fb"], [0.5, "#6baed6"], [1, "#08306b"]]
+        return [[0, "#10161d"], [1, "#2f7cb3"]]
+    return [[0, "#f4f8fb"], [1, "#5aa2d6"]]
+
+
+def _ink(theme: str) -> dict[str, object]:
+    return {"color": "#ffffff" if theme == "dark" else "#1f2328", "size": 12}
 
 
 def last_arrivals(report: Report, theme: str) -> go.Figure:
@@ -187,6 +194,7 @@ def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
             colorbar=_bar("ms"),
             text=_written(values.tolist()) if few else None,
             texttemplate="%{text}" if few else None,
+            textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
             hovertemplate=f"rank %{{y}}, step %{{x}} {words} %{{z:.4g}} ms"

@@ -74,8 +74,10 @@ def visit(browser: Browser, pictured: Served) -> Iterator[Visit]:
 def show(visit: Visit, page: str, query: str) -> None:
     """Open a page and wait until all of it is there."""
     visit.open(f"{page}?{query}")
-    if page in ("collectives", "ranks", "memory"):
-        visit.until("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    visit.until(
+        "[...document.querySelectorAll('.dash-graph')]"
+        ".every(graph => graph.querySelector('.main-svg'))"
+    )
     if page == "whatif":
         visit.until("document.querySelector('#prediction p, #prediction h2')")
         visit.until(
