@@ -57,7 +57,9 @@ ROWS: dict[str, Row] = {
     # Size, memory, loading
     "R01": Row((f"{RANKS}::test_r01_sources_load_in_worker_processes",)),
     "R02": Row((f"{HERE}::test_r02_what_is_not_used_is_not_decoded",)),
-    "R03": Row(reason="no memory is refused; tests/benchmarks/parsing.py prints it"),
+    "R03": Row(
+        ("importers/test_blocks.py::test_r03_memory_does_not_grow_with_a_trace",)
+    ),
     "R04": Row((f"{HERE}::test_r04_an_empty_trace_says_what_was_dropped",)),
     "R05": Row((f"{HERE}::test_r05_captures_are_small_by_default",)),
     "R06": Row(reason="memory comes from our own samples; no snapshot is ever read"),

@@ -156,33 +156,74 @@ def _cut(parts: Sequence[Placed], windows: Sequence[StepWindow]) -> list[Spans]:
     shelf, ends = Shelf(Spans.columns()), [0]
     for window in (*range(len(windows)), UNKNOWN):
         mine = _Together.of([(one.spans, one.rows(window)) for one in picked])
-        changed = {} if window == UNKNOWN else _numbered(mine)
-        shelf.put(
-            (name, changed[name] if name in changed else mine.column(name))
-            for name in Spans.columns()
-        )
-        ends.append(ends[-1] + len(mine.order))
-        let_go(*(one.spans for one in picked))
+        numbering = _Numbering() if window == UNKNOWN else _numbering(mine)
+        for block in blocks(len(mine.row)):
+            shelf.put((n, numbering.of(n, mine, block)) for n in Spans.columns())
+            let_go(*mine.parts)
+        ends.append(ends[-1] + len(mine.row))
     spans = Spans(**shelf.take())  # type: ignore[arg-type]
     return [spans.rows(slice(a, b)) for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Together:
-    """Some rows of several tables, by start; one column at a time."""
+    """Some rows of several tables, by start."""
 
-    parts: Sequence[tuple[Spans, Rows]]
-    order: npt.NDArray[np.intp]
+    parts: Sequence[Spans]
+    part: npt.NDArray[np.int8]  # [N] whose row it is
+    row: Rows  # [N]
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Spans, Rows]]) -> _Together:
-        starts = np.concatenate([spans.start_ns[rows] for spans, rows in parts])
-        return cls(parts=parts, order=np.argsort(starts, kind="stable"))
+    def of(cls, found: Sequence[tuple[Spans, Rows]]) -> _Together:
+        starts = np.concatenate([spans.start_ns[rows] for spans, rows in found])
+        order = np.argsort(starts, kind="stable")
+        del starts
+        whose = np.arange(len(found), dtype=np.int8)
+        return cls(
+            parts=[spans for spans, _ in found],
+            part=np.repeat(whose, [len(rows) for _, rows in found])[order],
+            row=np.concatenate([rows for _, rows in found])[order],
+        )
 
-    def column(self, name: str) -> npt.NDArray[np.generic]:
-        found = [getattr(spans, name)[rows] for spans, rows in self.parts]
-        whole: npt.NDArray[np.generic] = np.concatenate(found)[self.order]
-        return whole
+    def column(self, name: str, block: slice) -> npt.NDArray[np.generic]:
+        """Some rows of a column."""
+        part, row = self.part[block], self.row[block]
+        found = np.empty(len(row), dtype=Spans.columns()[name])
+        for i, spans in enumerate(self.parts):
+            mine = part == i
+            found[mine] = getattr(spans, name)[row[mine]]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbering:
+    """What a step's spans are counted from: its own first micro-batch and gather."""
+
+    micro_batch: int = 0
+    gather: int = UNKNOWN  # row
+
+    def of(self, name: str, step: _Together, block: slice) -> npt.NDArray[np.generic]:
+        """Some rows of a step's column: micro-batches counted within the step, and
+        its first all-gather marked.
+        """
+        column = step.column(name, block)
+        if name == "micro_batch" and self.micro_batch:
+            column[column != UNKNOWN] -= self.micro_batch
+        if name == "flags" and block.start <= self.gather < block.stop:
+            column[self.gather - block.start] |= Flag.FIRST
+        return column
+
+
+def _numbering(step: _Together) -> _Numbering:
+    gather, micro_batches = UNKNOWN, []
+    for block in blocks(len(step.row)):
+        found = step.column("micro_batch", block)
+        micro_batches += np.unique(found[found != UNKNOWN])[:1].tolist()
+        gathers = np.flatnonzero(step.column("kind", block) == Kind.ALL_GATHER)
+        if gather == UNKNOWN and len(gathers):
+            gather = block.start + int(gathers[0])
+        let_go(*step.parts)
+    return _Numbering(micro_batch=min(micro_batches, default=0), gather=gather)
 
 
 def windows_at(time_ns: Int64s, windows: Sequence[StepWindow]) -> Int64s:
@@ -210,18 +251,6 @@ def _end_of(mine: Spans, windows: Sequence[StepWindow], bounds: Int64s, i: int) 
         return int(bounds[i + 1])
     work = mine.end_ns[mine.lane == Lane.COMPUTE]
     return max(int(work.max()) if len(work) else 0, windows[i].end_ns)
-
-
-def _numbered(step: _Together) -> dict[str, npt.NDArray[np.generic]]:
-    """Micro-batches counted within the step, and its first all-gather marked."""
-    micro_batch, flags = step.column("micro_batch"), step.column("flags")
-    known = micro_batch != UNKNOWN
-    if known.any():
-        micro_batch[known] -= micro_batch[known].min()
-    gathers = np.flatnonzero(step.column("kind") == Kind.ALL_GATHER)
-    if len(gathers):
-        flags[gathers[0]] |= Flag.FIRST
-    return {"micro_batch": micro_batch, "flags": flags}
 
 
 def _micro_batches(spans: Spans) -> int:

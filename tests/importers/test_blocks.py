@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import ImportOptions, import_run
+from fsdpdoctor.quantities import MIB
 from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Table
@@ -78,3 +81,49 @@ def test_blocks_change_nothing(
         assert measures.overlap == measured.overlap
         assert measures.header.health == measured.header.health
     assert len(list(cache.iterdir())) == 1
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from fsdpdoctor.importers.kineto import KinetoSource
+from fsdpdoctor.quantities import MIB
+from fsdpdoctor.rank_measures import measure_rank
+measure_rank(KinetoSource(path=Path(sys.argv[1]), rank=0, world_size=1).load())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def write_kernels(path: Path, kernels: int) -> None:
+    """A trace of launches and kernels alone: all of its events are kept."""
+    with path.open("w") as file:
+        file.write('{"schemaVersion": 1, "traceEvents": [\n')
+        file.write('{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler", "ts": 0}')
+        for i in range(kernels):
+            file.write(
+                f',\n{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", '
+                f'"pid": 1, "tid": 1, "ts": {10 * i}, "dur": 2, '
+                f'"args": {{"correlation": {i}}}}},\n'
+                f'{{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, '
+                f'"ts": {10 * i + 4}, "dur": 8, '
+                f'"args": {{"correlation": {i}, "stream": 7, "device": 0}}}}'
+            )
+        file.write("\n]}\n")
+
+
+def test_r03_memory_does_not_grow_with_a_trace(tmp_path: Path) -> None:
+    """Six times the kernels: columns of 100 MB more, of which a quarter may show up
+    as pages of files that were just read.
+    """
+    peaks = []
+    for kernels in (50_000, 300_000):
+        write_kernels(tmp_path / "rank0.json", kernels)
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(tmp_path / "rank0.json")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout) * 1024)
+
+    assert peaks[1] - peaks[0] < 25 * MIB
