@@ -50,8 +50,8 @@ PART_COLOURS = {
     "memcpy": "#cfc98a",
     "sync": "#5e3c99",
     "input": "#2f7f86",
-    "gc": "#94713c",
-    "checkpoint": "#b89a6a",
+    "gc": "#cba97c",
+    "checkpoint": "#8f7a5a",
     "host_bound": "#46536b",
     "other": "#d5dbe1",
 }

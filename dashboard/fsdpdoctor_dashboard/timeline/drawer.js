@@ -168,7 +168,7 @@
         const line = this.row(table, [CAUSES[cause] || cause, words.duration(ns)]);
         const cell = this.add("td", "", undefined, line);
         const bar = this.add("i", "fd-bar-fill", undefined, cell);
-        bar.style.width = `${Math.max(1, (ns / whole) * 90)}px`;
+        bar.style.width = `${Math.max(1, (ns / whole) * 64)}px`;
       }
     }
 

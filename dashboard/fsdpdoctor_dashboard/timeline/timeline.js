@@ -607,11 +607,18 @@
       const room = Math.min(to, this.plot) - Math.max(from, 0) - 8;
       if (room < 48) return;
       const unit = band.track.source.meta.units[band.unit];
-      const label = this.fitted(unit === undefined ? "EXPOSED" : `EXPOSED ${unit}`, room, "bold 9px")
-        || this.fitted("EXPOSED", room, "bold 9px");
+      const label = this.exposedWords(unit, room, "bold 9px");
       this.pen.fillStyle = this.theme === "dark" ? "#1a0500" : "#ffffff";
       this.pen.textBaseline = "middle";
       this.pen.fillText(label, GUTTER + Math.max(from, 0) + 4, y + HEIGHT[Row.EXPOSED] / 2 + 0.5);
+    }
+
+    // The word is never shortened, the name beside it may be.
+    exposedWords(unit, room, font) {
+      const word = this.fitted("EXPOSED", room, font);
+      if (!word || unit === undefined) return word;
+      const name = this.fitted(unit, room - this.pen.measureText("EXPOSED ").width, font);
+      return name ? `${word} ${name}` : word;
     }
 
     // The text, shortened in the middle until it fits; "" where too little would be left.

@@ -51,12 +51,12 @@
     reduce_scatter: "#009e73", reduce_scatter_wait: "#a8dccd",
     all_reduce: "#7a6a4f", all_reduce_wait: "#cfc5b3",
     other_comm: "#5b6770", issue: "#46536b", hook: "#b4bcc6", sync: "#5e3c99",
-    pause: "#94713c", input: "#2f7f86", unsharded: "#8e7cc3", ruler: "#98a2ad",
+    pause: "#cba97c", input: "#2f7f86", unsharded: "#8e7cc3", ruler: "#98a2ad",
   };
   const DARK = {
     all_gather_wait: "#6e5a28", reduce_scatter_wait: "#1f5c4c", all_reduce_wait: "#4d463a",
     issue: "#93a3c2", hook: "#5c6672", kernel: "#5f7286", sync: "#a98be0", other_comm: "#8b98a5",
-    all_reduce: "#a8977a", copy_in: "#d9d25e", memcpy: "#8d8858",
+    all_reduce: "#a8977a", pause: "#7d6a4c", copy_in: "#d9d25e", memcpy: "#8d8858",
   };
   const THEMES = {
     light: {
