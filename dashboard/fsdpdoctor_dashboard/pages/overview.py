@@ -51,7 +51,7 @@ PART_COLOURS = {
     "sync": "#5e3c99",
     "input": "#2f7f86",
     "gc": "#cba97c",
-    "checkpoint": "#8f7a5a",
+    "checkpoint": "#e0cfae",
     "host_bound": "#46536b",
     "other": "#d5dbe1",
 }
