@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import msgspec
 
@@ -129,7 +129,7 @@ def _decode(text: bytes) -> list[Row] | None:
 def _decode_loosely(text: bytes) -> list[Row] | None:
     """An event of valid JSON, whatever the types of its values."""
     try:
-        event = json.loads(text, parse_float=Decimal)
+        event = json.loads(text, parse_float=_decimal)
     except (ValueError, RecursionError):
         return None
     if not isinstance(event, dict):
@@ -145,6 +145,14 @@ def _decode_loosely(text: bytes) -> list[Row] | None:
         args=_loose_args(args if isinstance(args, dict) else {}),
     )
     return [(row, _loose_ns(event.get("ts")), _loose_ns(event.get("dur", 0)))]
+
+
+def _decimal(text: str) -> Decimal:
+    """A number with its decimals; NaN where its exponent is beyond all bounds."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("NaN")
 
 
 def _loose_args(args: dict[str, object]) -> Args:

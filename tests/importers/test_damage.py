@@ -90,6 +90,23 @@ def test_r10_huge_integers_and_foreign_bytes(tmp_path: Path) -> None:
     assert (trace.health.repaired, trace.health.dropped) == (2, 0)
 
 
+@pytest.mark.parametrize(("sign", "external"), [("", -1), ("-", 0)])
+def test_r10_exponents_beyond_all_bounds(
+    tmp_path: Path, sign: str, external: int
+) -> None:
+    """A number that not even a Decimal holds is an unknown id, or zero, and no time."""
+    events = annotation_texts(["a", "b", "c"])
+    huge = f"5.5e{sign}6196220199047108207"
+    events[0] = events[0].replace('"External id": 0', f'"External id": {huge}')
+    events[1] = events[1].replace('"ts": ', f'"ts": {huge}, "was": ', 1)
+
+    trace = scan(tmp_path / "t.json", document(events).encode())
+
+    assert names(trace) == ["a", "c"]
+    assert trace.events.external.tolist() == [external, 2]
+    assert (trace.health.repaired, trace.health.dropped) == (0, 1)
+
+
 def test_r10_the_real_one() -> None:
     """T7's trace whose communicator id is past int64 is read whole."""
     path = real("odd_files/large_integer_trace")
