@@ -38,7 +38,7 @@ WORTH_A_PROCESS = 8 << 20
 """Bytes of a run's files from which processes are started: they take half a second,
 in which one process measures about this much (87 MB of a million spans took 8 s)."""
 
-NICENESS = 10
+NICENESS = 5
 """Readers give way to the server, which somebody is waiting for at every frame."""
 
 

@@ -65,7 +65,8 @@ def make_tiles(store: Store, folder: Path) -> None:
     new.rename(folder / _CONTENT)
     # Last: where it is, all is there.
     new_index = folder / f".{_INDEX}"
-    np.savez(new_index.open("wb"), edges=edges, blocks=blocks)
+    with new_index.open("wb") as file:
+        np.savez(file, edges=edges, blocks=blocks)
     new_index.rename(folder / _INDEX)
 
 

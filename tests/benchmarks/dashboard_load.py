@@ -12,11 +12,16 @@ import json
 import statistics
 import time
 import urllib.parse
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from tests.dashboard.conftest import Served
+
+T = TypeVar("T")
 
 REST_S = 0.4
 """Between bursts: people look at what they got."""
@@ -141,6 +146,25 @@ async def _door(served: Served) -> Door:
     return Door(host=host, port=port, cookie=cookie)
 
 
+def _run(ask: Callable[[], Coroutine[object, object, T]]) -> T:
+    """In a thread of its own: this one's event loop is the browser driver's."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(ask())).result()
+
+
+def open_run(served: Served, run: str) -> float:
+    """Wait until a run is read and measured; how many seconds that took."""
+
+    async def ask() -> float:
+        door = await _door(served)
+        began = time.perf_counter()
+        while not await _is_read(door, run):
+            await asyncio.sleep(0.05)
+        return time.perf_counter() - began
+
+    return _run(ask)
+
+
 def parallel_requests(
     served: Served, run: str, other: str, *, parallel: int = 200
 ) -> Burst:
@@ -149,4 +173,4 @@ def parallel_requests(
     async def both() -> Burst:
         return await _measure(await _door(served), run, other, parallel)
 
-    return asyncio.run(both())
+    return _run(both)

@@ -55,8 +55,16 @@ class Served:
     @property
     def resident_mb(self) -> float:
         """Memory of the server's process, its mapped files included."""
+        return self._status_mb("VmRSS")
+
+    @property
+    def own_mb(self) -> float:
+        """The same without mapped files, which the system may drop at any time."""
+        return self._status_mb("RssAnon")
+
+    def _status_mb(self, name: str) -> float:
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(s.split()[1]) / 1024 for s in status if s.startswith("VmRSS"))
+        return next(int(s.split()[1]) / 1024 for s in status if s.startswith(name))
 
     @property
     def url(self) -> str:

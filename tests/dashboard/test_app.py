@@ -191,6 +191,17 @@ def test_tiles_are_cached_by_what_they_show(admitted: Client) -> None:
     assert again.data == b""
 
 
+def test_neighbouring_tiles_come_together(admitted: Client, library: Library) -> None:
+    """`count` tiles are the same bytes, one after the other; too many are refused."""
+    level = tiles.whole_level(library.wait("before").store) - 2
+    ask = f"/api/tile?run=before&level={level}&ranks=0,2&rows=all"
+    each = [admitted.get(f"{ask}&index={index}")[1] for index in (1, 2)]
+
+    assert admitted.get(f"{ask}&index=1&count=2") == (200, b"".join(each))
+    assert admitted.get(f"{ask}&index=1&count=0")[0] == 400
+    assert admitted.get(f"{ask}&index=1&count=5")[0] == 400
+
+
 def test_the_area_shows_the_analysis_own_stalls(
     library: Library, admitted: Client
 ) -> None:

@@ -27,6 +27,7 @@ from fsdpdoctor_dashboard.marks import (
     innermost,
     marks_of,
 )
+from fsdpdoctor_dashboard.shelf import TileShelf, has_tiles, make_tiles
 from fsdpdoctor_dashboard.store import (
     KEPT_STORES,
     Store,
@@ -289,6 +290,41 @@ def test_a_broken_cache_is_no_cache(tmp_path: Path) -> None:
 
     assert open_store(tmp_path / "cache") is None
     assert open_store(tmp_path / "none") is None
+
+
+def test_tiles_made_beforehand_are_the_tiles(tmp_path: Path) -> None:
+    """A shelf answers as the maker does: coarse and fine, condensed, beyond the end."""
+    spans = spans_of([(i % 10, i * 900, 1500, i % 5) for i in range(4000)])
+    store = build_store([track_of(spans, 0), track_of(spans, 3)], "test")
+    save_store(store, tmp_path / "cache")
+    make_tiles(store, tmp_path / "cache")
+    whole = tiles.whole_level(store)
+    asks = [
+        (level, index, ranks, condensed)
+        for level in range(tiles.MIN_LEVEL, whole + 2)
+        for index in (0, store.end >> level, (store.end >> level) + 1, 1 << 20)
+        for ranks in ([0], [3, 0])
+        for condensed in (False, True)
+    ]
+
+    assert has_tiles(tmp_path / "cache")
+    for shelf in (TileShelf(store, tmp_path / "cache"), TileShelf(store)):
+        for _ in ("made", "kept"):
+            found = [shelf.tile(k, i, r, condensed=c) for k, i, r, c in asks]
+            assert found == [
+                tiles.tile(store, k, i, r, condensed=c) for k, i, r, c in asks
+            ]
+
+
+def test_half_written_tiles_are_none(tmp_path: Path) -> None:
+    """A shelf over a damaged cache makes its tiles itself."""
+    store = store_of(spans_of([(i % 10, i * 900, 1500, i % 5) for i in range(400)]))
+    make_tiles(store, tmp_path)
+    whole = tiles.whole_level(store)
+    expected = tiles.tile(store, whole, 0, [0], condensed=False)
+    (tmp_path / "tiles.bin").write_bytes(b"half")
+
+    assert TileShelf(store, tmp_path).tile(whole, 0, [0], condensed=False) == expected
 
 
 def columns_json(store: Store, rank: int) -> list[dict[str, object]]:

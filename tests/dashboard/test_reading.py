@@ -1,0 +1,103 @@
+"""Reading a run beside the server, and drawing it before all is measured."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.report import encode
+from fsdpdoctor.run import Run, open_run
+from fsdpdoctor_dashboard import reading as reading_module
+from fsdpdoctor_dashboard.library import Library, Loading, OpenRun, Picture
+from fsdpdoctor_dashboard.reading import WORTH_A_PROCESS, reading
+from fsdpdoctor_dashboard.shelf import has_tiles
+from fsdpdoctor_dashboard.store import cache_folder
+
+LARGE = 4 * WORTH_A_PROCESS
+
+
+@pytest.mark.ranks
+def test_other_processes_read_what_this_one_would(runs: dict[str, Path]) -> None:
+    """Measures, report and store are the same; the store and its tiles are kept."""
+    run = open_run(runs["before"])
+    seen: list[int] = []
+    with reading(0, run) as here:
+        measures = here.measure(seen.append)
+        report = here.report(measures, None)
+        store = here.lay_out(measures, "read here", lambda done, total: None)
+    folder = cache_folder("read elsewhere")
+    assert folder is not None
+    with reading(LARGE, run) as elsewhere:
+        measures = elsewhere.measure(seen.append)
+        again = elsewhere.lay_out(measures, "read elsewhere", lambda done, total: None)
+        assert encode(elsewhere.report(measures, folder)) == encode(report)
+
+    assert seen == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert again.area(5, 9_000_000, again.ranks) == store.area(
+        5, 9_000_000, store.ranks
+    )
+    assert again.names == store.names
+    assert again.exposed_share == store.exposed_share
+    assert has_tiles(folder)
+
+
+@pytest.mark.ranks
+def test_without_a_cache_a_large_run_is_read_too(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is not kept is the same."""
+    monkeypatch.setattr(reading_module, "cache_folder", lambda fingerprint: None)
+    run = open_run(runs["before"])
+    stores = []
+    for size in (0, LARGE):
+        with reading(size, run) as reader:
+            measures = reader.measure(lambda rank: None)
+            stores.append(reader.lay_out(measures, "none", lambda done, total: None))
+
+    areas = [store.area(5, 9_000_000, store.ranks) for store in stores]
+    assert areas[0] == areas[1]
+
+
+@pytest.mark.ranks
+def test_readers_end_when_they_are_stopped(runs: dict[str, Path]) -> None:
+    """Nobody waits for a run that nobody will see."""
+    run = open_run(runs["before"])
+
+    def read_on() -> None:
+        with reading(LARGE, run) as reader:
+            reader.measure(lambda rank: None)
+            reader.stop()
+            reader.measure(lambda rank: None)
+
+    with pytest.raises(FsdpDoctorError, match="died"):
+        read_on()
+
+
+def test_a_run_seen_before_is_drawn_before_it_is_measured(
+    runs: dict[str, Path],
+) -> None:
+    """The timeline comes from the cache at once; pages wait for the report."""
+    Library([runs["after"]], open_run).wait("after")
+    may_open = threading.Event()
+
+    def slow(path: Path) -> Run:
+        may_open.wait(60)
+        return open_run(path)
+
+    library = Library([runs["after"]], slow)
+    library.get("after")
+    while not isinstance(drawn := library.picture("after"), Picture):
+        threading.Event().wait(0.01)
+    assert isinstance(library.get("after"), Loading)
+    may_open.set()
+    opened = library.wait("after")
+
+    assert not isinstance(drawn, OpenRun)
+    assert drawn.units == opened.units
+    assert drawn.minimap == opened.minimap
+    assert library.picture("after") is opened
