@@ -75,8 +75,8 @@ class Picture:
 
     @property
     def live(self) -> bool:
-        """Whether some rank is still writing, as far as is known."""
-        return False
+        """Whether there may be more: not known yet, so that a page asks again."""
+        return True
 
     @property
     def units(self) -> tuple[str, ...]:
