@@ -159,10 +159,15 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFiles:
-    """A rank's files in a run folder."""
+    """A rank's files in a run folder.
+
+    A run in progress grows: what is written after it was opened is not of this run,
+    or two readings of it would not be of the same steps.
+    """
 
     folder: Path
     rank: int
+    size: int | None = None  # bytes of its stream when it was opened; None: all
 
     @property
     def _stem(self) -> Path:
@@ -175,7 +180,7 @@ class RankFiles:
     def load(self) -> RankData:
         header = _read_header(self._stem.with_suffix(".json"), RankHeader)
         stream = self._stem.with_suffix(".arrows")
-        steps, names, truncated = _read_stream(stream)
+        steps, names, truncated = _read_stream(stream, self.size)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
         return RankData(
             header=header,
@@ -220,7 +225,8 @@ def open_run(*folders: Path) -> Run:
                     f"rank {rank} is in both {sources[rank].folder} and {folder}: "
                     "give each folder of the run once"
                 )
-            sources[rank] = RankFiles(folder=folder, rank=rank)
+            size = _size(path.with_suffix(".arrows"))
+            sources[rank] = RankFiles(folder=folder, rank=rank, size=size)
     if not sources:
         raise InputError(
             f"{folders[0]} holds run.json and no rank's record "
@@ -300,14 +306,21 @@ def _read_header(path: Path, header: type[_Header]) -> _Header:
         raise InputError(f"{path} is damaged: {error}") from None
 
 
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
 def _read_stream(
-    path: Path,
+    path: Path, size: int | None
 ) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
     """The steps, names and, where the stream breaks off, how."""
     steps: list[StepRecord] = []
     names = Names()
     try:
-        content = path.read_bytes()
+        content = path.read_bytes()[:size]
     except OSError as error:
         return (), (), f"cannot read {path}: {error.strerror}"
     if not content:

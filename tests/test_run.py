@@ -167,3 +167,18 @@ def test_one_damaged_rank_does_not_cost_the_others(tmp_path: Path) -> None:
     (tmp_path / "rank00000.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
         measure(open_run(tmp_path))
+
+
+def test_an_open_run_does_not_grow(tmp_path: Path) -> None:
+    """What a run in progress writes after it was opened is seen by the next opening."""
+    whole, growing = tmp_path / "whole", tmp_path / "growing"
+    write_rank(whole, 0, steps=5)
+    write_rank(growing, 0, steps=3)
+    write_run_header(growing, RUN)
+    opened = open_run(growing)
+    stream = (whole / "rank00000.arrows").read_bytes()
+    (growing / "rank00000.arrows").write_bytes(stream)
+
+    seen = [len(run.sources[0].load().steps) for run in (opened, open_run(growing))]
+
+    assert seen == [3, 5]
