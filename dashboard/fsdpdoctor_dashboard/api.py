@@ -22,7 +22,7 @@ from fsdpdoctor_dashboard.library import (
 from fsdpdoctor_dashboard.marks import SERIES, Row
 
 WORTH_PACKING = 2_000
-"""Bytes from which a tile is compressed: a tunnel is slower than a millisecond."""
+"""Bytes from which an answer is compressed: a tunnel is slower than a millisecond."""
 TILE_SECONDS = 3600
 MOST_TILES = 4
 """In one answer; a view needs three. loader.js has the same number."""
@@ -77,9 +77,20 @@ def _answered(library: Library, answer: Callable[[Picture], Any]) -> Response:
 def _json(content: Any, status: int = 200) -> Response:
     # Names may hold anything: ASCII JSON survives every charset, and is no HTML.
     text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    answer = Response(text, status=status, mimetype="application/json")
+    answer = Response(status=status, mimetype="application/json")
+    _fill(answer, text.encode())
     answer.headers["Cache-Control"] = "no-store"
     return answer
+
+
+def _fill(answer: Response, body: bytes) -> None:
+    if len(body) > WORTH_PACKING and "gzip" in request.headers.get(
+        "Accept-Encoding", ""
+    ):
+        body = igzip.compress(body, compresslevel=1)
+        answer.headers["Content-Encoding"] = "gzip"
+    answer.data = body
+    answer.headers["Vary"] = "Accept-Encoding, Cookie"
 
 
 def _whole(name: str, default: int | None = None) -> int:
@@ -133,16 +144,10 @@ def _tile(run: Picture) -> Response:
         run.tiles.tile(level, index, ranks, condensed=condensed) for index in indices
     )
     answer = Response(mimetype="application/octet-stream")
-    if len(body) > WORTH_PACKING and "gzip" in request.headers.get(
-        "Accept-Encoding", ""
-    ):
-        body = igzip.compress(body, compresslevel=1)
-        answer.headers["Content-Encoding"] = "gzip"
-    answer.data = body
+    _fill(answer, body)
     answer.set_etag(tag)
     # The address holds the run's fingerprint: what it names never changes.
     answer.headers["Cache-Control"] = f"private, max-age={TILE_SECONDS}"
-    answer.headers["Vary"] = "Accept-Encoding, Cookie"
     return answer
 
 
