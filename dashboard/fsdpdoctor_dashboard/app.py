@@ -245,13 +245,12 @@ def _show(
         if waiting.error is not None:
             return _message(waiting.error), None, True
         return _loading(waiting.words, waiting.done, waiting.total), None, False
-    # The timeline follows a growing run by itself, and its theme too.
-    itself = asked.page == "timeline"
     state = [
         asked.page,
-        *(f"{run.id}@{0 if itself else run.revision}" for run in runs),
+        *(run.id for run in runs),
         theme if asked.page in PLOTS else "",
         repr(asked.choices),
+        " ".join(f"{run.revision} {run.going}" for run in runs),
     ]
     done = not any(run.live for run in runs)
     if state == shown:
@@ -263,7 +262,17 @@ def _show(
         query=asked.choices,
         network=serving.network,
     )
+    # The timeline follows a growing run by itself, and its theme too.
+    if asked.page == "timeline" and shown is not None and state[:-1] == shown[:-1]:
+        _renew_side(context)
+        return dash.no_update, state, done
     return _page(asked.page)(context), state, done
+
+
+def _renew_side(context: Context) -> None:
+    from fsdpdoctor_dashboard.pages.timeline import SIDE, side
+
+    dash.set_props(SIDE, {"children": side(context)})
 
 
 def _page(name: str) -> Callable[[Context], Component]:

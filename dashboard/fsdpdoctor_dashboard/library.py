@@ -265,7 +265,8 @@ class Library:
     def _follow(self, opened: OpenRun) -> None:
         """Read a growing run again where its files have changed."""
         entry, now = opened.entry, time.monotonic()
-        if not opened.live or entry.id in self._loading:
+        loading = self._loading.get(entry.id)
+        if not opened.live or (loading is not None and loading.error is None):
             return
         if now < self._looked.get(entry.id, 0.0):
             return

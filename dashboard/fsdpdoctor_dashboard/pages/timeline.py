@@ -8,7 +8,15 @@ from dash.development.base_component import Component
 from fsdpdoctor.renderers.content import FindingWords, content_of
 from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import Context, on_timeline, with_data
+from fsdpdoctor_dashboard.pages.parts import (
+    Context,
+    on_timeline,
+    so_far,
+    with_data,
+)
+
+SIDE = "timeline-side"
+"""The id of what stands beside the picture: of a growing run it alone is made anew."""
 
 
 def page(context: Context) -> Component:
@@ -17,7 +25,7 @@ def page(context: Context) -> Component:
     perfetto = f"{context.base}export/perfetto?run={first.id}"
     return html.Main(
         [
-            html.Aside(_findings(context), className="side"),
+            html.Aside(side(context), className="side", id=SIDE),
             Timeline(
                 id="timeline",
                 runs=[
@@ -53,12 +61,13 @@ def _step_starts(run: OpenRun) -> dict[int, int]:
     return dict(zip(steps.step[rows].tolist(), starts.tolist(), strict=True))
 
 
-def _findings(context: Context) -> list[Component]:
+def side(context: Context) -> list[Component]:
+    """The findings of each run, with the places to jump to."""
     parts: list[Component] = []
     for run in context.runs:
         content = content_of(run.report)
         name = f" of {run.id}" if len(context.runs) > 1 else ""
-        parts.append(html.H2(f"Findings{name}"))
+        parts += [html.H2(f"Findings{name}"), *so_far(run)]
         if content.no_findings is not None:
             parts.append(html.P(content.no_findings, className="faint"))
         costs = [row.cost_ns_per_step or 0 for row in run.report.findings]

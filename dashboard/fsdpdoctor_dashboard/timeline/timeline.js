@@ -496,9 +496,22 @@
           if (box.row !== Row.EXPOSED) pen.fillRect(GUTTER, this.screenY(box.y), this.plot, box.height);
         }
       }
+      this.gaps = this.unrecorded();
+      pen.fillStyle = this.ink.panel;
+      for (const gap of this.gaps) {
+        pen.fillRect(this.x(gap.start), this.top, this.x(gap.end) - this.x(gap.start), this.bottom - this.top);
+      }
       pen.fillStyle = this.ink.grid;
       for (const t of ticks.times) pen.fillRect(Math.round(this.x(t)), this.top, 1, this.bottom - this.top);
       pen.restore();
+    }
+
+    // Steps that the recorder left out: nothing is known there, which is not idleness.
+    unrecorded() {
+      const bands = this.rulerBands(Row.STEP);
+      return bands.slice(1).map((band, at) => ({
+        start: bands[at].end, end: band.start, first: bands[at].span + 1, last: band.span - 1,
+      })).filter((gap) => gap.last >= gap.first && gap.end > gap.start);
     }
 
     paintRows() {
@@ -741,6 +754,7 @@
       }
       pen.textAlign = "left";
       this.ruler(Row.STEP, MINIMAP + AXIS, STEPS, (span) => `step ${span}`);
+      this.gapWords(MINIMAP + AXIS + STEPS / 2 + 0.5);
       if (this.hasBatches) this.ruler(Row.MICRO_BATCH, MINIMAP + AXIS + STEPS, BATCHES, null);
       pen.restore();
       pen.fillStyle = this.ink.line;
@@ -763,6 +777,21 @@
         pen.fillStyle = this.ink.text;
         pen.fillText(text, left + 4, y + height / 2 + 0.5);
       });
+    }
+
+    gapWords(y) {
+      const pen = this.pen;
+      pen.fillStyle = this.ink.faint;
+      for (const { start, end, first, last } of this.gaps) {
+        const left = Math.max(this.x(start), GUTTER), right = Math.min(this.x(end), GUTTER + this.plot);
+        const steps = first === last ? `step ${first}` : `steps ${first}-${last}`;
+        for (const words of [`${steps} not recorded`, "not recorded"]) {
+          const text = this.fitted(words, right - left - 8, "9px");
+          if (text !== words) continue;
+          pen.fillText(text, left + 4, y);
+          break;
+        }
+      }
     }
 
     rulerBands(row) {
