@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import duration
@@ -34,6 +35,8 @@ FILES = Path(__file__).parent / "timeline"
 
 MARK_LIMIT = 300_000
 """Marks that are embedded unless all are asked for: about 1 MB of a page."""
+NOT_SAID = -1
+"""In the page's columns. None of them can be negative."""
 SAMPLE_LIMIT = 4_000
 """Memory samples of a rank: twice as many as a wide screen has pixels."""
 
@@ -163,8 +166,9 @@ def _data(store: Store, meta: dict[str, Any]) -> str:
     for rank in store.ranks:
         for series in store.series(rank):
             part, content = _packed(series)
-            layout.append(part)
-            planes.append(content)
+            more, details = _extra(store, series)
+            layout.append(part | more)
+            planes += [content, details]
     packed = zlib.compress(b"".join(planes), 9)
     page = {
         "meta": {
@@ -210,6 +214,39 @@ def _packed(series: Series) -> tuple[dict[str, Any], bytes]:
         _planes(column, width) for column, width in zip(columns, widths, strict=True)
     ]
     return part, b"".join(planes)
+
+
+def _extra(store: Store, series: Series) -> tuple[dict[str, Any], bytes]:
+    """What the details of a mark say beside its unit: bytes, causes, and its op.
+
+    Each as its first value and the steps from mark to mark, folded so that none is
+    negative: neighbours are mostly alike, and what is alike takes no room.
+    """
+    row = SERIES[series.series].row
+    if row in (Row.STEP, Row.MICRO_BATCH):
+        return {}, b""
+    spans: Int64s = series.span.astype(np.int64)
+    found: dict[str, Int64s] = {}
+    if row == Row.EXPOSED:
+        stalls = store.exposed[series.rank]
+        found = {cause: stalls.column(cause)[spans] for cause in CAUSES}
+        spans = stalls.column("span")[spans]
+    table = store.spans[series.rank]
+    here = spans >= 0  # a stall whose collective is not in the record has none
+    for name in ("bytes", "op"):
+        column = table.column(name)
+        found[name] = np.where(here, column[np.where(here, spans, 0)], NOT_SAID)
+    layout, planes = [], []
+    for name, values in found.items():
+        said = np.maximum(values, NOT_SAID)
+        if (said == NOT_SAID).all():
+            continue
+        steps = np.diff(said, prepend=said[:1])
+        folded = (steps << 1) ^ (steps >> 63)
+        width = _width(folded)
+        layout.append([name, width, int(said[0])])
+        planes.append(_planes(folded, width))
+    return {"extra": layout}, b"".join(planes)
 
 
 def _width(column: Int64s) -> int:

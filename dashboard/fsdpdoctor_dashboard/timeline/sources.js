@@ -5,6 +5,8 @@
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
   const { Row, search, decodeTiles, LocalStore } = tiles;
 
+  const CAUSES = ["host_late", "queued", "straggler", "wire", "tail"];
+
   class ServerSource {
     constructor(base, run) {
       this.base = base; // ends in "/"
@@ -183,20 +185,41 @@
       return { mark: best, total };
     }
 
-    // The page carries marks and no other columns: what it knows is what is drawn.
+    // What the page carries of a mark: its unit, bytes, causes, and what else was done
+    // for the same unshard or reduction. Other ranks' parts need the server.
     async details(rank, series, span) {
       const part = this.store.parts.find((p) => p.rank === rank && p.series === series);
       const at = part ? part.span.indexOf(span) : -1;
       if (at < 0) return { title: "", facts: [], flow: [], peers: [] };
       const mark = this.mark(part, at);
       const unit = this.meta.units[mark.unit];
-      const name = this.meta.series[series].name;
-      return {
+      const { name, row } = this.meta.series[series];
+      const said = (column) => (part.extra[column] && part.extra[column][at] >= 0
+        ? part.extra[column][at] : undefined);
+      const facts = [["unit", "text", unit], ["bytes", "bytes", said("bytes")]];
+      const found = {
         title: unit === undefined ? name : `${name} ${unit}`,
         start: mark.start, end: mark.end,
-        facts: unit === undefined ? [] : [["unit", "text", unit]],
-        flow: [], peers: [],
+        facts: facts.filter((fact) => fact[2] !== undefined),
+        flow: this.flow(rank, said("op")), peers: [],
       };
+      if (row === Row.EXPOSED) found.causes = CAUSES.map((cause) => [cause, said(cause) || 0]);
+      return found;
+    }
+
+    flow(rank, op) {
+      if (op === undefined) return [];
+      const found = [];
+      for (const part of this.store.of(rank)) {
+        const ops = part.extra.op;
+        const first = ops ? ops.indexOf(op) : -1;
+        if (first < 0) continue;
+        const last = ops.lastIndexOf(op);
+        const { row, name } = this.meta.series[part.series];
+        const end = part.start[last] + part.length[last];
+        found.push({ rank, row, kind: name, start: part.start[first], end, span: part.span[first] });
+      }
+      return found.sort((a, b) => a.start - b.start);
     }
 
     async memory(rank, level, index, count) {
@@ -265,7 +288,16 @@
         starts = column(part.starts, part.widths[3]);
         for (let i = 1; i < part.starts; i++) starts[i] += starts[i - 1];
       }
-      return { rank: part.rank, series: part.series, start, length, unit, span, starts };
+      const extra = {};
+      for (const [name, width, first] of part.extra || []) {
+        const values = column(part.count, width);
+        for (let i = 0, value = first; i < part.count; i++) {
+          const step = values[i] % 2 ? -(values[i] + 1) / 2 : values[i] / 2;
+          values[i] = value += step;
+        }
+        extra[name] = values;
+      }
+      return { rank: part.rank, series: part.series, start, length, unit, span, starts, extra };
     });
   }
 

@@ -1,0 +1,79 @@
+"""The timeline in one file: what it says of a mark is what the server says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.export import FILES, timeline_page
+from fsdpdoctor_dashboard.library import Library, OpenRun, meta_of
+from fsdpdoctor_dashboard.marks import SERIES, Row
+
+ASKED = 60
+"""Marks of each series."""
+UNCUT = (Row.HOST, Row.COPIES)
+"""Rows whose marks are whole spans in these runs."""
+
+
+def said_in_the_page(run: OpenRun, folder: Path, asks: list[list[int]]) -> list[Any]:
+    """What LocalSource answers, in Node."""
+    body = timeline_page(run.store, meta_of(run), limit=None).body
+    page = re.search(
+        r'<script type="application/json" id="fd-data">(.*?)</script>', body
+    )
+    assert page is not None
+    (folder / "page.json").write_text(page[1], encoding="utf-8")
+    (folder / "asks.json").write_text(json.dumps(asks), encoding="utf-8")
+    script = f"""
+    const s = require({json.dumps(str(FILES / "sources.js"))}), fs = require("fs");
+    const read = (name) => JSON.parse(fs.readFileSync({json.dumps(str(folder))} + name));
+    const page = read("/page.json"), found = [];
+    (async () => {{
+      const columns = await s.unpackColumns(page.columns, page.layout);
+      const source = new s.LocalSource(page.meta, columns, page.memory);
+      for (const ask of read("/asks.json")) found.push(await source.details(...ask));
+      console.log(JSON.stringify(found));
+    }})();
+    """
+    done = subprocess.run(
+        ["node", "-e", script], capture_output=True, text=True, check=True
+    )
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
+def test_a_page_without_a_server_says_the_same_of_a_mark(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Title, causes and bytes of every kind of mark; its flow holds nothing else."""
+    run = Library([runs["before"]], open_run).wait("before")
+    parts = [s for s in run.store.series(1) if SERIES[s.series].row < Row.STEP]
+    asks = [[1, s.series, at] for s in parts for at in range(len(s.start))[:ASKED]]
+    spans = [int(s.span[at]) for s in parts for at in range(len(s.start))[:ASKED]]
+    local = said_in_the_page(run, tmp_path, asks)
+    flows = 0
+    for (rank, series, _), span, found in zip(asks, spans, local, strict=True):
+        expected = run.details.of(rank, series, span)
+        size = [fact for fact in expected["facts"] if fact[0] == "bytes"]
+        assert [found["title"], found.get("causes")] == [
+            expected["title"],
+            expected.get("causes"),
+        ]
+        assert [fact for fact in found["facts"] if fact[0] == "bytes"] == size
+        places = {(p["row"], p["start"], p["end"]) for p in expected["flow"]}
+        mine = {(p["row"], p["start"], p["end"]) for p in found["flow"]}
+        whole = {place for place in mine if place[0] in UNCUT}
+        assert whole <= places
+        flows += bool(whole)
+
+    assert flows > ASKED
