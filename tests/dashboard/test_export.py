@@ -35,7 +35,8 @@ def said_in_the_page(run: OpenRun, folder: Path, asks: list[list[int]]) -> list[
     (folder / "asks.json").write_text(json.dumps(asks), encoding="utf-8")
     script = f"""
     const s = require({json.dumps(str(FILES / "sources.js"))}), fs = require("fs");
-    const read = (name) => JSON.parse(fs.readFileSync({json.dumps(str(folder))} + name));
+    const folder = {json.dumps(str(folder))};
+    const read = (name) => JSON.parse(fs.readFileSync(folder + name));
     const page = read("/page.json"), found = [];
     (async () => {{
       const columns = await s.unpackColumns(page.columns, page.layout);
