@@ -65,6 +65,13 @@ COLUMNS = (
 )
 
 
+EXPLAINED = (
+    "Times are per step, counts per micro-batch, with the expected count where it "
+    "differs. The main cause is that of most of the exposed time; point at it for all. "
+    "A dash: not measured. A click on a head sorts."
+)
+
+
 def page(context: Context) -> Component:
     """The table; two runs also get the differences of each unit."""
     parts: list[Component] = []
@@ -74,16 +81,11 @@ def page(context: Context) -> Component:
         parts += [*so_far(run), *_table(f"units-{at}", run)]
     if len(context.runs) > 1:
         parts = [*_differences(*context.runs[:2]), *parts]
+    known = any(run.report.units for run in context.runs)
     return html.Main(
         [
             html.H1("Units"),
-            html.P(
-                "Times are per step, counts per micro-batch, with the expected count "
-                "where it differs. The main cause is that of most of the exposed "
-                "time; point at it for all. A dash: not measured. A click on a head "
-                "sorts.",
-                className="faint",
-            ),
+            *[html.P(EXPLAINED, className="faint")] * known,
             *parts,
         ]
     )
@@ -95,7 +97,8 @@ def _table(name: str, run: OpenRun) -> list[Component]:
         return [
             html.P(
                 "Cannot tell: the source does not say which FSDP unit its spans "
-                "belong to."
+                "belong to. A recorded run does, and so do traces of fully_shard "
+                "models in which torch.profiler recorded the CPU."
             )
         ]
     heads = ["unit", "gathers in forward", "gathers in backward"]

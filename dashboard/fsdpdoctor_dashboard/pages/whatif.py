@@ -164,10 +164,11 @@ def _number(name: str, words: str) -> list[Component]:
 def replay_words(base: Replay) -> Component:
     """How far the replay of the run as it was is off: it stands above everything."""
     calibration = base.calibration
+    off = round(base.error * 100, 1) or 0.0  # no minus before a zero
     return html.P(
         f"The replay of rank {calibration.rank} gives {ms(base.outcome.step_ns)} "
         f"against {ms(calibration.measured_ns)} measured over "
-        f"{calibration.steps} steps: off by {base.error * 100:+.1f} %.",
+        f"{calibration.steps} steps: off by {off:+.1f} %.",
         className="faint",
     )
 
