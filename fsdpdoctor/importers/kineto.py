@@ -48,7 +48,7 @@ from fsdpdoctor.schema import (
     Table,
     UnitSpec,
 )
-from fsdpdoctor.shelf import Shelf, blocks
+from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 DDP_PREFIX = "DistributedDataParallel."
 FSDP1_PREFIX = "FullyShardedDataParallel."
@@ -101,6 +101,7 @@ def _later(table: _TableOf, name: str, by_ns: int) -> _TableOf:
     shelf = Shelf({name: table.columns()[name]})
     for block in blocks(len(table)):
         shelf.put([(name, columns[name][block] + by_ns)])
+        let_go(table)
     return type(table)(**{**columns, **shelf.take()})
 
 
