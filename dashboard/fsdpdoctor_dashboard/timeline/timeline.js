@@ -408,6 +408,7 @@
       const width = this.view.t1 - this.view.t0;
       const visible = this.order.filter((track) => this.onScreen(track));
       const rulers = this.order[0];
+      if (!rulers) return wants;
       for (const track of new Set([...visible, rulers])) {
         const meta = track.source.meta;
         // A condensed line has fewer pixels to be right about: one level coarser.
