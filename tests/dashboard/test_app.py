@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -383,3 +386,17 @@ def test_a_growing_run_is_followed(tmp_path: Path) -> None:
     assert not found.live
     assert len(found.measures.ranks[0].steps) == 6
     assert found.store.end > first.store.end
+
+
+def test_many_connections_are_held_at_once(served: Served) -> None:
+    """Idle ones take nobody's place: browsers keep several open each."""
+    place = urllib.parse.urlsplit(served.base)
+    with ExitStack() as held:
+        for _ in range(150):
+            address = (place.hostname, place.port)
+            held.enter_context(socket.create_connection(address, timeout=30))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(served.base, timeout=30)
+
+    assert refused.value.code == 403
+    refused.value.close()
