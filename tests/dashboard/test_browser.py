@@ -24,7 +24,7 @@ from fsdpdoctor.simulate.record import record
 from fsdpdoctor_dashboard.export import timeline_page
 from fsdpdoctor_dashboard.library import Entry, Loading, meta_of, open_entry
 from tests.dashboard.conftest import HOSTILE, Served, serve_runs
-from tests.dashboard.visits import PATIENCE_SECONDS, Visit
+from tests.dashboard.visits import FAULTS, PATIENCE_SECONDS, Visit
 from tests.simulate.steps import step
 
 if TYPE_CHECKING:
@@ -359,6 +359,7 @@ def test_hostile_names_are_only_names(visit: Visit) -> None:
     texts = visit.page.locator("table.data td:first-child").all_inner_texts()
     assert HOSTILE[0] in texts
     assert max(len(text) for text in texts) <= 200
+    assert visit.page.evaluate(FAULTS) == []
     visit.picture("hostile-units")
     visit.open("timeline?run=hostile")
     visit.page.keyboard.press("n")

@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="records a run")
 pytest.importorskip("transformers", reason="records a run of a small Llama")
 
 from tests.dashboard.conftest import Served, serve_runs
-from tests.dashboard.visits import Visit
+from tests.dashboard.visits import FAULTS, Visit
 from tests.importers.real_traces import FOLDER
 from tests.rig.ranks import TRAIN, run_python
 
@@ -33,9 +33,6 @@ EYES = ("deuteranopia", "protanopia", "tritanopia", "achromatopsia")
 RUNS = ("recorded", "healthy")
 TRACE = "dlrm_8ranks"
 RECORDED, PUBLIC, BOTH = "run=recorded", f"run={TRACE}", "run=recorded&with=healthy"
-
-FAULTS = Path(__file__).with_name("faults.js").read_text(encoding="utf-8")
-"""Finds texts that overlap or are cut, and what does not fit the window."""
 
 
 def record(folder: Path, *more: str) -> None:

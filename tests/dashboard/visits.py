@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 PICTURES = Path(__file__).parents[2] / "test-output" / "dashboard"
 PATIENCE_SECONDS = 60.0
+FAULTS = Path(__file__).with_name("faults.js").read_text(encoding="utf-8")
+"""Finds texts that overlap or are cut, and what does not fit the window."""
 
 
 class Visit:

@@ -34,8 +34,8 @@ CAUSES_EXPLAINED = {
 
 SHORT_LIST = 16
 """Up to so many ranks or steps are all listed."""
-BAR_PIXELS = 40
-"""Of the longest bar in a table: ten columns of numbers then fit a laptop's screen."""
+BAR_PIXELS = 26
+"""Of the longest bar in a table: fifteen columns then fit a window of 1440 pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +183,21 @@ def _cell(cell: Cell) -> Component:
         width = f"{max(1.0, BAR_PIXELS * cell.bar):.1f}px"
         content.append(html.I(className=kind, style={"width": width}))
     words = visible(cell.words)
-    content.append(html.A(words, href=cell.href) if cell.href else words)
+    shown = _broken(words) if cell.kind == "words" else [words]
+    content += [html.A(shown, href=cell.href)] if cell.href else shown
     made = html.Td(content, className=cell.kind, title=visible(cell.title or words))
     return (
         made if "words" in cell.kind.split() else with_data(made, value=_sortable(cell))
     )
+
+
+def _broken(words: str) -> list[Component | str]:
+    """Words that may go on in another line after each dot: a module's long name."""
+    first, *others = words.split(".")
+    parts: list[Component | str] = [first]
+    for part in others:
+        parts += [".", html.Wbr(), part]
+    return parts
 
 
 def _sortable(cell: Cell) -> str:
