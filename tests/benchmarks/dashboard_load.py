@@ -8,6 +8,7 @@ moments as users' would be; no two requests of a round are the same.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import statistics
 import time
@@ -84,6 +85,8 @@ async def _timed(door: Door, path: str, found: Burst) -> None:
 
 async def _json(door: Door, path: str) -> dict[str, object]:
     _, body = await _answer(door, path)
+    if body.startswith(b"\x1f\x8b"):
+        body = gzip.decompress(body)
     content: dict[str, object] = json.loads(body)
     return content
 
