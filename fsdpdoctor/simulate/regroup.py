@@ -6,7 +6,7 @@ The compute stays where it is; what changes is which parameters travel together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fsdpdoctor.errors import UsageError
@@ -20,28 +20,59 @@ EMBEDDING = re.compile(r"(^|[._])(\w*emb\w*|wte|wpe)([._]|$)", re.IGNORECASE)
 def merge_neighbours(step: Step, count: int) -> Step:
     """`fully_shard([a, b, ...])` for each run of `count` sibling units.
 
-    Only neighbours with the same settings, right below the root and with nothing
-    but themselves between them; a rest of fewer is merged as it is.
+    Only neighbours with the same settings, right below the root; a rest of fewer is
+    merged as it is. What the root computes between two of them it computes while both
+    are gathered. Raises UsageError where no two can be merged.
     """
     items: list[int | Node] = []
     merged = _Merged(step)
-    run: list[Node] = []
+    run: list[int | Node] = []  # begins and ends with a unit's node
 
     def flush() -> None:
-        for at in range(0, len(run), count):
-            items.append(merged.one(run[at : at + count]))
+        items.extend(_in_groups(run, count, merged))
         run.clear()
 
+    between: list[int | Node] = []  # since the run's last unit
     for item in step.root.items:
         if not isinstance(item, Node) or not _is_plain(item):
-            flush()
-            items.append(item)
+            between.append(item)
             continue
-        if run and not _alike(step, run[-1], item):
+        last = next((n for n in reversed(run) if isinstance(n, Node)), None)
+        neighbours = last is not None and not any(isinstance(i, Node) for i in between)
+        if last is None or not neighbours or not _alike(step, last, item):
             flush()
+            items.extend(between)
+        else:
+            run.extend(between)
+        between.clear()
         run.append(item)
     flush()
+    items.extend(between)
+    if len(merged.units) == len(step.units):
+        raise UsageError(
+            f"--merge {count}: no two units right below the root are neighbours with "
+            "the same settings"
+        )
     return _rebuilt(step, replace(step.root, items=tuple(items)), merged.units)
+
+
+def _in_groups(
+    run: Sequence[int | Node], count: int, merged: _Merged
+) -> Iterator[int | Node]:
+    """A run of neighbours with `count` units to a node, and what lies between nodes."""
+    group: list[int | Node] = []
+    units = 0
+    for item in run:
+        if units == count:
+            yield merged.one(group)
+            group, units = [], 0
+        if isinstance(item, Node) or group:
+            group.append(item)
+            units += isinstance(item, Node)
+        else:
+            yield item
+    if group:
+        yield merged.one(group)
 
 
 def _is_plain(node: Node) -> bool:
@@ -77,7 +108,9 @@ class _Merged:
     def __init__(self, step: Step) -> None:
         self.units = list(step.units)
 
-    def one(self, nodes: Sequence[Node]) -> Node:
+    def one(self, items: Sequence[int | Node]) -> Node:
+        """One node for those of some items, with what lies between them."""
+        nodes = [item for item in items if isinstance(item, Node)]
         if len(nodes) == 1:
             return nodes[0]
         parts = [self.units[node.units[0]] for node in nodes]
@@ -97,7 +130,10 @@ class _Merged:
             )
         )
         # Each block keeps its own recomputation.
-        inner = tuple(replace(node, units=()) for node in nodes)
+        inner = tuple(
+            replace(item, units=()) if isinstance(item, Node) else item
+            for item in items
+        )
         return Node(units=(len(self.units) - 1,), items=inner)
 
 

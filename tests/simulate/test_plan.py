@@ -11,10 +11,18 @@ from fsdpdoctor.errors import InputError, NewerFormatError, UsageError
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.calibrate import calibrate
 from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.model import Checkpoint, Mesh, MicroBatch, Node, Step
+from fsdpdoctor.simulate.model import (
+    Checkpoint,
+    Mesh,
+    MicroBatch,
+    Node,
+    Segment,
+    Step,
+)
 from fsdpdoctor.simulate.plan import Plan, load_plan, save_plan
 from fsdpdoctor.simulate.predict import Replay, predict, replay
 from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.regroup import merge_neighbours
 from fsdpdoctor.simulate.search import code_cost, search
 from tests.simulate.steps import ROOT_PARAMS, checkpointed, layer_params, step
 
@@ -215,3 +223,42 @@ def test_another_mesh_keeps_the_bus_bandwidth() -> None:
 
     assert after.ns(8000) - after.latency_ns == round(moved * 3 / 4)
     assert under(Plan(replicate=2), base).mesh == Mesh(shard=4, replicate=2)
+
+
+def test_neighbours_are_merged_with_what_the_root_computes_between_them() -> None:
+    """A real loop over blocks takes time of its own, which changes nothing."""
+    plain = step(4)
+    first, *rest = [item for item in plain.root.items if isinstance(item, Node)]
+    begin = plain.root.items.index(first)
+    loop = len(plain.segments)
+    between: list[int | Node] = [first]
+    for at, node in enumerate(rest):
+        between += [loop + at, node]
+    items = (*plain.root.items[:begin], *between, *plain.root.items[begin + 4 :])
+    segments = (*plain.segments, *(Segment(forward_ns=7, backward_ns=9),) * 3)
+    looped = replace(plain, root=replace(plain.root, items=items), segments=segments)
+
+    merged = merge_neighbours(looped, 2)
+    nodes = [item for item in merged.root.items if isinstance(item, Node)]
+
+    assert len(merged.units) == 3
+    assert [len(merged.units[n.units[0]].params) for n in nodes] == [
+        2 * len(plain.units[1].params)
+    ] * 2
+    # The first and third loops are inside a merged unit, the second between the two.
+    assert [loop + at in nodes[0].items for at in range(3)] == [True, False, False]
+    assert [loop + at in nodes[1].items for at in range(3)] == [False, False, True]
+    assert loop + 1 in merged.root.items
+    assert nanoseconds(merged) == nanoseconds(looped)
+
+
+def nanoseconds(step: Step) -> int:
+    """The compute of all segments that a step's nodes hold."""
+    held = [i for node in step.root.walk() for i in node.items if isinstance(i, int)]
+    return sum(step.segments[i].forward_ns for i in held)
+
+
+def test_a_merge_that_changes_nothing_is_refused() -> None:
+    """A single block has no neighbour."""
+    with pytest.raises(UsageError, match="no two units right below the root"):
+        merge_neighbours(step(1), 2)
