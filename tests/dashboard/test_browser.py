@@ -24,7 +24,7 @@ from fsdpdoctor.simulate.record import record
 from fsdpdoctor_dashboard.export import timeline_page
 from fsdpdoctor_dashboard.library import Entry, Loading, meta_of, open_entry
 from tests.dashboard.conftest import HOSTILE, Served, serve_runs
-from tests.dashboard.visits import FAULTS, PATIENCE_SECONDS, Visit
+from tests.dashboard.visits import FAULTS, PATIENCE_SECONDS, Visit, visiting
 from tests.simulate.steps import step
 
 if TYPE_CHECKING:
@@ -38,12 +38,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def visit(browser: Browser, served: Served) -> Iterator[Visit]:
     """An admitted browser; at the end nothing may have gone wrong."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    found = Visit(context.new_page(), served)
-    found.page.goto(served.url)
-    yield found
-    context.close()
-    found.assert_nothing_wrong()
+    with visiting(browser, served) as found:
+        yield found
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -19,7 +19,7 @@ pytest.importorskip("torch", reason="records a run")
 pytest.importorskip("transformers", reason="records a run of a small Llama")
 
 from tests.dashboard.conftest import Served, serve_runs
-from tests.dashboard.visits import FAULTS, Visit
+from tests.dashboard.visits import FAULTS, Visit, visiting
 from tests.importers.real_traces import FOLDER
 from tests.rig.ranks import TRAIN, run_python
 
@@ -60,12 +60,8 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def visit(browser: Browser, pictured: Served) -> Iterator[Visit]:
     """An admitted browser; at the end nothing may have gone wrong."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    found = Visit(context.new_page(), pictured)
-    found.page.goto(pictured.url)
-    yield found
-    context.close()
-    found.assert_nothing_wrong()
+    with visiting(browser, pictured) as found:
+        yield found
 
 
 def show(visit: Visit, page: str, query: str) -> None:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.dashboard.conftest import Served
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 PICTURES = Path(__file__).parents[2] / "test-output" / "dashboard"
 PATIENCE_SECONDS = 60.0
 FAULTS = Path(__file__).with_name("faults.js").read_text(encoding="utf-8")
 """Finds texts that overlap or are cut, and what does not fit the window."""
+
+
+@contextmanager
+def visiting(browser: Browser, served: Served) -> Iterator[Visit]:
+    """An admitted browser; at the end nothing may have gone wrong."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), served)
+    found.page.goto(served.url)
+    yield found
+    context.close()
+    found.assert_nothing_wrong()
 
 
 class Visit:

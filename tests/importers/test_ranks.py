@@ -8,7 +8,6 @@ import os
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fsdpdoctor.errors import InputError, UsageError
@@ -17,10 +16,10 @@ from fsdpdoctor.importers import cache as cache_module
 from fsdpdoctor.importers.cache import cached_scan
 from fsdpdoctor.importers.ranks import rank_of_name
 from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.trace_events import Events, Ops, TraceFile
 from fsdpdoctor.run import RankSource
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.real_traces import real
+from tests.importers.same_rows import same
 
 
 def traced(rank: int | None, world_size: int = 4, stream: int = 20) -> DrawnTrace:
@@ -202,22 +201,6 @@ def test_r01_sources_load_in_worker_processes(tmp_path: Path) -> None:
     assert max(len(pickle.dumps(source)) for source in run.sources) < 2000
 
 
-def equal(a: TraceFile, b: TraceFile) -> bool:
-    """Whether two readings are equal in everything."""
-    return (
-        (a.metadata, a.names, a.comms, a.health, a.pids)
-        == (b.metadata, b.names, b.comms, b.health, b.pids)
-        and all(
-            np.array_equal(getattr(a.events, name), getattr(b.events, name))
-            for name in Events.columns()
-        )
-        and all(
-            np.array_equal(getattr(a.ops, name), getattr(b.ops, name))
-            for name in Ops.columns()
-        )
-    )
-
-
 def test_the_cache_gives_the_same_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,8 +210,8 @@ def test_the_cache_gives_the_same_trace(
     monkeypatch.setattr(cache_module, "scan_file", None)
     again = cached_scan(path, tmp_path)
 
-    assert equal(again, scan_file(path))
-    assert equal(again, first)
+    assert same(again, scan_file(path))
+    assert same(again, first)
     (cached,) = tmp_path.iterdir()
     assert cached.stat().st_size < path.stat().st_size // 3
 
@@ -253,9 +236,9 @@ def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
     content = place.read_bytes()
     for length in range(0, len(content), 41):
         place.write_bytes(content[:length])
-        assert equal(cached_scan(path, folder), first)
+        assert same(cached_scan(path, folder), first)
     place.write_bytes(b"\xff" * 100)
-    assert equal(cached_scan(path, folder), first)
+    assert same(cached_scan(path, folder), first)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
