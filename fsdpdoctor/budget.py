@@ -23,8 +23,8 @@ from fsdpdoctor.intervals import (
     total_ns,
     union,
 )
-from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, Spans
-from fsdpdoctor.timeline import WAIT_OF, Timeline, is_any, of_kinds
+from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, Spans, is_any
+from fsdpdoctor.timeline import WAIT_OF, Timeline, of_kinds
 
 PARTS = (
     "exposed_all_gather",

@@ -24,9 +24,9 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Spans,
+    is_any,
 )
 from fsdpdoctor.shelf import BLOCK_ROWS, let_go
-from fsdpdoctor.timeline import is_any
 
 OVERLAP_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all")
 

@@ -122,6 +122,14 @@ DEVICE_WORK = (Kind.KERNEL, Kind.COPY_IN, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
 memset are not compute."""
 
 
+def is_any(column: npt.NDArray[np.int8], *values: int) -> npt.NDArray[np.bool_]:
+    """Where a column of kinds, lanes or phases has one of some values."""
+    found = np.zeros(len(column), dtype=np.bool_)
+    for value in values:  # as compared bytes: an index would be eight times as large
+        found |= column == int(value)  # numpy looks an enum up for each comparison
+    return found
+
+
 class Flag(IntFlag):
     """What else is known of a span."""
 

@@ -36,6 +36,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     Table,
     column,
+    is_any,
 )
 
 COLLECTIVE_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
@@ -143,14 +144,6 @@ class Timeline:
 def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
     """The spans of some kinds."""
     return spans.rows(is_any(spans.kind, *kinds))
-
-
-def is_any(column: npt.NDArray[np.int8], *values: int) -> npt.NDArray[np.bool_]:
-    """Where a column of kinds, lanes or phases has one of some values."""
-    found = np.zeros(len(column), dtype=np.bool_)
-    for value in values:  # as compared bytes: an index would be eight times as large
-        found |= column == int(value)  # numpy looks an enum up for each comparison
-    return found
 
 
 def timelines(data: RankData) -> Iterator[Timeline]:

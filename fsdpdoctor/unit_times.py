@@ -99,6 +99,8 @@ def unit_times(line: Timeline) -> UnitTimes:
         again = owner.flags & Flag.RECOMPUTE != 0
         rows.add(owner.rows(again), "recompute_ns", own_ns[again])
         rows.add(owner.rows(~again), "compute_ns", own_ns[~again])
+        if Evidence.KERNELS not in line.data.evidence:  # launches say it of each kernel
+            _host_lead(line, owner, own_ns, rows)
     for kind, name in (
         (Kind.COPY_IN, "copy_in_ns"),
         (Kind.COPY_OUT, "copy_out_ns"),
@@ -109,7 +111,6 @@ def unit_times(line: Timeline) -> UnitTimes:
         spans = line.of(kind)
         rows.add(spans, name, spans.duration_ns)
     _count(line, rows)
-    _host_lead(line, rows)
     for (unit, phase), expected in expected_all_gathers(line).items():
         rows.sums[unit, phase]["expected_all_gathers"] = expected
     memory = line.record.memory
@@ -135,16 +136,13 @@ def _count(line: Timeline, rows: _Rows) -> None:
     rows.add(line.of(Kind.ALL_REDUCE), "all_reduces")
 
 
-def _host_lead(line: Timeline, rows: _Rows) -> None:
-    if line.data.header.clock == "host" or Evidence.KERNELS in line.data.evidence:
-        return  # no lead, or launches that say it of each kernel
-    for calls, own_ns in own_compute(line):
-        leads = host_leads_ns(line, calls)
-        known = leads != NO_TIME
-        caught_up = known & (leads <= CAUGHT_UP_NS)
-        rows.add(calls.rows(known), "led_calls")
-        rows.add(calls.rows(caught_up), "caught_up_calls")
-        rows.add(calls.rows(caught_up), "caught_up_ns", own_ns[caught_up])
+def _host_lead(line: Timeline, calls: Spans, own_ns: Int64s, rows: _Rows) -> None:
+    leads = host_leads_ns(line, calls)
+    known = leads != NO_TIME
+    caught_up = known & (leads <= CAUGHT_UP_NS)
+    rows.add(calls.rows(known), "led_calls")
+    rows.add(calls.rows(caught_up), "caught_up_calls")
+    rows.add(calls.rows(caught_up), "caught_up_ns", own_ns[caught_up])
 
 
 def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:

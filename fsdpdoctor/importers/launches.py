@@ -17,10 +17,9 @@ from fsdpdoctor.importers.trace_events import (
     Int64s,
     Rows,
     TraceFile,
-    is_any,
     names_that,
 )
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column, is_any
 from fsdpdoctor.shelf import Shelf, blocks, let_go
 
 DEVICE_CATS = (Cat.KERNEL, Cat.MEMCPY, Cat.MEMSET)
@@ -77,7 +76,7 @@ HOST_NS = "host_ns"
 
 def _by_start(events: Events) -> Rows:
     """The rows of device work in the order in which it began."""
-    found = _rows_that(events, "start_ns", lambda some: is_any(some.cat, DEVICE_CATS))
+    found = _rows_that(events, "start_ns", lambda some: is_any(some.cat, *DEVICE_CATS))
     return found.rows[np.argsort(found.values, kind="stable")]
 
 
@@ -174,7 +173,7 @@ def asked_of_ops(events: Events) -> Int64s:
     for block in blocks(len(events)):
         some = events.rows(block)
         external = some.external
-        asks = is_any(some.cat, DEVICE_CATS) & (external >= 0)
+        asks = is_any(some.cat, *DEVICE_CATS) & (external >= 0)
         asks &= external != some.correlation
         asks[asks] = called.find(some.correlation[asks]) == UNKNOWN
         asked.append(np.unique(external[asks]))

@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column, is_any
 from fsdpdoctor.shelf import blocks, let_go
 
 Int64s = npt.NDArray[np.int64]
@@ -174,14 +174,6 @@ def starts_with(names: Iterable[str], prefixes: tuple[str, ...]) -> list[bool]:
     return [name.startswith(prefixes) for name in names]
 
 
-def is_any(cat: npt.NDArray[np.int8], cats: Iterable[Cat]) -> Bools:
-    """Which events are of some categories."""
-    found = np.zeros(len(cat), dtype=np.bool_)
-    for one in cats:  # as compared bytes: an index would be eight times as large
-        found |= cat == one
-    return found
-
-
 def names_that(trace: TraceFile, test: Callable[[str], object]) -> Bools:
     """Which names of a trace pass a test, by id."""
     return np.array([bool(test(name)) for name in trace.names], dtype=np.bool_)
@@ -192,7 +184,7 @@ def rows_named(trace: TraceFile, cats: Collection[Cat], named: Bools) -> Rows:
     events = trace.events
     found = [np.empty(0, dtype=np.int32)]
     for block in blocks(len(events)):
-        at = np.flatnonzero(is_any(events.cat[block], cats))
+        at = np.flatnonzero(is_any(events.cat[block], *cats))
         at = at[named[events.name[block][at]]]
         found.append((block.start + at).astype(np.int32))
     let_go(events)

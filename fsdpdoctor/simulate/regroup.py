@@ -38,8 +38,8 @@ def merge_neighbours(step: Step, count: int) -> Step:
             between.append(item)
             continue
         last = next((n for n in reversed(run) if isinstance(n, Node)), None)
-        neighbours = last is not None and not any(isinstance(i, Node) for i in between)
-        if last is None or not neighbours or not _alike(step, last, item):
+        apart = any(isinstance(other, Node) for other in between)
+        if last is None or apart or not _alike(step, last, item):
             flush()
             items.extend(between)
         else:
