@@ -75,6 +75,8 @@ class Diagnosis:
     units: set[str] = field(default_factory=set)
     phase: str | None = None
     ranks: tuple[int, ...] = (0, 1)
+    # At least. Where time decides between warning and critical, a warning: how much of
+    # a step the same fault costs is the machine's affair.
     severity: Severity = Severity.CRITICAL
     # Other codes at warning or above, true of this script for the reason given.
     also: dict[str, str] = field(default_factory=dict)
@@ -109,7 +111,9 @@ FAULTS = {
             "FD202": "attention apart from its layer makes two units of a block",
         },
     ),
-    "accumulate": Diagnosis(code="FD108", units=set(UNITS), phase="backward"),
+    "accumulate": Diagnosis(
+        code="FD108", units=set(UNITS), phase="backward", severity=Severity.WARNING
+    ),
     "slow-rank": Diagnosis(code="FD401", ranks=(1,), severity=Severity.WARNING),
     "early-optimizer": Diagnosis(code="FD504"),
     "ddp": Diagnosis(code="FD506"),

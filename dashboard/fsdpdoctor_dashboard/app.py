@@ -20,7 +20,8 @@ from fsdpdoctor_dashboard.downloads import export_routes
 from fsdpdoctor_dashboard.early import early_routes, first_picture
 from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.pages.parts import Context
-from fsdpdoctor_dashboard.security import protect
+from fsdpdoctor_dashboard.quick_tiles import with_quick_tiles
+from fsdpdoctor_dashboard.security import Guard
 from fsdpdoctor_dashboard.whatif_callbacks import register
 
 HERE = Path(__file__).parent
@@ -79,13 +80,14 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.server.register_blueprint(api_routes(library))
     app.server.register_blueprint(export_routes(library))
     app.server.register_blueprint(early_routes())
-    protect(
-        app.server,
+    guard = Guard(
         token=serving.token,
         hosts=serving.hosts,
         prefix=serving.prefix,
         script_hashes=app.csp_hashes(),
     )
+    guard.protect(app.server)
+    app.server.wsgi_app = with_quick_tiles(app.server.wsgi_app, library, guard)
     return app
 
 

@@ -11,10 +11,14 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from flask import Flask, Response, request
 from werkzeug.sansio.utils import host_is_trusted
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
@@ -24,29 +28,59 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def protect(
-    server: Flask,
-    *,
-    token: str,
-    hosts: Sequence[str],
-    prefix: str,
-    script_hashes: Sequence[str],
-) -> None:
-    """Guard every route of a server, Dash's own included."""
-    # Two servers on one host share its cookies: their names must differ.
-    cookie = f"fsdpdoctor-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
-    trusted = [*LOCAL_HOSTS, *hosts]
-    server.config["TRUSTED_HOSTS"] = trusted
-    policy = _policy(script_hashes)
+class Guard:
+    """Who is let in, and what every answer says to the browser."""
 
-    def admit() -> Response | None:
-        if not host_is_trusted(request.headers.get("Host"), trusted):
+    def __init__(
+        self,
+        *,
+        token: str,
+        hosts: Sequence[str],
+        prefix: str,
+        script_hashes: Sequence[str],
+    ) -> None:
+        self._token = token
+        self._prefix = prefix
+        self._trusted = [*LOCAL_HOSTS, *hosts]
+        # Two servers on one host share its cookies: their names must differ.
+        self._cookie = f"fsdpdoctor-{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+        self.headers = {
+            "Content-Security-Policy": _policy(script_hashes),
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "X-Frame-Options": "SAMEORIGIN",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+
+    def protect(self, server: Flask) -> None:
+        """Guard every route of a server, Dash's own included."""
+        server.config["TRUSTED_HOSTS"] = self._trusted
+        server.before_request(self._admit)
+        server.after_request(self._harden)
+
+    def plainly_admits(self, environ: WSGIEnvironment) -> bool:
+        """Whether a request has the cookie and a host's name just as we gave them.
+
+        Where it is False, `protect` may still let the request in.
+        """
+        host = environ.get("HTTP_HOST", "").rpartition(":")[0]
+        if host not in self._trusted:
+            return False
+        name, token = self._cookie, self._token.encode("latin-1")
+        for cookie in environ.get("HTTP_COOKIE", "").split("; "):
+            if cookie.startswith(f"{name}="):
+                held = cookie[len(name) + 1 :].encode("latin-1")
+                return hmac.compare_digest(held, token)
+        return False
+
+    def _admit(self) -> Response | None:
+        if not host_is_trusted(request.headers.get("Host"), self._trusted):
             return Response("400: not a name of this server.", 400)
-        given = request.args.get("token")
-        if given is not None and hmac.compare_digest(given.encode(), token.encode()):
-            return _with_cookie(cookie, token, prefix)
-        held = request.cookies.get(cookie, "")
-        if hmac.compare_digest(held.encode(), token.encode()):
+        given, token = request.args.get("token"), self._token.encode()
+        if given is not None and hmac.compare_digest(given.encode(), token):
+            return self._with_cookie()
+        held = request.cookies.get(self._cookie, "")
+        if hmac.compare_digest(held.encode(), token):
             return None
         return Response(
             "403: open the address that `fsdpdoctor view` printed; it holds the token.",
@@ -54,30 +88,28 @@ def protect(
             mimetype="text/plain",
         )
 
-    def harden(answer: Response) -> Response:
-        answer.headers["Content-Security-Policy"] = policy
-        answer.headers["X-Content-Type-Options"] = "nosniff"
-        answer.headers["Referrer-Policy"] = "no-referrer"
-        answer.headers["X-Frame-Options"] = "SAMEORIGIN"
-        answer.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    def _harden(self, answer: Response) -> Response:
+        answer.headers.update(self.headers)
         return answer
 
-    server.before_request(admit)
-    server.after_request(harden)
-
-
-def _with_cookie(cookie: str, token: str, prefix: str) -> Response:
-    """The same address without the token, which then is in no history or log."""
-    left = [
-        (name, value) for name, value in request.args.items(True) if name != "token"
-    ]
-    # One slash in front, or the browser would take the path for a host.
-    target = prefix + request.path.lstrip("/")
-    if left:
-        target += f"?{urlencode(left)}"
-    answer = Response(status=303, headers={"Location": target})
-    answer.set_cookie(cookie, token, httponly=True, samesite="Strict", path=prefix)
-    return answer
+    def _with_cookie(self) -> Response:
+        """The same address without the token, which then is in no history or log."""
+        left = [
+            (name, value) for name, value in request.args.items(True) if name != "token"
+        ]
+        # One slash in front, or the browser would take the path for a host.
+        target = self._prefix + request.path.lstrip("/")
+        if left:
+            target += f"?{urlencode(left)}"
+        answer = Response(status=303, headers={"Location": target})
+        answer.set_cookie(
+            self._cookie,
+            self._token,
+            httponly=True,
+            samesite="Strict",
+            path=self._prefix,
+        )
+        return answer
 
 
 def _policy(script_hashes: Sequence[str]) -> str:

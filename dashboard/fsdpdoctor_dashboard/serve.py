@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import waitress
-from waitress import wasyncore
+from waitress import task, wasyncore
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.wire import Link
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.library import Library, Opener
 from fsdpdoctor_dashboard.security import new_token
+from fsdpdoctor_dashboard.tile_answers import TILES
 
 CONNECTIONS = 1024
 """At once. Each browser keeps six open; beyond the limit the next would hang."""
@@ -29,7 +31,7 @@ LONGEST_WAIT_S = 1.0
 """For the loop: it also looks for connections that nobody uses."""
 
 THREADS = 8
-"""Of the server. Six is what a browser opens at once; tiles take milliseconds."""
+"""Of the server, for pages: six is what a browser opens at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def serve(
         # polls for without a pause, and takes the lock from all who make answers.
         send_bytes=1,
     )
+    server.task_dispatcher = TwoQueues(server.task_dispatcher)
     # That a request waits a moment for a thread is no news on somebody's terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     announce(
@@ -104,6 +107,31 @@ def serve(
     finally:
         library.close()
         server.close()
+
+
+class TwoQueues:
+    """Waitress's threads for pages, and one more that makes all tiles.
+
+    A tile takes less than a millisecond, in which several threads only hand the
+    interpreter's lock to each other: of 200 tiles at once eight threads made each cost
+    half as much again as one. And no page, however slow, holds a tile up.
+    """
+
+    def __init__(self, pages: task.ThreadedTaskDispatcher) -> None:
+        self._pages = pages
+        self._tiles = task.ThreadedTaskDispatcher()
+        self._tiles.set_thread_count(1)
+
+    def add_task(self, channel: Any) -> None:
+        """Called by a connection with a whole request."""
+        path = getattr(channel.requests[0], "path", "")  # what is no HTTP has none
+        queue = self._tiles if path == TILES else self._pages
+        queue.add_task(channel)
+
+    def shutdown(self) -> None:
+        """End all threads."""
+        self._pages.shutdown()
+        self._tiles.shutdown()
 
 
 def _run(

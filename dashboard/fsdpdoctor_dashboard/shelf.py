@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +57,9 @@ def make_tiles(store: Store, folder: Path) -> None:
     with new.open("wb") as file:
         for depth in range(_depth(store)):
             for index in range(1 << depth):
-                for rank in store.ranks:
-                    part = rank_blocks(store, whole - depth, index, rank, False)
+                for part in rank_blocks(
+                    store, whole - depth, index, store.ranks, condensed=False
+                ):
                     file.write(part.content)
                     edges.append(edges[-1] + len(part.content))
                     blocks.append(part.blocks)
@@ -110,24 +111,30 @@ class TileShelf:
     ) -> bytes:
         """The same as `tiles.tile`."""
         with self._lock:
-            parts = [self._part(level, index, rank, condensed) for rank in ranks]
+            parts = self._parts(level, index, list(ranks), condensed)
         return joined(level, index, parts)
 
-    def _part(self, level: int, index: int, rank: int, condensed: bool) -> RankBlocks:
+    def _parts(
+        self, level: int, index: int, ranks: Sequence[int], condensed: bool
+    ) -> list[RankBlocks]:
         depth = self._whole - level
         if self._made and not condensed and 0 <= depth < _depth(self._store):
             if index >> depth:
-                return RankBlocks(0, b"")
+                return [RankBlocks(0, b"")] * len(ranks)
             before = ((1 << depth) - 1 + index) * len(self._places)
-            return self._made.part(before + self._places[rank])
-        key = (level, index, rank, condensed)
-        found = self._kept.get(key)
-        if found is not None:
+            return [self._made.part(before + self._places[rank]) for rank in ranks]
+        keys = [(level, index, rank, condensed) for rank in ranks]
+        missing = [
+            rank for rank, key in zip(ranks, keys, strict=True) if key not in self._kept
+        ]
+        made = rank_blocks(self._store, level, index, missing, condensed=condensed)
+        for rank, part in zip(missing, made, strict=True):
+            self._kept[level, index, rank, condensed] = part
+            self._size += len(part.content)
+        parts = []
+        for key in keys:
             self._kept.move_to_end(key)
-            return found
-        made = rank_blocks(self._store, level, index, rank, condensed)
-        self._kept[key] = made
-        self._size += len(made.content)
+            parts.append(self._kept[key])
         while self._size > KEPT_BYTES:
             self._size -= len(self._kept.popitem(last=False)[1].content)
-        return made
+        return parts

@@ -16,8 +16,9 @@ import json
 import os
 import shutil
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -57,6 +58,11 @@ class Series:
     span: npt.NDArray[np.int32]  # [M]
     unit: npt.NDArray[np.int32]  # [M]
     starts: npt.NDArray[np.int64]  # [C], ascending
+    # Of `start`: for one moment `bisect` takes a third of what `searchsorted` does.
+    _sorted: memoryview = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sorted", self.start.data)
 
     def busy_until(self, times: Int64s) -> Int64s:
         """The time that the marks cover before each of some moments."""
@@ -80,10 +86,10 @@ class Series:
 
     def between(self, t0: int, t1: int) -> slice:
         """The marks that reach into `[t0, t1)`."""
-        low = int(self.start.searchsorted(t0, "right"))
-        if low and self.start[low - 1] + self.length[low - 1] > t0:
+        low = bisect_right(self._sorted, t0)
+        if low and self._sorted[low - 1] + int(self.length[low - 1]) > t0:
             low -= 1
-        return slice(low, int(self.start.searchsorted(t1, "left")))
+        return slice(low, bisect_left(self._sorted, t1))
 
     def area(self, t0: int, t1: int) -> Area:
         """Busy time and count within `[t0, t1)`."""

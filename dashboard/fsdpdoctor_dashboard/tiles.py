@@ -22,7 +22,8 @@ Series with nothing in the tile are left out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def tile(
     store: Store, level: int, index: int, ranks: Iterable[int], *, condensed: bool
 ) -> bytes:
     """One tile of some ranks; `condensed` leaves all but two rows out."""
-    parts = [rank_blocks(store, level, index, rank, condensed) for rank in ranks]
+    parts = rank_blocks(store, level, index, ranks, condensed=condensed)
     return joined(level, index, parts)
 
 
@@ -79,30 +80,58 @@ def joined(level: int, index: int, parts: Sequence[RankBlocks]) -> bytes:
 
 
 def rank_blocks(
-    store: Store, level: int, index: int, rank: int, condensed: bool
-) -> RankBlocks:
-    """One rank's part of a tile."""
+    store: Store, level: int, index: int, ranks: Iterable[int], *, condensed: bool
+) -> list[RankBlocks]:
+    """Each rank's part of a tile; all are made at once, for one alone takes as long."""
     t0 = index << level
-    found = [
-        (series, here)
-        for series in store.series(rank)
-        if not condensed or SERIES[series.series].row in CONDENSED
-        if (here := series.between(t0, t0 + (1 << level))).stop > here.start
+    found: list[tuple[Series, slice]] = []
+    ends = []  # of each rank, in `found`
+    for rank in ranks:
+        found += [
+            (series, here)
+            for series in store.series(rank)
+            if not condensed or SERIES[series.series].row in CONDENSED
+            if (here := series.between(t0, t0 + (1 << level))).stop > here.start
+        ]
+        ends.append(len(found))
+    places, content = _blocks(found, level, index)
+    return [
+        RankBlocks(end - first, content[places[first] : places[end]])
+        for first, end in pairwise([0, *ends])
     ]
-    few = [(s, here) for s, here in found if here.stop - here.start <= MAX_MARKS]
-    many = [s for s, here in found if here.stop - here.start > MAX_MARKS]
-    marks = iter(_marks(few, level, t0))
-    bins = iter(_bins(many, level, bin_edges(level, index)))
-    blocks = [
-        next(marks if here.stop - here.start <= MAX_MARKS else bins)
-        for _, here in found
-    ]
-    return RankBlocks(len(blocks), b"".join(blocks))
 
 
-def _block(series: Series, mode: int, count: int, content: bytes) -> bytes:
-    head = struct.pack("<HBBI", series.rank, series.series, mode, count)
-    return b"".join((head, content, bytes(-len(content) % 4)))
+def _blocks(
+    found: Sequence[tuple[Series, slice]], level: int, index: int
+) -> tuple[list[int], bytes]:
+    """Where each block begins and the last ends, and the blocks."""
+    if not found:
+        return [0], b""
+    counts = np.array([here.stop - here.start for _, here in found])
+    few = counts <= MAX_MARKS
+    sizes = _HEAD_BYTES + np.where(few, -(-_MARK_BYTES * counts // 4) * 4, BINS)
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    places = edges[:-1]
+    content = np.zeros(edges[-1], dtype=np.uint8)
+
+    words = content.view("<u4")
+    heads = np.array([series.rank | series.series << 16 for series, _ in found])
+    words[places // 4] = heads | np.where(few, MARKS_MODE, BINS_MODE) << 24
+    words[places // 4 + 1] = np.where(few, counts, BINS)
+
+    after = places + _HEAD_BYTES
+    marks = list(compress(found, few))
+    if marks:
+        _put_marks(content, after[few], marks, level, index << level)
+    bins = [series for series, _ in compress(found, ~few)]
+    if bins:
+        shares = _shares(bins, level, bin_edges(level, index))
+        for place, row in zip(after[~few].tolist(), shares, strict=True):
+            content[place : place + BINS] = row
+    return edges.tolist(), content.tobytes()
+
+
+_HEAD_BYTES, _MARK_BYTES = 8, 11
 
 
 def bin_edges(level: int, index: int, count: int = 1) -> Int64s:
@@ -127,36 +156,33 @@ def _shares(
     return shares
 
 
-def _bins(found: Sequence[Series], level: int, edges: Int64s) -> Iterator[bytes]:
-    """Blocks of bins."""
-    if not found:
-        return
-    for series, shares in zip(found, _shares(found, level, edges), strict=True):
-        yield _block(series, BINS_MODE, BINS, shares.tobytes())
+def _put_marks(
+    content: npt.NDArray[np.uint8],
+    places: Int64s,  # [blocks] where the marks of each begin, multiples of four
+    found: Sequence[tuple[Series, slice]],
+    level: int,
+    t0: int,
+) -> None:
+    """Fill blocks of marks in. A tile has many, of a few each: they go in together."""
+    counts = np.array([here.stop - here.start for _, here in found])
+    count = np.repeat(counts, counts)
+    place = np.repeat(places, counts)
+    nth = np.arange(len(count)) - np.repeat(np.cumsum(counts) - counts, counts)
 
-
-def _marks(
-    found: Sequence[tuple[Series, slice]], level: int, t0: int
-) -> Iterator[bytes]:
-    """Blocks of marks. Most series have few: their numbers are made all at once."""
-    if not found:
-        return
-    counts = [here.stop - here.start for _, here in found]
-    scale = level - MIN_LEVEL
     start = np.concatenate([s.start[here] for s, here in found]) - t0
     end = start + np.concatenate([s.length[here] for s, here in found])
-    span = np.concatenate([s.span[here] for s, here in found]).astype("<u4")
     unit = np.concatenate([s.unit[here] for s, here in found])
-    first = np.clip(start >> scale, 0, 0xFFFF).astype("<u2")
-    last = np.clip(-(-end >> scale), 0, 0xFFFF).astype("<u2")
+    scale = level - MIN_LEVEL
     known = (unit >= 0) & (unit < NO_UNIT)
-    units = np.where(known, unit, NO_UNIT).astype("<u2")
-    edges = (FROM_LEFT * (start < 0) + TO_RIGHT * (end > (1 << level))).astype(np.uint8)
-    at = 0
-    for (series, _), count in zip(found, counts, strict=True):
-        rows = slice(at, at + count)
-        content = b"".join(
-            column[rows].tobytes() for column in (span, first, last, units, edges)
-        )
-        yield _block(series, MARKS_MODE, count, content)
-        at += count
+
+    halves = content.view("<u2")
+    half = place // 2 + 2 * count + nth  # after the spans, of four bytes each
+    content.view("<u4")[place // 4 + nth] = np.concatenate(
+        [s.span[here] for s, here in found]
+    )
+    halves[half] = np.clip(start >> scale, 0, 0xFFFF)
+    halves[half + count] = np.clip(-(-end >> scale), 0, 0xFFFF)
+    halves[half + 2 * count] = np.where(known, unit, NO_UNIT)
+    content[place + 10 * count + nth] = FROM_LEFT * (start < 0) + TO_RIGHT * (
+        end > (1 << level)
+    )

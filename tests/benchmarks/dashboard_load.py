@@ -111,7 +111,7 @@ def _tiles(run: str, meta: dict[str, object], count: int, seed: int) -> list[str
 
 async def _is_read(door: Door, run: str) -> bool:
     """Whether a run is measured to its end; asking starts it."""
-    status, _ = await _answer(door, f"/export/perfetto?run={run}&rank=none")
+    status, _ = await _answer(door, f"/export/perfetto?run={run}&ranks=none")
     return status != 503  # of a run that is there it is 404: no such rank
 
 

@@ -12,10 +12,16 @@ import urllib.parse
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from flask import Flask
+from waitress.task import ThreadedTaskDispatcher
+from werkzeug.test import create_environ, run_wsgi_app
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import open_run
@@ -24,8 +30,14 @@ from fsdpdoctor_dashboard import tiles
 from fsdpdoctor_dashboard.app import PAGES, Serving, make_app
 from fsdpdoctor_dashboard.library import Library, OpenRun
 from fsdpdoctor_dashboard.marks import EXPOSED_SERIES, SERIES, Row
+from fsdpdoctor_dashboard.quick_tiles import with_quick_tiles
+from fsdpdoctor_dashboard.security import Guard
+from fsdpdoctor_dashboard.serve import TwoQueues
 from tests.dashboard.conftest import Served, serve_runs
 from tests.dashboard.synthetic import Shape, write_run
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
 
 ROUTES = (
     "/",
@@ -192,6 +204,108 @@ def test_tiles_are_cached_by_what_they_show(admitted: Client) -> None:
     assert "private" in answer.headers["Cache-Control"]
     assert again.status_code == 304
     assert again.data == b""
+
+
+PLAIN = {"Host": "localhost:80"}
+"""As a browser sends it where the server is not on port 80: then the way is short."""
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_the_short_way_to_a_tile_gives_flasks_answer(
+    admitted: Client, encoding: str
+) -> None:
+    """Status, headers and bytes are those of the route that it goes around."""
+    meta = json.loads(admitted.get("/api/meta?run=before")[1])
+    path = f"/api/tile?run=before&level={meta['level']}&index=0&ranks=0,1&count=2"
+    asked = {"Accept-Encoding": encoding}
+    long = admitted.http.get(path, headers=asked)
+    short = admitted.http.get(path, headers=asked | PLAIN)
+
+    assert short.status_code == long.status_code == 200
+    assert dict(short.headers) == dict(long.headers)
+    assert short.data == long.data
+
+
+@pytest.mark.parametrize(
+    ("quick", "change"),
+    [
+        (True, {}),
+        (True, {"HTTP_COOKIE": "other=1; {cookie}; more=2"}),
+        (False, {"HTTP_COOKIE": ""}),
+        (False, {"HTTP_COOKIE": "x{cookie}"}),
+        (False, {"HTTP_COOKIE": "{cookie}x"}),
+        (False, {"HTTP_COOKIE": "other={cookie}"}),
+        (False, {"HTTP_HOST": "evil.example:80"}),
+        (False, {"HTTP_HOST": "localhost.evil.example:80"}),
+        (False, {"HTTP_HOST": "localhost"}),
+        (False, {"REQUEST_METHOD": "POST"}),
+        (False, {"PATH_INFO": "/api/tile/"}),
+        (False, {"HTTP_IF_NONE_MATCH": '"x"'}),
+        (False, {"QUERY_STRING": "{query}&token=wrong"}),
+        (False, {"QUERY_STRING": "{query}&count="}),
+        (False, {"QUERY_STRING": "run=../before"}),
+        (False, {"QUERY_STRING": ""}),
+    ],
+)
+def test_only_what_is_plainly_right_takes_the_short_way(
+    library: Library, quick: bool, change: dict[str, str]
+) -> None:
+    """All else is the application's to answer or to refuse."""
+    guard = Guard(token="secret", hosts=(), prefix="/", script_hashes=())
+    server = Flask("behind")
+    server.add_url_rule("/", view_func=lambda: "")
+    guard.protect(server)
+    given = server.test_client().get("/?token=secret").headers["Set-Cookie"]
+    level = tiles.whole_level(library.wait("before").store)
+    named = {
+        "cookie": given.partition(";")[0],
+        "query": f"run=before&level={level}&index=0&ranks=0",
+    }
+    environ = create_environ(method="GET", path="/api/tile") | {
+        "HTTP_HOST": "localhost:80",
+        "HTTP_COOKIE": named["cookie"],
+        "QUERY_STRING": named["query"],
+    }
+    passed_on = []
+
+    def behind(_: object, start: StartResponse) -> list[bytes]:
+        passed_on.append(True)
+        start("200 OK", [])
+        return []
+
+    app = with_quick_tiles(behind, library, guard)
+    run_wsgi_app(app, environ | {k: v.format(**named) for k, v in change.items()})
+
+    assert not passed_on if quick else passed_on
+
+
+class Waiting:
+    """A connection with a request, which is answered when some event has come."""
+
+    def __init__(self, path: str, waits_for: threading.Event | None = None) -> None:
+        self.requests = [SimpleNamespace(path=path)]
+        self.waits_for = waits_for
+        self.served = threading.Event()
+
+    def service(self) -> None:
+        """Called by a thread of the server."""
+        if self.waits_for is None or self.waits_for.wait(timeout=60):
+            self.served.set()
+
+
+def test_no_page_holds_a_tile_up() -> None:
+    """The one page thread waits for a tile's answer, which comes all the same."""
+    pages = ThreadedTaskDispatcher()
+    pages.set_thread_count(1)
+    queues = TwoQueues(pages)
+    tile = Waiting("/api/tile")
+    page = Waiting("/ranks", waits_for=tile.served)
+    try:
+        queues.add_task(page)
+        queues.add_task(tile)
+        assert page.served.wait(timeout=60)
+    finally:
+        queues.shutdown()
 
 
 def test_neighbouring_tiles_come_together(admitted: Client, library: Library) -> None:
