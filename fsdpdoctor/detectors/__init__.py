@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import walk_tb
+
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.detectors.allocator_pressure import allocator_pressure
 from fsdpdoctor.detectors.base import Detector, judge
@@ -80,10 +83,26 @@ def judge_all(m: Measures) -> tuple[list[Finding], list[NotJudged]]:
         matters = any(f.severity >= Severity.WARNING for f in findings)
         if detector.code == LAST_RESORT and matters:
             continue
-        answer = judge(detector, m)
+        answer = contained(detector, m)
         if isinstance(answer, NotJudged):
             not_judged.append(answer)
         else:
             findings += answer
     findings.sort(key=lambda f: (-f.severity, -(f.cost_ns_per_step or 0), f.code))
     return findings, not_judged
+
+
+def contained(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
+    """A detector's answer. One that fails takes no other's with it, and is told."""
+    try:
+        return judge(detector, m)
+    except Exception as error:  # ours, whatever it is: the user's run is over
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        place = f"{Path(frame.f_code.co_filename).name}:{line}"
+        return NotJudged(
+            code=detector.code,
+            name=detector.name,
+            needs=(),
+            reason=f"failed: {error!r} in {place}; this is a fault of fsdpdoctor's, "
+            "please report it",
+        )

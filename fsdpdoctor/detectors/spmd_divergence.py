@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -203,7 +202,7 @@ def _sequences(m: Measures) -> Iterator[Finding]:
                 ids = members.setdefault(group_key(group), {})
                 ids.setdefault(rank.rank, set()).add(at)
     for (name, _), ids in members.items():
-        sides = [_Side(rank=by_rank[r], groups=ids[r]) for r in sorted(ids)]
+        sides = [_Side(by_rank[r], ids[r]) for r in sorted(ids)]
         for other in sides[1:]:
             difference = _first_difference(sides[0], other)
             if difference is not None:
@@ -211,25 +210,26 @@ def _sequences(m: Measures) -> Iterator[Finding]:
                 break
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """One rank of a group."""
+    """One rank of a group, whose indices in the rank's header are given."""
 
-    rank: RankMeasures
-    groups: set[int]  # the group's indices in the rank's header
+    def __init__(self, rank: RankMeasures, groups: set[int]) -> None:
+        self.rank = rank
+        table = rank.collectives
+        rows = np.flatnonzero(
+            np.isin(table.group, list(groups)) & (table.seq != UNKNOWN)
+        )
+        self._rows = rows[np.lexsort((table.seq[rows], table.step[rows]))]
+        self._steps = table.step[self._rows]
 
     def whole_steps(self) -> Int64s:
         return self.rank.steps.rows(self.rank.steps.complete == 1).step
 
     def issued(self, step: int) -> list[int]:
         """Rows of the group's collectives of one step, in their order in it."""
-        table = self.rank.collectives
-        rows = np.flatnonzero(
-            np.isin(table.group, list(self.groups))
-            & (table.step == step)
-            & (table.seq != UNKNOWN)
-        )
-        return [int(row) for row in rows[np.argsort(table.seq[rows], kind="stable")]]
+        first, last = np.searchsorted(self._steps, [step, step + 1]).tolist()
+        rows: list[int] = self._rows[first:last].tolist()
+        return rows
 
     def what(self, row: int) -> Issued:
         table = self.rank.collectives

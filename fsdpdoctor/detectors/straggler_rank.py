@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import comb
+from functools import cache
+from math import exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from fsdpdoctor.budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.tables import steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS, RankMeasures
@@ -139,16 +140,22 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
         yield _in_turns(waits, total_ns, step_ns)
 
 
+@cache
 def _steps_beyond_chance(steps: int, probability: float, chance: float) -> int:
     """In how many steps a rank must be last for it to be no accident.
 
     The least number that as many independent steps reach with at most the given
     chance; all of them where even that is likelier.
     """
+    if probability >= 1:
+        return steps
     tail, needed = 0.0, steps
     for late in range(steps, 0, -1):
-        ways = comb(steps, late)
-        tail += ways * probability**late * (1 - probability) ** (steps - late)
+        # By logarithms: the number of ways alone soon fits into no float.
+        ways = lgamma(steps + 1) - lgamma(late + 1) - lgamma(steps - late + 1)
+        tail += exp(
+            ways + late * log(probability) + (steps - late) * log1p(-probability)
+        )
         if tail > chance:
             break
         needed = late
@@ -170,7 +177,7 @@ def _waits(m: Measures) -> _Waits:
         told += int(judged.sum())
         for which, at in place.items():
             late[at] += int((last[judged] == which).sum())
-        where = _places_in_step(rank)
+        nth = _nth_in_step(rank)
         stalls = rank.stalls
         waited = m.causes[rank.rank]["straggler"]
         for row in np.flatnonzero((waited > 0) & np.isin(stalls.step, steps)):
@@ -178,27 +185,38 @@ def _waits(m: Measures) -> _Waits:
             culprit = int(last[collective])
             if culprit not in place:
                 continue
-            table = caused.setdefault(
-                where[collective], np.zeros((len(ranks), len(steps)))
-            )
+            where = _place_in_step(rank, collective, int(nth[collective]))
+            if where not in caused:
+                caused[where] = np.zeros((len(ranks), len(steps)))
             step = column[int(stalls.step[row])]
-            table[place[culprit], step] += waited[row] / len(ranks)
+            caused[where][place[culprit], step] += waited[row] / len(ranks)
     return _Waits(ranks=ranks, steps=steps, caused_ns=caused, late=late, told=told)
 
 
-def _places_in_step(rank: RankMeasures) -> list[Where]:
-    """Each collective's place in its step."""
+def _nth_in_step(rank: RankMeasures) -> Int64s:
+    """Of each collective, how many of the same place its step had before it."""
     table = rank.collectives
-    seen: Counter[tuple[int, Where]] = Counter()
-    result: list[Where] = []
-    for step, kind, phase, unit, micro_batch in zip(
-        table.step, table.kind, table.phase, table.unit, table.micro_batch, strict=True
-    ):
-        key = (int(kind), int(phase), rank.unit_name(int(unit)), int(micro_batch), 0)
-        which = seen[int(step), key]
-        seen[int(step), key] += 1
-        result.append((*key[:4], which))
-    return result
+    names = [rank.unit_name(unit) for unit in range(len(rank.units))]
+    # One number for one name; the last is for rows that name no unit.
+    first = np.array([*map(names.index, names), UNKNOWN], dtype=np.int64)
+    named = (table.unit >= 0) & (table.unit < len(names))
+    unit = first[np.where(named, table.unit, len(names))]
+    columns = (table.micro_batch, unit, table.phase, table.kind, table.step)
+    order = np.lexsort(columns)
+    new = np.zeros(len(order), dtype=bool)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    at = np.arange(len(order))
+    nth = np.empty(len(order), dtype=np.int64)
+    nth[order] = at - np.maximum.accumulate(np.where(new, at, 0))
+    return nth
+
+
+def _place_in_step(rank: RankMeasures, row: int, nth: int) -> Where:
+    table = rank.collectives
+    kind, phase = int(table.kind[row]), int(table.phase[row])
+    unit = rank.unit_name(int(table.unit[row]))
+    return (kind, phase, unit, int(table.micro_batch[row]), nth)
 
 
 def _one_rank(

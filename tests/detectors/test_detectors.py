@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fsdpdoctor.detectors as package
-from fsdpdoctor.detectors import ALL
+from fsdpdoctor.detectors import ALL, contained
 from fsdpdoctor.detectors.base import WORDS, Detector, judge
-from fsdpdoctor.finding import NotJudged
-from fsdpdoctor.measures import reduce
+from fsdpdoctor.finding import Finding, NotJudged
+from fsdpdoctor.measures import Measures, reduce
 from fsdpdoctor.schema import Evidence, RunHeader
 from fsdpdoctor.testing import draw, measured
 
@@ -89,6 +91,22 @@ def test_a_run_without_any_record_is_never_clear(detector: Detector) -> None:
         assert isinstance(answer, NotJudged)
         assert answer.needs
         assert answer.reason.startswith("not measured: ")
+
+
+def test_a_detector_that_fails_takes_no_others_with_it() -> None:
+    """The rest is judged; the report says which failed, how, and where."""
+
+    def divide(m: Measures) -> Iterator[Finding]:
+        assert m.ranks
+        raise ZeroDivisionError("by nothing")
+
+    failing = replace(ALL[0], find=divide)
+    answer = contained(failing, measured(draw("forward 0011")))
+
+    assert isinstance(answer, NotJudged)
+    assert (answer.code, answer.needs) == (ALL[0].code, ())
+    words = "failed: ZeroDivisionError('by nothing') in test_detectors.py:"
+    assert answer.reason.startswith(words)
 
 
 def test_every_evidence_has_words() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import comb
 
 import pytest
 
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
-from fsdpdoctor.detectors.straggler_rank import straggler_rank
+from fsdpdoctor.detectors.straggler_rank import (
+    _nth_in_step,
+    _steps_beyond_chance,
+    straggler_rank,
+)
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import found, not_judged, only, without
 
@@ -116,3 +122,43 @@ def test_one_rank_alone_cannot_tell() -> None:
     bare = without(RECORDED, Evidence.COLLECTIVES)
     m = measured(draw(PROMPT, evidence=bare), draw(LATE, evidence=bare, rank=1))
     assert not_judged(straggler_rank, m).needs == (Evidence.COLLECTIVES,)
+
+
+@pytest.mark.parametrize("steps", [3, 8, 40, 1100, 2500])
+@pytest.mark.parametrize(("one", "of"), [(1, 2), (1, 64)])
+def test_what_chance_makes_is_the_binomial_tail(steps: int, one: int, of: int) -> None:
+    """With whole numbers: as many steps or more are likelier than 1 % only below it."""
+    needed = _steps_beyond_chance(steps, one / of, 0.01)
+    ways: list[int] = [
+        comb(steps, k) * one**k * (of - one) ** (steps - k) for k in range(steps + 1)
+    ]
+
+    def rare(least: int) -> bool:
+        return bool(sum(ways[least:]) * 100 <= of**steps)
+
+    assert not rare(needed - 1)
+    assert rare(needed) or needed == steps
+
+
+def test_the_places_of_a_step_are_counted_apart() -> None:
+    """Two gathers of one unit in one phase are its first and its second, by step."""
+    rank = measure_rank(draw(TWICE, rank=0, steps=2))
+    gathers = rank.collectives.kind == Kind.ALL_GATHER
+
+    assert _nth_in_step(rank)[gathers].tolist() == [0, 0, 1, 0, 0, 1]
+
+
+TWICE = """
+    forward     ..0000..1111..0000..
+    all_gather  00......11..00......
+"""
+
+
+def test_a_long_run_is_judged() -> None:
+    """More steps than a float holds ways to be late in half of them."""
+    steps = 1200
+    late = draw(LATE, rank=1, steps=steps)
+    finding = only(straggler_rank, measured(draw(PROMPT, rank=0, steps=steps), late))
+
+    assert finding.ranks == (1,)
+    assert finding.cost_ns_per_step == 3 * MS
