@@ -73,6 +73,8 @@ def pieces(start_ns: Int64s, end_ns: Int64s, a: Intervals) -> Pieces:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """When both sets were open."""
+    if len(a) == 0 or len(b) == 0:
+        return empty()
     both = pieces(a[:, 0], a[:, 1], b)
     return np.stack((both.start_ns, both.end_ns), axis=1)
 
@@ -95,6 +97,8 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """`a` within `[start_ns, end_ns)`."""
+    if len(a) and start_ns <= a[0, 0] and a[-1, 1] <= end_ns:
+        return a
     return intersect(a, single(start_ns, end_ns))
 
 

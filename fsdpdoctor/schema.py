@@ -215,7 +215,10 @@ class Table:
         for f in fields(cls):
             dtype = np.dtype(f.metadata["dtype"])
             value = arrays.pop(f.name, np.asarray(f.metadata["absent"]))
-            columns[f.name] = np.broadcast_to(value, (length,)).astype(dtype)
+            if value.ndim:
+                columns[f.name] = np.broadcast_to(value, (length,)).astype(dtype)
+            else:
+                columns[f.name] = np.full(length, value, dtype)
         if arrays:
             raise ValueError(f"{cls.__name__} has no column {', '.join(arrays)}")
         return cls(**columns)
@@ -243,7 +246,14 @@ class Table:
         self, which: npt.NDArray[np.bool_] | npt.NDArray[np.integer] | slice
     ) -> Self:
         """The rows that a mask, an index array or a slice names."""
-        return type(self)(**{name: column[which] for name, column in self.items()})
+        # Made past `__post_init__`: what it checks holds for rows of a checked table,
+        # and a step's measures select rows fifty times.
+        chosen = object.__new__(type(self))
+        for name in self.columns():
+            column = getattr(self, name)[which]
+            column.flags.writeable = False
+            object.__setattr__(chosen, name, column)
+        return chosen
 
 
 def column(dtype: str, absent: int) -> Any:

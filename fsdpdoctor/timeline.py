@@ -137,8 +137,9 @@ class Timeline:
 
     def busy(self, *kinds: Kind) -> Intervals:
         """When at least one span of some kinds was open, within the step."""
-        spans = self.of(*kinds)
-        return clip(union(spans.start_ns, spans.end_ns), self.start_ns, self.end_ns)
+        which = is_any(self.spans.kind, *kinds)
+        covered = union(self.spans.start_ns[which], self.spans.end_ns[which])
+        return clip(covered, self.start_ns, self.end_ns)
 
 
 def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
