@@ -53,18 +53,20 @@ def queued_behind(collectives: Collectives, stalls: Stalls) -> npt.NDArray[np.in
     the start of the one waited for; UNKNOWN where there is none, or no group.
     """
     result = np.full(len(stalls), UNKNOWN, dtype=np.int64)
-    for at, row in enumerate(stalls.collective):
+    groups = collectives.group[stalls.collective]
+    for group in np.unique(groups[groups != UNKNOWN]).tolist():
+        at = np.flatnonzero(groups == group)
+        row = stalls.collective[at]
         issued, start = collectives.issued_ns[row], collectives.start_ns[row]
-        group = collectives.group[row]
-        if issued == NO_TIME or group == UNKNOWN or issued >= start:
-            continue
-        before = (
-            (collectives.group == group)
-            & (collectives.end_ns > issued)
-            & (collectives.end_ns <= start)
-            & (np.arange(len(collectives)) != row)
-        )
-        if before.any():
-            rows = np.flatnonzero(before)
-            result[at] = rows[np.argmax(collectives.end_ns[rows])]
+        members = np.flatnonzero(collectives.group == group)
+        # Of those that end at one time the first row is last, and is taken.
+        members = members[np.lexsort((-members, collectives.end_ns[members]))]
+        ends = collectives.end_ns[members]
+        last = np.searchsorted(ends, start, side="right") - 1
+        # One without length ends where it starts: it is not behind itself.
+        last -= (last >= 0) & (members[last] == row)
+        behind = members[last]
+        found = (last >= 0) & (issued != NO_TIME) & (issued < start)
+        found &= collectives.end_ns[behind] > issued
+        result[at[found]] = behind[found]
     return result

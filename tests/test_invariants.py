@@ -180,6 +180,48 @@ def test_queued_behind_the_latest_of_its_group() -> None:
     assert queued_behind(collectives, stalls).tolist() == [1]
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30),
+            st.integers(0, 8),
+            st.one_of(st.just(NO_TIME), st.integers(-2, 10)),
+            st.integers(UNKNOWN, 1),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_queued_behind_is_what_a_look_at_each_pair_finds(
+    rows: list[tuple[int, int, int, int]],
+) -> None:
+    """Every collective is waited for; each of the others is tried in turn."""
+
+    def before(row: int) -> int:
+        start, _, early, group = rows[row]
+        best, latest = UNKNOWN, start - early  # when it was issued
+        if early == NO_TIME or early <= 0 or group == UNKNOWN:
+            return UNKNOWN
+        for other, (begin, length, _, its_group) in enumerate(rows):
+            end = begin + length
+            if other != row and its_group == group and latest < end <= start:
+                best, latest = other, end
+        return best
+
+    collectives = Collectives.build(
+        len(rows),
+        start_ns=[start for start, *_ in rows],
+        end_ns=[start + length for start, length, *_ in rows],
+        issued_ns=[NO_TIME if e == NO_TIME else start - e for start, _, e, _ in rows],
+        group=[group for *_, group in rows],
+    )
+    stalls = Stalls.build(len(rows), collective=list(range(len(rows))))
+
+    assert queued_behind(collectives, stalls).tolist() == [
+        *map(before, range(len(rows)))
+    ]
+
+
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=10))
 def test_each_instant_has_one_innermost_span(rows: list[tuple[int, int]]) -> None:
     """The pieces cover what the spans cover, once, each inside its own span."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import counter_rows
+from fsdpdoctor.detectors.tables import NO_ROWS, counter_rows, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, percent, size
@@ -154,8 +154,9 @@ def _growing(m: Measures) -> Iterator[Finding]:
 def _floors(rank: RankMeasures) -> list[int]:
     """The least allocated bytes of each judged step."""
     floors = []
+    by_step = rows_by_step(rank.memory_step)
     for step in rank.judged_steps.tolist():
-        values = rank.memory.allocated_bytes[rank.memory_step == step]
+        values = rank.memory.allocated_bytes[by_step.get(step, NO_ROWS)]
         values = values[values != UNKNOWN]
         if len(values):
             floors.append(int(values.min()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.gather_counts import step_gathers
+from fsdpdoctor.detectors.gather_counts import StepGathers, step_gathers
 from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
 from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step, place_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
@@ -100,27 +100,24 @@ def _collect(rank: RankMeasures, found: dict[Key, _Excess]) -> None:
                 found[fqn, phase].expected += max(here.wanted(unit, phase), 0)
             for phase, rows in here.duplicates(unit).items():
                 for row in rows:
-                    _add(found[fqn, phase], rank, row, int(exposed_ns[row]))
+                    _add(found[fqn, phase], here, row, int(exposed_ns[row]))
 
 
-def _add(entry: _Excess, rank: RankMeasures, row: int, exposed_ns: int) -> None:
+def _add(entry: _Excess, here: StepGathers, row: int, exposed_ns: int) -> None:
+    rank = here.rank
     gathers = rank.collectives
-    flags = int(gathers.flags[row])
-    step, unit = int(gathers.step[row]), int(gathers.unit[row])
+    flags, unit = int(gathers.flags[row]), int(gathers.unit[row])
     entry.rows += 1
     entry.bytes += max(int(gathers.bytes[row]), 0)
     entry.exposed_ns += exposed_ns
     entry.ranks.add(rank.rank)
-    times = rank.unit_times
-    calls = times.calls[(times.step == step) & (times.unit == unit)]
-    passes = rank.steps.micro_batches[rank.steps.step == step]
+    mine = here.times.unit == unit
+    calls = here.times.calls[mine]
     if flags & Flag.FORWARD_PREFETCH:
         entry.why["prefetch"] += 1
-    elif flags & Flag.RECOMPUTE or (
-        times.recomputes[(times.step == step) & (times.unit == unit)].any()
-    ):
+    elif flags & Flag.RECOMPUTE or here.times.recomputes[mine].any():
         entry.why["recompute"] += 1
-    elif len(calls) and len(passes) and calls.max() > max(int(passes[0]), 1):
+    elif len(calls) and calls.max() > max(here.micro_batches, 1):
         entry.why["loop"] += 1
     else:
         entry.why["repeat"] += 1

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpdoctor.detectors.tables import PHASES
+from fsdpdoctor.detectors.tables import NO_ROWS, PHASES, rows_by_step
 from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
+from fsdpdoctor.unit_times import UnitTimes
 
 UnitPhase = tuple[int, int]
 """A unit's index and the phase that needed its gather."""
@@ -25,6 +26,8 @@ class StepGathers:
     rows: dict[UnitPhase, list[int]]  # ascending by start
     expected: dict[UnitPhase, int]  # UNKNOWN: the policy or the calls are not known
     unused: Counter[int]  # by unit: windows that nothing used
+    times: UnitTimes  # of this step
+    micro_batches: int  # UNKNOWN: not counted
 
     @property
     def units(self) -> list[int]:
@@ -77,17 +80,24 @@ def step_gathers(rank: RankMeasures) -> Iterator[StepGathers]:
     again = table.flags & Flag.RECOMPUTE != 0
     phase = np.where(again, np.int8(Phase.BACKWARD), table.phase)
     unused = windows.flags & Flag.NEVER_USED != 0
-    for step in rank.judged_steps.tolist():
+    of_table, of_times = rows_by_step(table.step), rows_by_step(times.step)
+    of_windows = rows_by_step(windows.step)
+    batches = rank.steps.micro_batches[rank.judged]
+    for step, count in zip(rank.judged_steps.tolist(), batches.tolist(), strict=True):
         rows: dict[UnitPhase, list[int]] = defaultdict(list)
-        for row in np.flatnonzero(gathers & (table.step == step)).tolist():
+        here = of_table.get(step, NO_ROWS)
+        for row in here[gathers[here]].tolist():
             if table.unit[row] != UNKNOWN:
                 rows[int(table.unit[row]), int(phase[row])].append(row)
-        mine = times.rows(times.step == step)
+        mine = times.rows(of_times.get(step, NO_ROWS))
+        held = of_windows.get(step, NO_ROWS)
         expected = zip(mine.unit, mine.phase, mine.expected_all_gathers, strict=True)
         yield StepGathers(
             rank=rank,
             step=step,
             rows=dict(rows),
             expected={(int(u), int(p)): int(e) for u, p, e in expected if p in PHASES},
-            unused=Counter(windows.unit[unused & (windows.step == step)].tolist()),
+            unused=Counter(windows.unit[held[unused[held]]].tolist()),
+            times=mine,
+            micro_batches=count,
         )

@@ -196,13 +196,24 @@ def place_of(rank: RankMeasures, rows: Placed, at: SupportsIndex) -> Place:
     )
 
 
+NO_ROWS: Int64s = np.empty(0, dtype=np.int64)
+
+
+def rows_by_step(step: Int64s) -> dict[int, Int64s]:
+    """Row numbers of each step, ascending: one look at a table, not one per step."""
+    if len(step) == 0:
+        return {}
+    order = np.argsort(step, kind="stable")
+    values, firsts = np.unique(step[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, firsts[1:]), strict=True))
+
+
 def edges(collectives: Collectives) -> npt.NDArray[np.bool_]:
     """[C]: collectives with nothing to hide under: the first all-gather of a step,
     and the last reduce-scatter and all-reduce of each micro-batch's backward.
     """
     found = np.zeros(len(collectives), dtype=bool)
-    for step in np.unique(collectives.step):
-        rows = np.flatnonzero(collectives.step == step)
+    for rows in rows_by_step(collectives.step).values():
         found[rows[first_of_step(collectives.rows(rows))]] = True
     for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
         rows = np.flatnonzero(collectives.kind == kind)
