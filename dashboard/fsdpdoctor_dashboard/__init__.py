@@ -5,12 +5,17 @@ from fsdpdoctor import __version__
 TIMELINE_FILES = (
     "tiles.js",
     "words.js",
+    "sizes.js",
     "raster.js",
     "loader.js",
     "sources.js",
     "drawer.js",
     "notes.js",
     "controls.js",
+    "rows.js",
+    "rulers.js",
+    "memory.js",
+    "overlay.js",
     "timeline.js",
 )
 """The timeline component, in the order in which its files need each other."""

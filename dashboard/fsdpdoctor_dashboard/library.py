@@ -25,8 +25,8 @@ from fsdpdoctor_dashboard.going import report_so_far, still_going
 from fsdpdoctor_dashboard.marks import SERIES
 from fsdpdoctor_dashboard.queries import Details, minimap
 from fsdpdoctor_dashboard.reading import Reader, reading
-from fsdpdoctor_dashboard.shelf import TileShelf
 from fsdpdoctor_dashboard.store import Store, cache_folder, fingerprint_of, open_store
+from fsdpdoctor_dashboard.tile_shelf import TileShelf
 from fsdpdoctor_dashboard.tiles import whole_level
 
 Opener = Callable[[Path], Run]

@@ -25,7 +25,6 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import Run
-from fsdpdoctor_dashboard.shelf import has_tiles, make_tiles
 from fsdpdoctor_dashboard.store import (
     Store,
     build_store,
@@ -34,6 +33,7 @@ from fsdpdoctor_dashboard.store import (
     open_store,
     save_store,
 )
+from fsdpdoctor_dashboard.tile_shelf import has_tiles, make_tiles
 from fsdpdoctor_dashboard.tracks import Progress, tracks_of
 
 WORTH_A_PROCESS = 8 << 20

@@ -4,7 +4,7 @@
 Level k divides time from the store's origin on into tiles of 2**k ns; tile i is
 `[i << k, (i + 1) << k)`. All keys are whole numbers, so that two programs never
 disagree on which tile covers a view. Within a tile a series is sent either as
-marks (where there are few) or as BINS shares of busy time. `timeline.js` makes
+marks (where there are few) or as BINS shares of busy time. `tiles.js` makes
 the same tiles from the same columns where a page has no server behind it; tests
 compare the two byte by byte.
 

@@ -15,8 +15,8 @@ from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard import reading as reading_module
 from fsdpdoctor_dashboard.library import Library, Loading, OpenRun, Picture
 from fsdpdoctor_dashboard.reading import WORTH_A_PROCESS, reading
-from fsdpdoctor_dashboard.shelf import has_tiles
 from fsdpdoctor_dashboard.store import cache_folder
+from fsdpdoctor_dashboard.tile_shelf import has_tiles
 
 LARGE = 4 * WORTH_A_PROCESS
 

@@ -27,7 +27,6 @@ from fsdpdoctor_dashboard.marks import (
     innermost,
     marks_of,
 )
-from fsdpdoctor_dashboard.shelf import TileShelf, has_tiles, make_tiles
 from fsdpdoctor_dashboard.store import (
     KEPT_STORES,
     Store,
@@ -36,6 +35,7 @@ from fsdpdoctor_dashboard.store import (
     open_store,
     save_store,
 )
+from fsdpdoctor_dashboard.tile_shelf import TileShelf, has_tiles, make_tiles
 
 TIMELINE_JS = Path(tiles.__file__).parent / "timeline" / "tiles.js"
 KINDS = (

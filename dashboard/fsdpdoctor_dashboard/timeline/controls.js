@@ -4,7 +4,6 @@
   "use strict";
   if (root.FsdpControls) return;
   const { Row } = root.fsdpTiles;
-  const words = root.fsdpWords;
   const KEYS = [
     ["W  S", "zoom in and out, at the mouse"], ["A  D", "move left and right"],
     ["+  -  0", "zoom in, out, show all"], ["Left  Right", "move a little"],
@@ -213,7 +212,7 @@
     dragMinimap(place) {
       const { timeline } = this;
       const half = (timeline.view.t1 - timeline.view.t0) / 2;
-      const centre = timeline.miniTime(place.x);
+      const centre = timeline.rulers.miniTime(place.x);
       timeline.setView(centre - half, centre + half);
     }
 
@@ -235,7 +234,7 @@
         const by = (drag.place.x - place.x) * per;
         timeline.setView(drag.view.t0 + by, drag.view.t1 + by);
       } else {
-        const x = Math.max(root.FsdpTimeline.GUTTER, place.x);
+        const x = Math.max(root.fsdpSizes.GUTTER, place.x);
         const [a, b] = [drag.place.time, timeline.time(x)].sort((p, q) => p - q);
         timeline.area = { t0: Math.round(a), t1: Math.round(b) };
         timeline.hideTip();
@@ -290,7 +289,7 @@
       clearTimeout(this.hoverTimer);
       if (this.asking) this.asking.abort();
       const useful = (place.zone === "plot" && place.box) || place.zone === "memory";
-      if (!useful || place.x < root.FsdpTimeline.GUTTER) {
+      if (!useful || place.x < root.fsdpSizes.GUTTER) {
         timeline.hideTip();
         return;
       }
@@ -299,7 +298,7 @@
 
     wideAt(place) {
       if (!place.box) return null;
-      const x = place.x - root.FsdpTimeline.GUTTER;
+      const x = place.x - root.fsdpSizes.GUTTER;
       const { timeline } = this;
       return [...timeline.wide, ...timeline.bands].find((mark) =>
         mark.track === place.track && mark.box === place.box && x >= mark.from && x <= mark.to) || null;
@@ -549,7 +548,7 @@
 
     acts() {
       const { timeline } = this;
-      const centre = this.mouse && this.mouse.x > root.FsdpTimeline.GUTTER ? this.mouse.time : undefined;
+      const centre = this.mouse && this.mouse.x > root.fsdpSizes.GUTTER ? this.mouse.time : undefined;
       const scroll = (by) => {
         const most = Math.max(0, timeline.content - (timeline.bottom - timeline.top));
         timeline.scroll = Math.min(most, Math.max(0, timeline.scroll + by));
@@ -609,7 +608,7 @@
       this.held.add(key);
       if (!idle) return;
       let before = performance.now();
-      const centre = this.mouse && this.mouse.x > root.FsdpTimeline.GUTTER ? this.mouse.x : undefined;
+      const centre = this.mouse && this.mouse.x > root.fsdpSizes.GUTTER ? this.mouse.x : undefined;
       const frame = (now) => {
         if (!this.held.size || this.timeline.gone) return;
         const ticks = Math.min(4, Math.max(0.5, (now - before) / 16.7));

@@ -93,7 +93,7 @@
         this.showTip(place, lines);
         return;
       }
-      const label = box.row === Row.EXPOSED ? "exposed" : root.FsdpTimeline.LABEL[box.row] || "unsharded";
+      const label = box.row === Row.EXPOSED ? "exposed" : root.fsdpSizes.LABEL[box.row] || "unsharded";
       const share = found.busy / (found.t1 - found.t0);
       this.showTip(place, [
         [`${found.count} spans of ${label}`, "fd-tip-title"],

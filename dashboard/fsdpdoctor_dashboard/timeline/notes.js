@@ -4,7 +4,7 @@
   "use strict";
   if (root.FsdpNotes) return;
   const words = root.fsdpWords;
-  const FONT = "10px system-ui, -apple-system, 'Segoe UI', Inter, Roboto, sans-serif";
+  const FONT = `10px ${root.fsdpSizes.FONT}`;
   const MOST = 50; // more would not fit an address
 
   class FsdpNotes {
@@ -21,7 +21,7 @@
         const { mark, track } = selected;
         return { t0: mark.start + track.offset, t1: mark.end + track.offset };
       }
-      if (hover && hover.x >= root.FsdpTimeline.GUTTER) {
+      if (hover && hover.x >= root.fsdpSizes.GUTTER) {
         const at = Math.round(hover.time);
         return { t0: at, t1: at };
       }
@@ -94,7 +94,7 @@
 
     paint(pen, top, height) {
       const { timeline } = this;
-      const left = root.FsdpTimeline.GUTTER, right = left + timeline.plot;
+      const left = root.fsdpSizes.GUTTER, right = left + timeline.plot;
       pen.save();
       pen.strokeStyle = pen.fillStyle = timeline.ink.select;
       pen.lineWidth = 1.5;
@@ -118,7 +118,7 @@
         if (line < 0) line = ends.length;
         pen.font = FONT;
         ends[line] = from + pen.measureText(text).width + 10;
-        timeline.tag(pen, text, from, top + 11 + line * 17);
+        timeline.overlay.tag(pen, text, from, top + 11 + line * 17);
         pen.fillStyle = timeline.ink.select;
       });
       pen.restore();

@@ -1,0 +1,110 @@
+// The curve below the rows: the memory of the track that is looked at, and its peak.
+(function (root) {
+  "use strict";
+  if (root.FsdpMemory) return;
+  const { BINS } = root.fsdpTiles;
+  const words = root.fsdpWords;
+  const { GUTTER, MEMORY, FONT } = root.fsdpSizes;
+
+  class FsdpMemory {
+    constructor(timeline) {
+      this.timeline = timeline;
+    }
+
+    paint() {
+      const { timeline } = this;
+      const pen = timeline.pen, track = timeline.focus;
+      const y = timeline.bottom, height = MEMORY;
+      pen.fillStyle = timeline.ink.background;
+      pen.fillRect(0, y, timeline.width, height);
+      pen.fillStyle = timeline.ink.line;
+      pen.fillRect(0, y, timeline.width, 1);
+      pen.textBaseline = "middle";
+      pen.fillStyle = timeline.ink.text;
+      pen.font = `bold 11px ${FONT}`;
+      pen.fillText("memory", 6, y + 14);
+      if (!track.indices || track.level === undefined) return;
+      if (timeline.sharp) timeline.curves.want(track, track.level, track.indices);
+      const parts = new Set(track.indices.map((index) => timeline.curves.best(track, track.level, index)));
+      parts.delete(null);
+      const known = [...parts].map((found) => found.part).find((part) => part.curve);
+      pen.fillStyle = timeline.ink.faint;
+      pen.font = `10px ${FONT}`;
+      pen.fillText(timeline.fitted(track.label, 100, "10px"), 6, y + 30);
+      if (!known) {
+        if (parts.size) pen.fillText("not measured", 6, y + 44);
+        return;
+      }
+      pen.fillText(known.curve.replace("_bytes", ""), 6, y + 44);
+      this.scale(known, y, height);
+      timeline.clipPlot(y, y + height);
+      for (const found of parts) if (found.part.curve) this.part(track, found, y, height);
+      this.peak(track, known, y, height);
+      pen.restore();
+    }
+
+    scale(known, y, height) {
+      const { timeline } = this;
+      const pen = timeline.pen;
+      pen.textAlign = "right";
+      pen.fillStyle = timeline.ink.faint;
+      pen.font = `9px ${FONT}`;
+      pen.fillText(words.bytes(known.top), GUTTER - 8, y + 16);
+      pen.fillText("0 B", GUTTER - 8, y + height - 8);
+      pen.textAlign = "left";
+    }
+
+    part(track, { part, width, start }, y, height) {
+      const { timeline } = this;
+      const pen = timeline.pen;
+      const bin = width / BINS;
+      const begin = start + track.offset;
+      const scale = (height - 24) / (part.top || 1);
+      const floor = y + height - 4;
+      const per = (timeline.view.t1 - timeline.view.t0) / timeline.plot;
+      const first = Math.max(0, Math.floor((timeline.view.t0 - begin) / bin));
+      const last = Math.min(BINS, Math.ceil((timeline.view.t1 - begin) / bin));
+      const group = Math.max(1, Math.floor(per / bin));
+      const columns = [];
+      for (let i = first; i < last; i += group) {
+        let low = Infinity, high = -1;
+        for (let j = i; j < Math.min(last, i + group); j++) {
+          if (part.high[j] < 0) continue;
+          low = Math.min(low, part.low[j]);
+          high = Math.max(high, part.high[j]);
+        }
+        if (high < 0) continue;
+        // Whole pixels, or columns of half-covered ones would show as stripes.
+        const x = Math.round(timeline.x(begin + i * bin));
+        const wide = Math.max(1, Math.round(timeline.x(begin + (i + group) * bin)) - x);
+        columns.push([x, wide, low * scale, high * scale]);
+      }
+      // Colour by colour: changing it costs more than a column.
+      pen.fillStyle = timeline.ink.memoryFill;
+      for (const [x, wide, low] of columns) pen.fillRect(x, floor - low, wide, low);
+      pen.fillStyle = timeline.ink.memory;
+      for (const [x, wide, low, high] of columns) pen.fillRect(x, floor - high, wide, Math.max(1.2, high - low));
+    }
+
+    peak(track, known, y, height) {
+      const { timeline } = this;
+      const x = timeline.x(known.peak.time + track.offset);
+      if (x < GUTTER || x > GUTTER + timeline.plot) return;
+      const pen = timeline.pen;
+      const top = y + 20;
+      pen.fillStyle = timeline.ink.text;
+      pen.beginPath();
+      pen.moveTo(x - 4, top - 7);
+      pen.lineTo(x + 4, top - 7);
+      pen.lineTo(x, top - 1);
+      pen.fill();
+      pen.font = `bold 9px ${FONT}`;
+      const text = `peak ${words.bytes(known.peak.bytes)}`;
+      const width = pen.measureText(text).width;
+      const right = x + 8 + width < GUTTER + timeline.plot;
+      pen.fillText(text, right ? x + 8 : x - 8 - width, y + 11);
+    }
+  }
+
+  root.FsdpMemory = FsdpMemory;
+})(window);

@@ -1,0 +1,164 @@
+// What follows the mouse, on a canvas of its own: cursor, area, selected span and arrows.
+(function (root) {
+  "use strict";
+  if (root.FsdpOverlay) return;
+  const { Row } = root.fsdpTiles;
+  const words = root.fsdpWords;
+  const { GUTTER, MINIMAP, AXIS, STEPS, FONT } = root.fsdpSizes;
+  const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
+    Row.EXPOSED, Row.COMPUTE];
+
+  class FsdpOverlay {
+    constructor(timeline) {
+      this.timeline = timeline;
+    }
+
+    paint() {
+      const { timeline } = this;
+      const pen = timeline.over;
+      pen.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
+      const needed = timeline.area || timeline.selected || (timeline.hover && timeline.hover.x >= GUTTER);
+      if (!needed && this.upperEmpty) return; // or the browser would lay it over again
+      this.upperEmpty = !needed;
+      pen.clearRect(0, 0, timeline.width, timeline.height);
+      pen.save();
+      pen.beginPath();
+      pen.rect(GUTTER, MINIMAP, timeline.plot, timeline.height - MINIMAP);
+      pen.clip();
+      timeline.notes.paint(pen, timeline.top, timeline.bottom);
+      if (timeline.area) this.area(pen);
+      if (timeline.hover && timeline.hover.unit >= 0) this.unit(pen);
+      if (timeline.selected) this.selected(pen);
+      if (timeline.hover && timeline.hover.x >= GUTTER) this.cursor(pen);
+      pen.restore();
+    }
+
+    area(pen) {
+      const { timeline } = this;
+      const x0 = timeline.x(timeline.area.t0), x1 = timeline.x(timeline.area.t1);
+      pen.fillStyle = timeline.ink.area;
+      pen.fillRect(x0, MINIMAP, x1 - x0, timeline.height - MINIMAP);
+      pen.fillStyle = timeline.ink.cursor;
+      pen.fillRect(x0, MINIMAP, 1, timeline.height);
+      pen.fillRect(x1 - 1, MINIMAP, 1, timeline.height);
+      const text = words.duration(timeline.area.t1 - timeline.area.t0);
+      pen.font = `bold 11px ${FONT}`;
+      const width = pen.measureText(text).width;
+      if (width + 12 < x1 - x0) this.tag(pen, text, (x0 + x1 - width) / 2, MINIMAP + AXIS + STEPS / 2);
+    }
+
+    tag(pen, text, x, y) {
+      const { timeline } = this;
+      const width = pen.measureText(text).width;
+      pen.fillStyle = timeline.ink.cursor;
+      pen.fillRect(x - 4, y - 8, width + 8, 16);
+      pen.fillStyle = timeline.ink.background;
+      pen.textBaseline = "middle";
+      pen.fillText(text, x, y + 0.5);
+    }
+
+    unit(pen) {
+      const { timeline } = this;
+      pen.strokeStyle = timeline.ink.select;
+      pen.lineWidth = 1;
+      for (const mark of [...timeline.wide, ...timeline.bands]) {
+        if (mark.unit !== timeline.hover.unit) continue;
+        const y = timeline.screenY(mark.box.y);
+        if (y < timeline.top || y > timeline.bottom) continue;
+        pen.strokeRect(GUTTER + mark.from + 0.5, y + 0.5, Math.max(1, mark.to - mark.from - 1), mark.box.height - 1);
+      }
+    }
+
+    cursor(pen) {
+      const { timeline } = this;
+      const { x, time } = timeline.hover;
+      pen.fillStyle = timeline.ink.cursor;
+      pen.globalAlpha = 0.45;
+      pen.fillRect(Math.round(x), MINIMAP + AXIS, 1, timeline.height);
+      pen.globalAlpha = 1;
+      pen.font = `10px ${FONT}`;
+      const step = (timeline.view.t1 - timeline.view.t0) / timeline.plot;
+      const text = words.moment(time, step);
+      const width = pen.measureText(text).width;
+      const at = Math.min(Math.max(x - width / 2, GUTTER + 5), GUTTER + timeline.plot - width - 5);
+      this.tag(pen, text, at, MINIMAP + AXIS / 2);
+    }
+
+    boxOf(track, row) {
+      if (!track) return null;
+      return track.boxes.find((b) => b.row === row) || (row >= Row.UNSHARDED_ROOT
+        ? track.boxes.find((b) => b.row >= Row.UNSHARDED_ROOT) : null);
+    }
+
+    selected(pen) {
+      const { timeline } = this;
+      const { track, mark, details } = timeline.selected;
+      const spec = track.source.meta.series[mark.series];
+      const box = this.boxOf(track, spec.row);
+      pen.save();
+      pen.beginPath();
+      pen.rect(GUTTER, timeline.top, timeline.plot, timeline.bottom - timeline.top);
+      pen.clip();
+      if (box) {
+        pen.strokeStyle = timeline.ink.select;
+        pen.lineWidth = 2;
+        const x0 = timeline.x(mark.start + track.offset), x1 = timeline.x(mark.end + track.offset);
+        pen.strokeRect(x0 - 1, timeline.screenY(box.y) - 1, Math.max(3, x1 - x0 + 2), box.height + 2);
+      }
+      if (details) {
+        this.peers(pen, track, details.peers);
+        this.flow(pen, track, details.flow);
+      }
+      pen.restore();
+    }
+
+    peers(pen, track, peers) {
+      const { timeline } = this;
+      pen.setLineDash([3, 2]);
+      pen.lineWidth = 1.5;
+      for (const peer of peers) {
+        const other = timeline.track(peer.rank, track.source.id);
+        const box = this.boxOf(other, peer.row);
+        if (!box) continue;
+        const x0 = timeline.x(peer.start + other.offset), x1 = timeline.x(peer.end + other.offset);
+        pen.strokeRect(x0 - 1, timeline.screenY(box.y) - 1, Math.max(3, x1 - x0 + 2), box.height + 2);
+      }
+      pen.setLineDash([]);
+    }
+
+    // From the host's call to the collective, to the end of the wait, to what used it.
+    flow(pen, track, flow) {
+      const { timeline } = this;
+      const stage = (place) => FLOW.indexOf(place.row);
+      const shown = flow.filter((place) => stage(place) >= 0)
+        .sort((a, b) => stage(a) - stage(b) || a.start - b.start);
+      for (let at = 1; at < shown.length; at++) {
+        const from = shown[at - 1], to = shown[at];
+        const boxes = [this.boxOf(track, from.row), this.boxOf(track, to.row)];
+        if (!boxes[0] || !boxes[1] || from.row === to.row) continue;
+        const [y0, y1] = boxes.map((box) => timeline.screenY(box.y) + box.height / 2);
+        const target = to.row === Row.EXPOSED ? to.end : to.start;
+        this.arrow(pen, timeline.x(Math.min(from.end, target) + track.offset), y0,
+          timeline.x(target + track.offset), y1);
+      }
+    }
+
+    arrow(pen, x0, y0, x1, y1) {
+      const { timeline } = this;
+      const bend = Math.max(12, Math.abs(x1 - x0) * 0.4);
+      pen.strokeStyle = pen.fillStyle = timeline.ink.select;
+      pen.lineWidth = 1.5;
+      pen.beginPath();
+      pen.moveTo(x0, y0);
+      pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x1 + 1, y1);
+      pen.lineTo(x1 - 6, y1 - 3.5);
+      pen.lineTo(x1 - 6, y1 + 3.5);
+      pen.fill();
+    }
+  }
+
+  root.FsdpOverlay = FsdpOverlay;
+})(window);
