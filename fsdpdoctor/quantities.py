@@ -71,6 +71,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def signed_percent(share: float) -> str:
+    """A difference as a percentage: `+1.2 %`; what rounds to nothing has no sign."""
+    tenths = round(share * 1000)
+    return f"{tenths / 10:+.1f} %" if tenths else "0.0 %"
+
+
 def gbps(bytes_per_second: float) -> str:
     """Bytes per second in decimal gigabytes, as bandwidths are quoted."""
     return f"{_three_digits(bytes_per_second / 1e9)} GB/s"

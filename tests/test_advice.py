@@ -259,5 +259,5 @@ def test_words_of_a_prediction() -> None:
     ]
     assert (
         "predicted gains: the simulator's replay of this run as it was is off by "
-        "+0.0% of the step"
+        "0.0 % of the step"
     ) in health

@@ -44,6 +44,24 @@ def alarms(m: Measures) -> dict[str, list[Finding]]:
     return result
 
 
+def raised_again(
+    first: dict[str, list[Finding]],
+    explained: set[str],
+    folder: Path,
+    fault: str,
+    **asked: int,
+) -> set[str]:
+    """Unexplained alarms. One of a late rank counts only if a second run has it, too.
+
+    More ranks than processors share these: one may come last by chance in each of a
+    few steps, and then the alarm is right, but is not the script's.
+    """
+    extra = set(first) - explained
+    if extra != {"FD401"}:
+        return extra
+    return extra & set(alarms(recorded(folder, fault, **asked)))
+
+
 def counts(report: Report) -> dict[str, tuple[float | None, ...]]:
     """All-gathers forward and backward, and reduce-scatters, by unit."""
     return {
@@ -62,7 +80,7 @@ def test_a_healthy_llama_is_counted_exactly_and_raises_no_alarm(tmp_path: Path) 
     assert all(u.all_gathers == u.expected_all_gathers for u in report.units)
     gathers = [count for f, b, _ in counts(report).values() for count in (f, b)]
     assert sum(count or 0 for count in gathers) == 9
-    assert set(alarms(m)) <= OVERLAP_ON_CPU
+    assert not raised_again(alarms(m), OVERLAP_ON_CPU, tmp_path / "again", "none")
     assert [rank.header.ended for rank in m.ranks] == ["done", "done"]
     assert len(m.ranks[0].judged_steps) >= 9
 
@@ -135,15 +153,19 @@ def test_a_seeded_fault_is_named(fault: str, tmp_path: Path) -> None:
         [],
     )
     assert first.severity >= expected.severity
-    assert set(found) - {expected.code} <= OVERLAP_ON_CPU | set(expected.also)
+    explained = {expected.code} | OVERLAP_ON_CPU | set(expected.also)
+    assert not raised_again(found, explained, tmp_path / "again", fault)
 
 
 def test_a_sub_mesh_that_never_reduces_over_replicas_is_named(tmp_path: Path) -> None:
     """Four ranks, a 2 x 2 mesh of which only the shard dimension was passed."""
-    found = alarms(recorded(tmp_path / "run", "sub-mesh", ranks=4, steps=8))
+    asked = {"ranks": 4, "steps": 20}
+    found = alarms(recorded(tmp_path / "run", "sub-mesh", **asked))
 
     (finding,) = found["FD501"]
     assert finding.severity == Severity.CRITICAL
     assert set(finding.units) == set(UNITS)
     assert finding.ranks == (0, 1, 2, 3)
-    assert set(found) - {"FD501"} <= OVERLAP_ON_CPU
+    explained = {"FD501"} | OVERLAP_ON_CPU
+    again = tmp_path / "again"
+    assert not raised_again(found, explained, again, "sub-mesh", **asked)

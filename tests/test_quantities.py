@@ -14,6 +14,7 @@ from fsdpdoctor.quantities import (
     gbps,
     ms,
     percent,
+    signed_percent,
     size,
 )
 
@@ -61,6 +62,9 @@ def test_sizes_shares_and_counts() -> None:
     ]
     assert gbps(25e9) == "25.0 GB/s"
     assert percent(0.1234) == "12.3 %"
+    assert signed_percent(0.0123) == "+1.2 %"
+    assert signed_percent(-0.0123) == "-1.2 %"
+    assert signed_percent(-0.0004) == "0.0 %"
     assert [count(n, "unit") for n in (1, 2, 1000)] == [
         "1 unit",
         "2 units",

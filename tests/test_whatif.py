@@ -83,7 +83,7 @@ def test_the_terminal_has_error_gain_and_code(run: Path) -> None:
     result = whatif(run, "--reshard", "false")
     lines = result.stdout.splitlines()
 
-    assert lines[0].endswith("(+0.0%), rank 0, 4 steps")
+    assert lines[0].endswith("(0.0 %), rank 0, 4 steps")
     assert '    for name in [f"layers.{i}" for i in range(0, 4)]:' in lines
     assert (
         "        model.get_submodule(name)."

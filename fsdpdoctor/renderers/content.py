@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdpdoctor.finding import Advice, NotJudged
-from fsdpdoctor.quantities import NOT_MEASURED, count, ms, percent, size
+from fsdpdoctor.quantities import (
+    NOT_MEASURED,
+    count,
+    ms,
+    percent,
+    signed_percent,
+    size,
+)
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -360,7 +367,7 @@ def _health(report: Report) -> Iterator[str]:
     elif health.replay_error is not None:
         yield (
             "predicted gains: the simulator's replay of this run as it was is off by "
-            f"{health.replay_error:+.1%} of the step"
+            f"{signed_percent(health.replay_error)} of the step"
         )
     if recorder.overhead_share is not None:
         yield (

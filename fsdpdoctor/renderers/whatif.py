@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fsdpdoctor.quantities import gbps, ms, percent, size
+from fsdpdoctor.quantities import gbps, ms, percent, signed_percent, size
 from fsdpdoctor.simulate.dialects import code_in
 from fsdpdoctor.simulate.fit import FREE
 from fsdpdoctor.simulate.forecast import Forecast
@@ -43,11 +43,11 @@ def _show_replay(base: Replay, console: Console) -> None:
     _print(
         console,
         f"replay: {ms(base.outcome.step_ns)} against "
-        f"{ms(calibration.measured_ns)} measured ({base.error:+.1%}), rank "
+        f"{ms(calibration.measured_ns)} measured ({signed_percent(base.error)}), rank "
         f"{calibration.rank}, {calibration.steps} steps",
     )
     lanes = [
-        f"{kind.replace('_', '-')} {error:+.1%}"
+        f"{kind.replace('_', '-')} {signed_percent(error)}"
         for kind, error in base.lane_errors.items()
         if calibration.exposed_ns[kind] or error
     ]

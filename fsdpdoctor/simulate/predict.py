@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fsdpdoctor.quantities import signed_percent
 from fsdpdoctor.simulate.calibrate import Calibration
 from fsdpdoctor.simulate.changes import changed, forbidden
 from fsdpdoctor.simulate.model import Step
@@ -61,7 +62,7 @@ class Replay:
         """The sentence for a user who asks for predictions that cannot be made."""
         measured = self.calibration.measured_ns
         return (
-            f"the replay of this run is off by {self.error:+.1%} "
+            f"the replay of this run is off by {signed_percent(self.error)} "
             f"({self.outcome.step_ns / 1e6:.1f} ms against {measured / 1e6:.1f} ms "
             f"measured), more than {MAX_REPLAY_ERROR:.0%}: predictions are withheld. "
             "Record more steps on a quieter machine, or with --every 1"

@@ -211,7 +211,7 @@ def test_a_replay_that_is_far_off_is_not_used() -> None:
 
     assert base.usable
     assert not off.usable
-    assert "off by +11.0%" in off.why_withheld
+    assert "off by +11.0 %" in off.why_withheld
 
 
 def test_another_mesh_keeps_the_bus_bandwidth() -> None:

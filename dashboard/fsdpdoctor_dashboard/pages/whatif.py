@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.quantities import ms, percent, size
+from fsdpdoctor.quantities import ms, percent, signed_percent, size
 from fsdpdoctor.renderers.words import visible
 from fsdpdoctor.simulate.code import code
 from fsdpdoctor.simulate.model import ITEMSIZE
@@ -164,11 +164,10 @@ def _number(name: str, words: str) -> list[Component]:
 def replay_words(base: Replay) -> Component:
     """How far the replay of the run as it was is off: it stands above everything."""
     calibration = base.calibration
-    off = round(base.error * 100, 1) or 0.0  # no minus before a zero
     return html.P(
         f"The replay of rank {calibration.rank} gives {ms(base.outcome.step_ns)} "
         f"against {ms(calibration.measured_ns)} measured over "
-        f"{calibration.steps} steps: off by {off:+.1f} %.",
+        f"{calibration.steps} steps: off by {signed_percent(base.error)}.",
         className="faint",
     )
 
