@@ -85,9 +85,9 @@
       for (const { start, end, first, last } of gaps) {
         const left = Math.max(timeline.x(start), GUTTER), right = Math.min(timeline.x(end), GUTTER + timeline.plot);
         const steps = first === last ? `step ${first}` : `steps ${first}-${last}`;
-        for (const words of [`${steps} not recorded`, "not recorded"]) {
-          const text = timeline.fitted(words, right - left - 8, "9px");
-          if (text !== words) continue;
+        for (const said of [`${steps} not recorded`, "not recorded"]) {
+          const text = timeline.fitted(said, right - left - 8, "9px");
+          if (text !== said) continue;
           pen.fillText(text, left + 4, y);
           break;
         }
