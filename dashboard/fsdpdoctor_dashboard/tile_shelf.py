@@ -102,8 +102,7 @@ class TileShelf:
         self._made = None if folder is None else _made(folder)
         self._kept: OrderedDict[tuple[int, int, int, bool], RankBlocks] = OrderedDict()
         self._size = 0
-        # One at a time: threads that make tiles together spend their time handing
-        # the interpreter's lock to each other between numpy's short calls.
+        # Pages ask for their first picture in threads of their own.
         self._lock = threading.Lock()
 
     def tile(
@@ -124,9 +123,8 @@ class TileShelf:
             before = ((1 << depth) - 1 + index) * len(self._places)
             return [self._made.part(before + self._places[rank]) for rank in ranks]
         keys = [(level, index, rank, condensed) for rank in ranks]
-        missing = [
-            rank for rank, key in zip(ranks, keys, strict=True) if key not in self._kept
-        ]
+        # Once each, for an address may name a rank twice.
+        missing = [key[2] for key in dict.fromkeys(keys) if key not in self._kept]
         made = rank_blocks(self._store, level, index, missing, condensed=condensed)
         for rank, part in zip(missing, made, strict=True):
             self._kept[level, index, rank, condensed] = part

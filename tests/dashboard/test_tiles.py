@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
 from fsdpdoctor.schema import Kind, Lane, Phase, Spans
 from fsdpdoctor.timeline import WAIT_OF
-from fsdpdoctor_dashboard import tiles
+from fsdpdoctor_dashboard import tile_shelf, tiles
 from fsdpdoctor_dashboard.marks import (
     EXPOSED_SERIES,
     SERIES,
@@ -314,6 +314,19 @@ def test_tiles_made_beforehand_are_the_tiles(tmp_path: Path) -> None:
             assert found == [
                 tiles.tile(store, k, i, r, condensed=c) for k, i, r, c in asks
             ]
+
+
+def test_a_rank_named_twice_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept stays counted right: when all of it gives way, nothing is left."""
+    store = store_of(spans_of([(i % 10, i * 900, 1500, i % 5) for i in range(400)]))
+    whole = tiles.whole_level(store)
+    twice = tiles.tile(store, whole, 0, [0, 0], condensed=False)
+    monkeypatch.setattr(tile_shelf, "KEPT_BYTES", len(twice) * 3 // 4)
+    shelf = TileShelf(store)
+
+    for _ in range(3):
+        assert shelf.tile(whole, 0, [0, 0], condensed=False) == twice
+        assert shelf.tile(whole, 1, [0], condensed=False)
 
 
 def test_half_written_tiles_are_none(tmp_path: Path) -> None:
