@@ -11,6 +11,7 @@ from flask import Blueprint, Response, request
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor_dashboard import queries
+from fsdpdoctor_dashboard.answers import packed_answer
 from fsdpdoctor_dashboard.library import (
     Library,
     Loading,
@@ -19,30 +20,29 @@ from fsdpdoctor_dashboard.library import (
     meta_of,
 )
 from fsdpdoctor_dashboard.marks import SERIES, Row
-from fsdpdoctor_dashboard.query_args import BadQueryError, whole, wholes
+from fsdpdoctor_dashboard.query_args import Args, BadQueryError, whole, wholes
 from fsdpdoctor_dashboard.tile_answers import (
-    packed_answer,
     ranks_asked,
     tag_of,
     tile_answer,
     tiles_asked,
 )
 
-View = Callable[[], Response]
+Answerer = Callable[[Picture, Args], Any]
 
 
 def api_routes(library: Library) -> Blueprint:
     """All routes below `api/`."""
     api = Blueprint("api", __name__, url_prefix="/api")
 
-    def route(name: str, answer: Callable[[Picture], Any]) -> None:
+    def route(name: str, answer: Answerer) -> None:
         def view() -> Response:
             return _answered(library, answer)
 
         view.__name__ = name
         api.add_url_rule(f"/{name}", view_func=view)
 
-    route("meta", meta_of)
+    route("meta", lambda run, _: meta_of(run))
     route("tile", _tile)
     route("area", _area)
     route("under", _under)
@@ -56,14 +56,14 @@ def api_routes(library: Library) -> Blueprint:
     return api
 
 
-def _answered(library: Library, answer: Callable[[Picture], Any]) -> Response:
+def _answered(library: Library, answer: Answerer) -> Response:
     try:
         found = library.picture(request.args.get("run", ""))
         if isinstance(found, Loading):
             if found.error is not None:
                 return _json({"error": found.error}, 409)
             return _json({"loading": found.words}, 202)
-        content = answer(found)
+        content = answer(found, request.args)
     except UnknownRunError as error:
         return _json({"error": str(error)}, 404)
     except BadQueryError as error:
@@ -83,83 +83,75 @@ def _encodings() -> str:
     return request.headers.get("Accept-Encoding", "")
 
 
-def _rank(run: Picture) -> int:
-    rank = whole(request.args, "rank")
+def _rank(run: Picture, args: Args) -> int:
+    rank = whole(args, "rank")
     if rank not in run.store.spans:
         raise BadQueryError("the run has no such rank")
     return rank
 
 
-def _tile(run: Picture) -> Response:
+def _tile(run: Picture, args: Args) -> Response:
     if request.if_none_match.contains(tag_of(run)):
         return Response(status=304)
-    body, headers = tile_answer(run, request.args, _encodings())
+    body, headers = tile_answer(run, args, _encodings())
     return Response(body, headers=headers)
 
 
-def _area(run: Picture) -> dict[str, Any]:
-    t0, t1, ranks = (
-        whole(request.args, "t0"),
-        whole(request.args, "t1"),
-        ranks_asked(run, request.args),
-    )
+def _area(run: Picture, args: Args) -> dict[str, Any]:
+    t0, t1, ranks = whole(args, "t0"), whole(args, "t1"), ranks_asked(run, args)
     return {
         "series": run.store.area(t0, t1, ranks),
         "largest": queries.largest_exposed(run.store, ranks, t0, t1, len(run.units)),
     }
 
 
-def _under(run: Picture) -> dict[str, Any]:
+def _under(run: Picture, args: Args) -> dict[str, Any]:
     return queries.under(
         run.store,
-        _rank(run),
-        whole(request.args, "row"),
-        whole(request.args, "t0"),
-        whole(request.args, "t1"),
+        _rank(run, args),
+        whole(args, "row"),
+        whole(args, "t0"),
+        whole(args, "t1"),
     )
 
 
-def _forward() -> bool:
-    return whole(request.args, "forward", 1) != 0
+def _forward(args: Args) -> bool:
+    return whole(args, "forward", 1) != 0
 
 
-def _neighbour(run: Picture) -> dict[str, Any]:
+def _neighbour(run: Picture, args: Args) -> dict[str, Any]:
     return queries.neighbour(
         run.store,
-        _rank(run),
-        whole(request.args, "row"),
-        whole(request.args, "time"),
-        _forward(),
+        _rank(run, args),
+        whole(args, "row"),
+        whole(args, "time"),
+        _forward(args),
     )
 
 
-def _exposed(run: Picture) -> dict[str, Any]:
+def _exposed(run: Picture, args: Args) -> dict[str, Any]:
     return queries.next_exposed(
         run.store,
-        ranks_asked(run, request.args),
-        whole(request.args, "time"),
-        _forward(),
-        whole(request.args, "least", 0),
+        ranks_asked(run, args),
+        whole(args, "time"),
+        _forward(args),
+        whole(args, "least", 0),
     )
 
 
-def _find(run: Picture) -> dict[str, Any]:
-    units: Int64s = np.array(wholes(request.args, "units"), dtype=np.int64)
+def _find(run: Picture, args: Args) -> dict[str, Any]:
+    units: Int64s = np.array(wholes(args, "units"), dtype=np.int64)
     return queries.find(
         run.store,
-        ranks_asked(run, request.args),
+        ranks_asked(run, args),
         units,
-        whole(request.args, "time"),
-        _forward(),
+        whole(args, "time"),
+        _forward(args),
     )
 
 
-def _span(run: Picture) -> dict[str, Any]:
-    rank, series, span = (
-        _rank(run),
-        whole(request.args, "series"),
-        whole(request.args, "span"),
-    )
+def _span(run: Picture, args: Args) -> dict[str, Any]:
+    rank, series, span = _rank(run, args), whole(args, "series"), whole(args, "span")
     if not 0 <= series < len(SERIES):
         raise BadQueryError("there is no such series")
     row = SERIES[series].row
@@ -169,14 +161,14 @@ def _span(run: Picture) -> dict[str, Any]:
     return run.details.of(rank, series, span)
 
 
-def _memory(run: Picture) -> dict[str, Any]:
-    level, indices = tiles_asked(request.args)
-    return queries.memory_curve(run.store, _rank(run), level, indices)
+def _memory(run: Picture, args: Args) -> dict[str, Any]:
+    level, indices = tiles_asked(args)
+    return queries.memory_curve(run.store, _rank(run, args), level, indices)
 
 
-def _live(run: Picture) -> list[dict[str, Any]]:
-    return run.details.live(_rank(run), whole(request.args, "time"))
+def _live(run: Picture, args: Args) -> list[dict[str, Any]]:
+    return run.details.live(_rank(run, args), whole(args, "time"))
 
 
-def _revision(run: Picture) -> dict[str, Any]:
+def _revision(run: Picture, _: Args) -> dict[str, Any]:
     return {"revision": run.revision, "live": run.live}

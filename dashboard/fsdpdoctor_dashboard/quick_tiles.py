@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from fsdpdoctor_dashboard.answers import Answer
 from fsdpdoctor_dashboard.library import Library, Loading, UnknownRunError
 from fsdpdoctor_dashboard.query_args import BadQueryError
 from fsdpdoctor_dashboard.security import Guard
-from fsdpdoctor_dashboard.tile_answers import TILES, Answer, tile_answer
+from fsdpdoctor_dashboard.tile_answers import TILES, tile_answer
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -66,21 +66,22 @@ class Guard:
         host = environ.get("HTTP_HOST", "").rpartition(":")[0]
         if host not in self._trusted:
             return False
-        name, token = self._cookie, self._token.encode("latin-1")
         for cookie in environ.get("HTTP_COOKIE", "").split("; "):
-            if cookie.startswith(f"{name}="):
-                held = cookie[len(name) + 1 :].encode("latin-1")
-                return hmac.compare_digest(held, token)
+            name, _, held = cookie.partition("=")
+            if name == self._cookie:
+                return self._is_token(held)
         return False
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _admit(self) -> Response | None:
         if not host_is_trusted(request.headers.get("Host"), self._trusted):
             return Response("400: not a name of this server.", 400)
-        given, token = request.args.get("token"), self._token.encode()
-        if given is not None and hmac.compare_digest(given.encode(), token):
+        given = request.args.get("token")
+        if given is not None and self._is_token(given):
             return self._with_cookie()
-        held = request.cookies.get(self._cookie, "")
-        if hmac.compare_digest(held.encode(), token):
+        if self._is_token(request.cookies.get(self._cookie, "")):
             return None
         return Response(
             "403: open the address that `fsdpdoctor view` printed; it holds the token.",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from isal import igzip
-
 from fsdpdoctor_dashboard import tiles
+from fsdpdoctor_dashboard.answers import Answer, packed_answer
 from fsdpdoctor_dashboard.library import Picture
 from fsdpdoctor_dashboard.query_args import Args, BadQueryError, whole, wholes
 
@@ -16,16 +13,6 @@ TILES = "/api/tile"
 TILE_SECONDS = 3600
 MOST_TILES = 4
 """In one answer; a view needs three. loader.js has the same number."""
-
-WORTH_PACKING = 2_000
-"""Bytes from which an answer is compressed: a tunnel is slower than a millisecond."""
-
-
-class Answer(NamedTuple):
-    """A body and what its headers say of it."""
-
-    body: bytes
-    headers: dict[str, str]
 
 
 def tag_of(run: Picture) -> str:
@@ -46,15 +33,6 @@ def tile_answer(run: Picture, args: Args, encodings: str) -> Answer:
     # The address holds the run's fingerprint: what it names never changes.
     headers["Cache-Control"] = f"private, max-age={TILE_SECONDS}"
     return Answer(packed, headers)
-
-
-def packed_answer(body: bytes, encodings: str) -> Answer:
-    """The body as it is sent, for what the browser said it accepts."""
-    headers = {"Vary": "Accept-Encoding, Cookie"}
-    if len(body) > WORTH_PACKING and "gzip" in encodings:
-        body = igzip.compress(body, compresslevel=1)
-        headers["Content-Encoding"] = "gzip"
-    return Answer(body, headers)
 
 
 def tiles_asked(args: Args) -> tuple[int, range]:
