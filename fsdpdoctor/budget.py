@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from fsdpdoctor.intervals import (
     Intervals,
@@ -23,8 +22,8 @@ from fsdpdoctor.intervals import (
     total_ns,
     union,
 )
-from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, Spans, is_any
-from fsdpdoctor.timeline import WAIT_OF, Timeline, of_kinds
+from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, is_any
+from fsdpdoctor.timeline import WAIT_OF, Timeline, covered_by, of_kinds
 
 PARTS = (
     "exposed_all_gather",
@@ -72,8 +71,8 @@ def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
         yield "sync", line.busy(Kind.SYNC)
         return
     yield from _work(line)
-    others = line.spans.rows(line.spans.lane == Lane.OTHER_COMM)
-    yield "exposed_other_communication", union(others.start_ns, others.end_ns)
+    others = line.spans.lane == Lane.OTHER_COMM
+    yield "exposed_other_communication", covered_by(line.spans, others)
     yield "memcpy", line.busy(Kind.MEMCPY, Kind.MEMSET)
     yield "sync", line.busy(Kind.SYNC)
     yield from _host_pauses(line)
@@ -99,23 +98,24 @@ def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     yield "clip", line.busy(Kind.CLIP)
     yield "copy", line.busy(*copies)
     if _has_kernels(line):
-        # Two columns of the rows in question: a step may have a million kernels.
         kernels = is_any(spans.kind, Kind.KERNEL)
-        yield "recompute", _busy(spans, kernels & (spans.flags & Flag.RECOMPUTE != 0))
+        yield (
+            "recompute",
+            covered_by(spans, kernels & (spans.flags & Flag.RECOMPUTE != 0)),
+        )
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
-            yield phase.name.lower(), _busy(spans, kernels & (spans.phase == phase))
-        yield "compute", _busy(spans, kernels)
+            yield (
+                phase.name.lower(),
+                covered_by(spans, kernels & (spans.phase == phase)),
+            )
+        yield "compute", covered_by(spans, kernels)
         return
     forward = of_kinds(spans, Kind.FORWARD)
     again = forward.flags & Flag.RECOMPUTE != 0
-    yield "recompute", _busy(forward, again)
-    yield "forward", _busy(forward, ~again)
+    yield "recompute", covered_by(forward, again)
+    yield "forward", covered_by(forward, ~again)
     yield "backward", line.busy(Kind.BACKWARD)
     yield "compute", line.busy(Kind.MICRO_BATCH)
-
-
-def _busy(spans: Spans, which: npt.NDArray[np.bool_]) -> Intervals:
-    return union(spans.start_ns[which], spans.end_ns[which])
 
 
 def _host_bound(line: Timeline) -> Intervals:

@@ -137,14 +137,20 @@ class Timeline:
 
     def busy(self, *kinds: Kind) -> Intervals:
         """When at least one span of some kinds was open, within the step."""
-        which = is_any(self.spans.kind, *kinds)
-        covered = union(self.spans.start_ns[which], self.spans.end_ns[which])
+        covered = covered_by(self.spans, is_any(self.spans.kind, *kinds))
         return clip(covered, self.start_ns, self.end_ns)
 
 
 def of_kinds(spans: Spans, *kinds: Kind) -> Spans:
     """The spans of some kinds."""
     return spans.rows(is_any(spans.kind, *kinds))
+
+
+def covered_by(spans: Spans, which: npt.NDArray[np.bool_]) -> Intervals:
+    """When at least one of some spans was open. Reads two columns of their rows, for a
+    step may have a million kernels.
+    """
+    return union(spans.start_ns[which], spans.end_ns[which])
 
 
 def timelines(data: RankData) -> Iterator[Timeline]:
@@ -180,7 +186,7 @@ def compute_lane(spans: Spans) -> Intervals:
     why the compute lane would not stand still.
     """
     work = is_any(spans.kind, *DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
-    return union(spans.start_ns[work], spans.end_ns[work])
+    return covered_by(spans, work)
 
 
 def collectives_of(spans: Spans, step: int) -> Collectives:

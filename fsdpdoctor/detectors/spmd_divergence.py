@@ -11,7 +11,7 @@ import numpy as np
 
 from fsdpdoctor.alignment import group_key
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import place_of
+from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.measures import Measures
@@ -219,16 +219,15 @@ class _Side:
         rows = np.flatnonzero(
             np.isin(table.group, list(groups)) & (table.seq != UNKNOWN)
         )
-        self._rows = rows[np.lexsort((table.seq[rows], table.step[rows]))]
-        self._steps = table.step[self._rows]
+        self._rows = rows[np.argsort(table.seq[rows], kind="stable")]
+        self._of_step = rows_by_step(table.step[self._rows])
 
     def whole_steps(self) -> Int64s:
         return self.rank.steps.rows(self.rank.steps.complete == 1).step
 
     def issued(self, step: int) -> list[int]:
         """Rows of the group's collectives of one step, in their order in it."""
-        first, last = np.searchsorted(self._steps, [step, step + 1]).tolist()
-        rows: list[int] = self._rows[first:last].tolist()
+        rows: list[int] = self._rows[self._of_step.get(step, NO_ROWS)].tolist()
         return rows
 
     def what(self, row: int) -> Issued:
