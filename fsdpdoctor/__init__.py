@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-__version__ = "0.1.0"
+from fsdpdoctor.version import __version__ as __version__
 
 
 def record(

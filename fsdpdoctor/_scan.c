@@ -1,4 +1,4 @@
-/* Scans chunks of trace events: the fast twin of importers/json_scan.py.
+/* Scans chunks of trace events: the fast twin of importers/reader/decode_json.py.
 
    A chunk is the text of whole events, `{...}, {...}`. `Scanner.scan` gives the rows
    of its complete events as columns, or declines (None) whatever it is not sure that
@@ -762,7 +762,7 @@ static PyType_Spec scanner_spec = {
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "fsdpdoctor._scan",
-    .m_doc = "The fast twin of importers/json_scan.py.",
+    .m_doc = "The fast twin of importers/reader/decode_json.py.",
     .m_size = -1,
 };
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Advice, Finding
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.run import Run
-from fsdpdoctor.simulate.forecast import replay_run
-from fsdpdoctor.simulate.plan import plan_of
-from fsdpdoctor.simulate.predict import Prediction, Replay, predict
+from fsdpdoctor.simulate.plans.forecast import replay_run
+from fsdpdoctor.simulate.plans.plan import plan_of
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from fsdpdoctor.measures import Measures, reduce
+from fsdpdoctor.analysis.measures import Measures, reduce
+from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     NO_TIME,

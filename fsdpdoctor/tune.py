@@ -16,12 +16,12 @@ from statistics import median
 from typing import Any
 
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
-from fsdpdoctor.simulate.changes import changed, forbidden
-from fsdpdoctor.simulate.code import settings
-from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.plan import Plan
-from fsdpdoctor.simulate.predict import Prediction, Replay
-from fsdpdoctor.simulate.search import code_cost, possible, search, single_changes
+from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.plans.change_step import changed, forbidden
+from fsdpdoctor.simulate.plans.code import settings
+from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay
+from fsdpdoctor.simulate.plans.search import code_cost, possible, search, single_changes
 
 SAME_BITS = frozenset(
     {

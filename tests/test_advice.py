@@ -8,22 +8,22 @@ import msgspec
 import pytest
 
 from fsdpdoctor.advice import recommend
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import measure
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.renderers.content import content_of
+from fsdpdoctor.renderers.report_view import content_of
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.run import RankData, Run, in_memory
 from fsdpdoctor.schema import RunHeader
-from fsdpdoctor.simulate import predict as predictions
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.changes import changed
-from fsdpdoctor.simulate.forecast import replay_run
-from fsdpdoctor.simulate.plan import Plan, plan_of
-from fsdpdoctor.simulate.predict import predict
-from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans import predict as predictions
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.forecast import replay_run
+from fsdpdoctor.simulate.plans.plan import Plan, plan_of
+from fsdpdoctor.simulate.plans.predict import predict
 from tests.detectors.test_advice_runs import DRAWN
 from tests.simulate.steps import step
 

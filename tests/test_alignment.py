@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdpdoctor.alignment import RankCollectives, align
+from fsdpdoctor.analysis.clock_alignment import RankCollectives, align
+from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.quantities import MS, SECOND
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, GroupSpec, Kind, RankHeader
-from fsdpdoctor.timeline import Collectives
 
 
 def rank(

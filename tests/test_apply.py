@@ -10,10 +10,10 @@ import pytest
 
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import UNKNOWN, Kind, Phase
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.changes import changed
-from fsdpdoctor.simulate.code import settings
-from fsdpdoctor.simulate.plan import Plan, save_plan
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.code import settings
+from fsdpdoctor.simulate.plans.plan import Plan, save_plan
 from tests.rig.ranks import TRAIN, Finished, run_ranks
 
 STEPS = 4

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from fsdpdoctor.analysis.timeline import collectives_of
 from fsdpdoctor.cli import main
 from fsdpdoctor.renderers.hang import NOT_TOLD
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import Kind, RunHeader, Spans
-from fsdpdoctor.timeline import collectives_of
 from tests.importers.generated import GATHER_BYTES, SCATTER_BYTES, generated_rank
 from tests.importers.real_traces import real
 

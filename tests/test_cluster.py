@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from fsdpdoctor.analysis.dask_executor import cluster_executor
 from fsdpdoctor.cli import main
-from fsdpdoctor.cluster import cluster_executor
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.run import in_memory, save_run
 from fsdpdoctor.schema import RunHeader
@@ -110,7 +110,7 @@ def test_no_scheduler(
 ) -> None:
     """One line that says what was tried."""
     pytest.importorskip("distributed", reason="dask is of the extra [cluster]")
-    monkeypatch.setattr("fsdpdoctor.cluster.CONNECT_S", 1)
+    monkeypatch.setattr("fsdpdoctor.analysis.dask_executor.CONNECT_S", 1)
     result = analyze(traces, "--scheduler", address)
 
     assert result.exit_code == 2

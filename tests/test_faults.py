@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, Severity
-from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import open_run
 from tests.rig.ranks import TRAIN, run_python

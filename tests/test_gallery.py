@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.detectors import ALL, judge_all
 from fsdpdoctor.finding import Finding, NotJudged
-from fsdpdoctor.measures import measure
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN

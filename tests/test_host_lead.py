@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fsdpdoctor.host_lead import host_leads_ns
+from fsdpdoctor.analysis.host_lead import host_leads_ns
+from fsdpdoctor.analysis.timeline import Timeline, timelines
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import NO_TIME, Flag, Kind, Lane, Phase, Spans
 from fsdpdoctor.testing import Drawing, draw
-from fsdpdoctor.timeline import Timeline, timelines
 
 PASSES = draw(
     """

@@ -6,8 +6,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.budget import step_budget
-from fsdpdoctor.causes import CAUSES, queued_behind, split_stalls
+from fsdpdoctor.analysis.stall_causes import CAUSES, queued_behind, split_stalls
+from fsdpdoctor.analysis.step_budget import step_budget
+from fsdpdoctor.analysis.timeline import (
+    COLLECTIVE_KINDS,
+    Collectives,
+    Stalls,
+    timeline_of,
+)
+from fsdpdoctor.analysis.unit_times import innermost, own_compute
 from fsdpdoctor.intervals import Int64s, intersect, single, subtract, total_ns, union
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -22,13 +29,6 @@ from fsdpdoctor.schema import (
     StepRecord,
 )
 from fsdpdoctor.testing import RECORDED, TRACED
-from fsdpdoctor.timeline import (
-    COLLECTIVE_KINDS,
-    Collectives,
-    Stalls,
-    timeline_of,
-)
-from fsdpdoctor.unit_times import innermost, own_compute
 
 LANE_OF = {
     Kind.ALL_GATHER: Lane.ALL_GATHER,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdpdoctor.causes import CAUSES
-from fsdpdoctor.measures import Measures
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import NO_TIME, Kind, Phase, Spans, StepRecord
 from fsdpdoctor.testing import TRACED, draw, measured, unit

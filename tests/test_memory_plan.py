@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
 from fsdpdoctor.errors import InputError, UsageError
-from fsdpdoctor.memory_plan import Budget, Training, budgets, cost_of_tokens
-from fsdpdoctor.model_shape import (
+from fsdpdoctor.planning.memory_plan import Budget, Training, budgets, cost_of_tokens
+from fsdpdoctor.planning.meta_model import meta_model
+from fsdpdoctor.planning.model_shape import (
     ModelShape,
     shape_of_config,
     shape_of_count,
     shape_of_params,
 )
-from fsdpdoctor.recorder.meta_model import meta_model
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fsdpdoctor.analysis.overlap import OVERLAP_KINDS, Overlap, overlap_of_capture
 from fsdpdoctor.intervals import intersect, total_ns, union
-from fsdpdoctor.overlap import OVERLAP_KINDS, Overlap, overlap_of_capture
 from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Kind, Lane, Spans
 
 KINDS = (*DEVICE_WORK, Kind.MEMCPY, Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
@@ -65,5 +65,5 @@ def test_windows_add_up_to_the_capture(
     """In whatever parts its spans come, sorted or not, and however long a window is."""
     parts = [spans(one) for one in drawn]
 
-    with patch("fsdpdoctor.overlap.BLOCK_ROWS", rows_at_once):
+    with patch("fsdpdoctor.analysis.overlap.BLOCK_ROWS", rows_at_once):
         assert overlap_of_capture(parts) == by_sets(Spans.concat(parts))

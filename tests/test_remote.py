@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from fsdpdoctor.cli import main
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
-from fsdpdoctor.remote import RemotePath, path_of
 from fsdpdoctor.run import in_memory, save_run
 from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.storage.remote_path import RemotePath, path_of
 from tests.importers.generated import generated_rank
 
 fsspec: Any = pytest.importorskip("fsspec", reason="fsspec is of the extra [cluster]")

@@ -11,10 +11,10 @@ import pytest
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Place, Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.renderers.content import headline
+from fsdpdoctor.renderers.report_view import headline
 from fsdpdoctor.report import Report, decode, diagnose, encode, report_of
 from fsdpdoctor.report.diagnosis import report_from
-from fsdpdoctor.report.state import NO_COMMUNICATION
+from fsdpdoctor.report.facts_health import NO_COMMUNICATION
 from fsdpdoctor.report.value import (
     ByCause,
     Capture,

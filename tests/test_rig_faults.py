@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.wire import uniform
-from fsdpdoctor.recorder.wire_work import Transfer
+from fsdpdoctor.network import uniform
+from fsdpdoctor.rehearsal.modelled_work import Transfer
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.schema import Kind
 from tests.rig.fake import one_thread
 from tests.rig.ranks import TRAIN, run_python, run_ranks

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.network import Wire, uniform
 from fsdpdoctor.quantities import MS, US
-from fsdpdoctor.recorder.wire import Wire, uniform
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind, StepRecord
 from tests.rig.fake import Job, Truth, recording_to, train_fake

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.importers.groups import BY_ORDER
-from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.scanners import default_decoder
+from fsdpdoctor.importers.kineto.process_groups import BY_ORDER
+from fsdpdoctor.importers.reader.decoders import default_decoder
+from fsdpdoctor.importers.reader.read_trace import scan_file
 from fsdpdoctor.quantities import MS, US
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.run import Run
@@ -255,7 +255,7 @@ def test_r05_captures_are_small_by_default() -> None:
     """The record needs no torch.profiler; where it is asked for, it is two ranks, and
     as many steps as were asked for.
     """
-    capture_plan = pytest.importorskip("fsdpdoctor.recorder.capture_plan")
+    capture_plan = pytest.importorskip("fsdpdoctor.recorder.launch.profiler_schedule")
 
     capture = capture_plan.capture_of(2, None, None)
 

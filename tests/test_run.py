@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.errors import InputError, NewerFormatError
-from fsdpdoctor.measures import measure
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import Heartbeat, Names, RankWriter, write_run_header
 from fsdpdoctor.schema import (

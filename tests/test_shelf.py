@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fsdpdoctor.shelf import HELD_BYTES, Shelf, blocks, let_go
+from fsdpdoctor.storage.spill import HELD_BYTES, Shelf, blocks, let_go
 
 INT64 = np.dtype(np.int64)
 PIECE = 10_000

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from fsdpdoctor.cli import main
 from fsdpdoctor.run import in_memory, save_run
 from fsdpdoctor.schema import RunHeader
-from fsdpdoctor.simulate.outcome import simulate
-from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.engine.simulate import simulate
+from fsdpdoctor.simulate.engine.synthetic_record import record
 from tests.simulate.steps import prefetching, step, with_units
 
 BASE = step(4, blocking=True)

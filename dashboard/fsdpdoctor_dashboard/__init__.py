@@ -1,6 +1,6 @@
 """The Dash app: a run's report, timeline and what-ifs in a browser."""
 
-from fsdpdoctor import __version__
+from fsdpdoctor.version import __version__
 
 TIMELINE_FILES = (
     "tiles.js",

@@ -12,17 +12,17 @@ import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.recorder.wire import Link
-from fsdpdoctor.renderers.words import visible
-from fsdpdoctor_dashboard.api import api_routes
+from fsdpdoctor.network import Link
+from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.component import Timeline
-from fsdpdoctor_dashboard.downloads import export_routes
-from fsdpdoctor_dashboard.early import early_routes, first_picture
-from fsdpdoctor_dashboard.library import Library, OpenRun, UnknownRunError
-from fsdpdoctor_dashboard.pages.parts import Context
-from fsdpdoctor_dashboard.quick_tiles import with_quick_tiles
-from fsdpdoctor_dashboard.security import Guard
-from fsdpdoctor_dashboard.whatif_callbacks import register
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
+from fsdpdoctor_dashboard.pages.components import Context
+from fsdpdoctor_dashboard.pages.whatif_callbacks import register
+from fsdpdoctor_dashboard.server.api import api_routes
+from fsdpdoctor_dashboard.server.download_routes import export_routes
+from fsdpdoctor_dashboard.server.first_paint import early_routes, first_picture
+from fsdpdoctor_dashboard.server.security import Guard
+from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 
 HERE = Path(__file__).parent
 

@@ -15,11 +15,11 @@ import waitress
 from waitress import task, wasyncore
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.wire import Link
+from fsdpdoctor.network import Link
 from fsdpdoctor_dashboard.app import Serving, make_app
-from fsdpdoctor_dashboard.library import Library, Opener
-from fsdpdoctor_dashboard.security import new_token
-from fsdpdoctor_dashboard.tile_answers import TILES
+from fsdpdoctor_dashboard.data.run_registry import Library, Opener
+from fsdpdoctor_dashboard.server.security import new_token
+from fsdpdoctor_dashboard.server.tile_responses import TILES
 
 CONNECTIONS = 1024
 """At once. Each browser keeps six open; beyond the limit the next would hang."""

@@ -12,8 +12,8 @@ import sys
 
 import click
 
-from fsdpdoctor import __version__
 from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.version import __version__
 
 COMMANDS: dict[str, str] = {
     "demo": "fsdpdoctor.cli.demo",

@@ -15,8 +15,8 @@ from fsdpdoctor.cli.output import (
     print_report,
     scheduler_option,
 )
-from fsdpdoctor.remote import path_of
 from fsdpdoctor.report import report_of
+from fsdpdoctor.storage.remote_path import path_of
 
 SEVERITIES = ("critical", "warning", "info")
 """Worst first."""

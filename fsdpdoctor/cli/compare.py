@@ -9,9 +9,9 @@ from rich.console import Console
 
 from fsdpdoctor.cli.inputs import Reading, measure_paths
 from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
-from fsdpdoctor.comparison import Subject, compare, encode_comparison
 from fsdpdoctor.renderers.comparison import show_comparison
 from fsdpdoctor.report import report_of
+from fsdpdoctor.report.comparison import Subject, compare, encode_comparison
 
 
 @click.command(name="compare")

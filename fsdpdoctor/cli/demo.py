@@ -12,9 +12,9 @@ import click
 
 from fsdpdoctor import recorder
 from fsdpdoctor.cli.run import short
-from fsdpdoctor.recorder import folders
+from fsdpdoctor.recorder.storage import run_folder
 
-SCRIPT = "fsdpdoctor.recorder.demo_train"
+SCRIPT = "fsdpdoctor.demo.train"
 RANKS = 2
 
 
@@ -29,7 +29,7 @@ def command(out: Path | None) -> None:
     fsdpdoctor demo
     """
     recorder.require_torch()
-    folder = short(folders.new_place(out, "demo").folder)
+    folder = short(run_folder.new_place(out, "demo").folder)
     run = ["run", "--nproc-per-node", str(RANKS), "--out", folder, "-m", SCRIPT]
     click.echo(
         "A small transformer, trained for 12 steps with FSDP2 on "

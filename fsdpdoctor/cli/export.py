@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
-from fsdpdoctor.measures import Measures
-from fsdpdoctor.renderers.perfetto import write_run
+from fsdpdoctor.exporters.perfetto_run import write_run
 from fsdpdoctor.run import Run
 
 PERFETTO = "perfetto"

@@ -11,9 +11,9 @@ from rich.console import Console
 from fsdpdoctor.cli.inputs import Reading, open_paths
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.flight_recorder import Dump, load_dumps
-from fsdpdoctor.importers.hang import Diagnosis, Operation, diagnose
-from fsdpdoctor.importers.hang_units import UnitMatch, match_units
+from fsdpdoctor.hang.diagnose import Diagnosis, Operation, diagnose
+from fsdpdoctor.hang.flight_recorder import Dump, load_dumps
+from fsdpdoctor.hang.match_units import UnitMatch, match_units
 from fsdpdoctor.renderers.hang import Hang, encode_hang, show_hang
 from fsdpdoctor.run import RankData, is_run_folder
 

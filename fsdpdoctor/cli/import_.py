@@ -8,8 +8,8 @@ import click
 
 from fsdpdoctor.cli.inputs import Reading, open_paths
 from fsdpdoctor.errors import FsdpDoctorError, InputError
-from fsdpdoctor.remote import path_of
 from fsdpdoctor.run import is_run_folder, save_run
+from fsdpdoctor.storage.remote_path import path_of
 
 
 @click.command(name="import")

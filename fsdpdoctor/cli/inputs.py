@@ -20,14 +20,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from fsdpdoctor.cluster import cluster_executor
+from fsdpdoctor.analysis.dask_executor import cluster_executor
+from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, import_run
-from fsdpdoctor.importers.cache import default_folder
-from fsdpdoctor.measures import Measures, measure
+from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.quantities import MIB, count
-from fsdpdoctor.remote import RemotePath, path_of
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
+from fsdpdoctor.storage.remote_path import RemotePath, path_of
 
 RUNS_FOLDER = Path("fsdpdoctor-runs")
 """Where `fsdpdoctor run` puts runs, and `latest` beside them."""

@@ -13,14 +13,14 @@ from rich.console import Console
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.memory_plan import (
+from fsdpdoctor.planning.memory_plan import (
     OPTIMIZERS,
     Budget,
     Training,
     budgets,
     cost_of_tokens,
 )
-from fsdpdoctor.model_shape import (
+from fsdpdoctor.planning.model_shape import (
     ModelShape,
     shape_of_config,
     shape_of_count,
@@ -108,7 +108,7 @@ def _shape(model: str, layers: int | None) -> ModelShape:
         from fsdpdoctor.recorder import require_torch
 
         require_torch()
-        from fsdpdoctor.recorder.meta_model import meta_model
+        from fsdpdoctor.planning.meta_model import meta_model
 
         made = meta_model(model)
         return shape_of_params(model, made.params, made.blocks)

@@ -10,9 +10,9 @@ import click
 from fsdpdoctor import recorder
 from fsdpdoctor.cli.run import Asked, be_a_rank
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.launch import Target
-from fsdpdoctor.recorder.sampling import sampling_of
-from fsdpdoctor.recorder.wire import DEFAULT_WIRE, PRESETS, parse_wire
+from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, parse_wire
+from fsdpdoctor.recorder.launch.run_script import Target
+from fsdpdoctor.recorder.storage.sampling import sampling_of
 
 
 @click.command(
@@ -72,7 +72,7 @@ def command(
     recorder.require_torch()
     if not is_module and not Path(script).is_file():
         raise UsageError(f"cannot run {script}: there is no such file")
-    from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
+    from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 
     rehearsal = Rehearsal(
         wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node

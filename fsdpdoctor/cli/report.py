@@ -18,7 +18,7 @@ from fsdpdoctor.cli.output import (
 )
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.report import report_of
-from fsdpdoctor_dashboard.export import MARK_LIMIT, timeline_of
+from fsdpdoctor_dashboard.server.standalone_page import MARK_LIMIT, timeline_of
 
 
 @click.command(name="report")

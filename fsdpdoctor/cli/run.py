@@ -17,11 +17,11 @@ import click
 from fsdpdoctor import recorder
 from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
-from fsdpdoctor.recorder import folders, redact
-from fsdpdoctor.recorder import launch as launching
-from fsdpdoctor.recorder.capture_plan import Capture, capture_of
-from fsdpdoctor.recorder.sampling import Beside, sampling_of
-from fsdpdoctor.recorder.signals import TermWatch
+from fsdpdoctor.recorder.launch import run_script as launching
+from fsdpdoctor.recorder.launch.profiler_schedule import Capture, capture_of
+from fsdpdoctor.recorder.launch.sigterm import TermWatch
+from fsdpdoctor.recorder.storage import redact, run_folder
+from fsdpdoctor.recorder.storage.sampling import Beside, sampling_of
 from fsdpdoctor.schema import rank_stem
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def command(
         options = _torchrun_options(nproc_per_node, torchrun_options)
         if not is_module and not Path(script).is_file():
             raise UsageError(f"cannot run {script}: there is no such file")
-        place = folders.new_place(out, script)
-        os.environ.update(folders.pass_on(place))
+        place = run_folder.new_place(out, script)
+        os.environ.update(run_folder.pass_on(place))
         own = [
             *_option("--steps", steps),
             *_option("--every", every),
@@ -181,7 +181,7 @@ def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> 
 
     `job` surrounds the script and its recording, not the report.
     """
-    place = folders.agree(asked.out, asked.target.name)
+    place = run_folder.agree(asked.out, asked.target.name)
     first = os.environ.get("RANK", "0") == "0"
     view = _live_view(place.folder) if first and asked.live else None
     with job or nullcontext():
@@ -204,7 +204,7 @@ def _live_view(folder: Path) -> LiveView:
     return LiveView(folder)
 
 
-def _run(asked: Asked, place: folders.Place) -> BaseException | None:
+def _run(asked: Asked, place: run_folder.Place) -> BaseException | None:
     """Run and record; what ended the script, None for its end."""
     run = launching.load(asked.target)
     # Around the recording: its hooks come and go, and must go back to these.
@@ -216,16 +216,16 @@ def _run(asked: Asked, place: folders.Place) -> BaseException | None:
 def _changes(asked: Asked, folder: Path) -> Iterator[AbstractContextManager[Watcher]]:
     """What is done to the script beside recording it."""
     if asked.settings is not None:
-        from fsdpdoctor.recorder.apply import applying
+        from fsdpdoctor.recorder.changes.apply_plan import applying
 
         yield applying(asked.settings, folder)
     if asked.stop_after is not None or asked.check_bits:
-        from fsdpdoctor.recorder.trial import on_trial
+        from fsdpdoctor.recorder.changes.trial_run import on_trial
 
         rank = int(os.environ.get("RANK", 0))
         yield on_trial(asked.stop_after, folder if asked.check_bits else None, rank)
     if asked.capture is not None:
-        from fsdpdoctor.recorder.kineto_capture import capturing
+        from fsdpdoctor.recorder.launch.profiler_capture import capturing
 
         yield capturing(asked.capture, folder, int(os.environ.get("RANK", 0)))
 
@@ -253,9 +253,9 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[Watcher]) -> None:
 
 
 def _record(
-    asked: Asked, place: folders.Place, run: Callable[[], None]
+    asked: Asked, place: run_folder.Place, run: Callable[[], None]
 ) -> BaseException | None:
-    from fsdpdoctor.recorder.session import Plan
+    from fsdpdoctor.recorder.recording_config import Plan
 
     sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
     if asked.capture is not None:
@@ -274,7 +274,7 @@ def _record(
     watch = TermWatch(session.say_ended)
     watch.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        folders.point_latest(place.folder)
+        run_folder.point_latest(place.folder)
     error: BaseException | None = None
     try:
         run()
@@ -283,7 +283,7 @@ def _record(
         if not isinstance(caught, (SystemExit, PlanError)):
             launching.report_exception(caught)
     watch.stop()
-    recorder.stop(folders.how_it_ended(error), error)
+    recorder.stop(run_folder.how_it_ended(error), error)
     return error
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
 from fsdpdoctor.errors import FsdpDoctorError, InputError
-from fsdpdoctor.recorder.folders import VARIABLE
-from fsdpdoctor.simulate.forecast import replay_run
-from fsdpdoctor.simulate.plan import save_plan
-from fsdpdoctor.simulate.predict import Replay
+from fsdpdoctor.recorder.storage.run_folder import VARIABLE
+from fsdpdoctor.simulate.plans.forecast import replay_run
+from fsdpdoctor.simulate.plans.plan import save_plan
+from fsdpdoctor.simulate.plans.predict import Replay
 from fsdpdoctor.tune import Candidate, Failed, Measured, Outcome
 
 GRACE_S = 40.0

@@ -16,9 +16,9 @@ from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.cli.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.folders import new_place
+from fsdpdoctor.recorder.storage.run_folder import new_place
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
-from fsdpdoctor.simulate.plan import save_plan
+from fsdpdoctor.simulate.plans.plan import save_plan
 from fsdpdoctor.tune import Budget, Tuner, Tuning, candidates_of
 
 

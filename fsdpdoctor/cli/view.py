@@ -11,7 +11,7 @@ import click
 
 from fsdpdoctor.cli.inputs import RUNS_FOLDER, Reading, open_paths
 from fsdpdoctor.errors import MissingDependencyError, UsageError
-from fsdpdoctor.recorder.wire import Link, parse_link
+from fsdpdoctor.network import Link, parse_link
 from fsdpdoctor.run import Run
 
 if TYPE_CHECKING:

@@ -15,17 +15,17 @@ from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.renderers.whatif import show_forecast
-from fsdpdoctor.simulate.code import settings
-from fsdpdoctor.simulate.dialects import DIALECTS
-from fsdpdoctor.simulate.forecast import (
+from fsdpdoctor.simulate.plans.code import settings
+from fsdpdoctor.simulate.plans.forecast import (
     Forecast,
     encode_forecast,
     forecast,
     replay_run,
 )
-from fsdpdoctor.simulate.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
-from fsdpdoctor.simulate.predict import Replay
-from fsdpdoctor.simulate.search import search
+from fsdpdoctor.simulate.plans.frameworks import DIALECTS
+from fsdpdoctor.simulate.plans.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
+from fsdpdoctor.simulate.plans.predict import Replay
+from fsdpdoctor.simulate.plans.search import search
 
 
 @click.command(name="whatif")

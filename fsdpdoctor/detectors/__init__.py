@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from traceback import walk_tb
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.detectors.allocator_pressure import allocator_pressure
 from fsdpdoctor.detectors.base import Detector, judge
@@ -36,7 +37,6 @@ from fsdpdoctor.detectors.topology_mesh import topology_mesh
 from fsdpdoctor.detectors.wrap_too_coarse import wrap_too_coarse
 from fsdpdoctor.detectors.wrap_too_fine import wrap_too_fine
 from fsdpdoctor.finding import Finding, NotJudged, Severity
-from fsdpdoctor.measures import Measures
 
 ALL: tuple[Detector, ...] = (
     exposed_all_gather,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import has, needs_torch
 from fsdpdoctor.detectors.tables import Exposed, all_units, exposed, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 

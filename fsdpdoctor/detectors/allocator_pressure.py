@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import NO_ROWS, counter_rows, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, percent, size
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import (
     COUNTER_ALLOC_RETRIES,
     COUNTER_OOMS,

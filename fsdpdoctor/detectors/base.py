@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import Confidence, Finding, NotJudged, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.schema import Evidence
 
 Find = Callable[[Measures], Iterator[Finding]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.pauses import pauses
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, duration, percent
 from fsdpdoctor.schema import Evidence, Kind
 

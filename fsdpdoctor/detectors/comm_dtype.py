@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import all_units, judged_collectives, on_cpu, per_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import Evidence, Kind
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fsdpdoctor.causes import queued_behind
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.stall_causes import queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
 from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, place_of, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.tables import all_units, few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.gather_counts import StepGathers, step_gathers
 from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
 from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step, place_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, size
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
 
 CODE, NAME = "FD107", "duplicate-all-gather"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
@@ -28,7 +29,6 @@ from fsdpdoctor.detectors.tables import (
     unit_sums,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 

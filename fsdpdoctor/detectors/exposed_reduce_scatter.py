@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.remedies import (
     present,
@@ -18,7 +19,6 @@ from fsdpdoctor.detectors.tables import (
     steady,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent
 from fsdpdoctor.schema import Evidence, Kind
 

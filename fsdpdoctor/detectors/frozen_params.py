@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
 from fsdpdoctor.detectors.tables import (
@@ -15,7 +16,6 @@ from fsdpdoctor.detectors.tables import (
     per_step,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.unit_times import UnitTimes
 from fsdpdoctor.detectors.tables import NO_ROWS, PHASES, rows_by_step
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
-from fsdpdoctor.unit_times import UnitTimes
 
 UnitPhase = tuple[int, int]
 """A unit's index and the phase that needed its gather."""

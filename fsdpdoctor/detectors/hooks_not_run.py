@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import MODEL, listing
 from fsdpdoctor.detectors.tables import all_units, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,

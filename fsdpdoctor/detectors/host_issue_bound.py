@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
@@ -22,7 +23,6 @@ from fsdpdoctor.detectors.tables import (
     unit_sums,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence
 

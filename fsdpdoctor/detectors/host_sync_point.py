@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import prefetch, present
 from fsdpdoctor.detectors.tables import (
@@ -19,9 +21,7 @@ from fsdpdoctor.detectors.tables import (
     steady,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import Evidence, Kind, Phase
 
 CODE, NAME = "FD104", "host-sync-point"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.pauses import pauses
 from fsdpdoctor.detectors.tables import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence, Kind
 

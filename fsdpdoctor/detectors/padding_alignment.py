@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import all_units, judged_collectives
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import Place, Value
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.schema import Kind
 
 

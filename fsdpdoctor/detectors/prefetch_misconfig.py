@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
@@ -21,9 +23,7 @@ from fsdpdoctor.detectors.tables import (
     recompute_seen,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, size
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
 
 CODE, NAME = "FD105", "prefetch-misconfig"

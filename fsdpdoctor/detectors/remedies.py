@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.tables import (
     all_units,
     backward_order,
@@ -19,7 +20,6 @@ from fsdpdoctor.detectors.tables import (
     recompute_seen,
 )
 from fsdpdoctor.finding import Advice
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.schema import ROOT, UNKNOWN
 
 MODEL = "# `model` is your root module, the one that fully_shard() was called on last."

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import (
     MODEL,
@@ -25,9 +27,7 @@ from fsdpdoctor.detectors.tables import (
     unit_sums,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, ms, percent, size
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
 
 CODE, NAME = "FD301", "reshard-policy"

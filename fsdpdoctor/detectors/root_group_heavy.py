@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import module
 from fsdpdoctor.detectors.tables import EMBEDDING, all_units, exposed
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MIB, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsdpdoctor.alignment import group_key
+from fsdpdoctor.analysis.clock_alignment import group_key
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, duration, size
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
 from fsdpdoctor.detectors.tables import place_of, recompute_seen
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
 

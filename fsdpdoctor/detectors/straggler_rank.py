@@ -10,14 +10,14 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.budget import PARTS
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
+from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.tables import steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS, RankMeasures
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 CODE, NAME = "FD401", "straggler-rank"

@@ -15,12 +15,17 @@ from typing import Protocol, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import (
+    MIN_JUDGED_STEPS,
+    CounterRows,
+    RankMeasures,
+)
+from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.analysis.timeline import Collectives, first_of_step
 from fsdpdoctor.detectors.base import CannotTell
 from fsdpdoctor.finding import Place, Value
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.measures import Measures
-from fsdpdoctor.rank_measures import MIN_JUDGED_STEPS, CounterRows, RankMeasures
 from fsdpdoctor.schema import (
     ROOT,
     UNKNOWN,
@@ -32,7 +37,6 @@ from fsdpdoctor.schema import (
     UnitSpec,
     column,
 )
-from fsdpdoctor.timeline import Collectives, first_of_step
 
 PHASES: dict[int, str] = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
 """Phases under their JSON names."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import all_units, exposed, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 

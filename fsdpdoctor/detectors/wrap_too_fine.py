@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import (
     all_units,
@@ -18,7 +19,6 @@ from fsdpdoctor.detectors.tables import (
     unit_sums,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MIB, count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, BlockSpec, Evidence, Kind, UnitSpec
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fsdpdoctor.analysis.timeline import of_kinds, timeline_of
 from fsdpdoctor.exporters.hooks import hooks_of
 from fsdpdoctor.intervals import Intervals, subtract, union
 from fsdpdoctor.run import RankData
@@ -22,7 +23,6 @@ from fsdpdoctor.schema import (
     Spans,
     StepRecord,
 )
-from fsdpdoctor.timeline import of_kinds, timeline_of
 
 STREAMS = {
     Lane.COMPUTE: 7,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase, Spans
-from fsdpdoctor.timeline import of_kinds
 
 PREFETCH = Flag.FORWARD_PREFETCH | Flag.BACKWARD_PREFETCH
 

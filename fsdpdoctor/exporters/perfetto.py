@@ -17,6 +17,7 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 from isal import igzip
 
+from fsdpdoctor.analysis.timeline import Stalls
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -30,7 +31,6 @@ from fsdpdoctor.schema import (
     Phase,
     Spans,
 )
-from fsdpdoctor.timeline import Stalls
 
 STEPS_TRACK, EXPOSED_TRACK, FIRST_LANE_TRACK = 1_000, 2_000, 3_000
 TRACKS_PER_LANE = 1000

@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdpdoctor import __version__
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.cache import default_folder
-from fsdpdoctor.importers.framing import read_head
-from fsdpdoctor.importers.kineto import KinetoSource
+from fsdpdoctor.importers.file_kind import WHAT_TO_DO, FileKind, sniff
+from fsdpdoctor.importers.kineto.source import KinetoSource
 from fsdpdoctor.importers.nsys import NsysSource
-from fsdpdoctor.importers.ranks import rank_files, rank_in_name
-from fsdpdoctor.importers.scan import read_metadata
-from fsdpdoctor.importers.sniff import WHAT_TO_DO, FileKind, sniff
-from fsdpdoctor.remote import RemotePath, path_of
+from fsdpdoctor.importers.rank_files import rank_files, rank_in_name
+from fsdpdoctor.importers.reader.chunks import read_head
+from fsdpdoctor.importers.reader.read_trace import read_metadata
+from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, VIEW_KEY, RunHeader
+from fsdpdoctor.storage.remote_path import RemotePath, path_of
+from fsdpdoctor.version import __version__
 
 NO_WORLD_SIZE = (
     "the traces do not say the world size: taken as {world_size}, from their highest "

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.json_scan import Interner
-from fsdpdoctor.importers.kineto import attribute, rank_data
-from fsdpdoctor.importers.trace_events import (
+from fsdpdoctor.importers.kineto.source import attribute, rank_data
+from fsdpdoctor.importers.reader.decode_json import Interner
+from fsdpdoctor.importers.reader.trace_file import (
     KEPT_OP_PREFIXES,
     Cat,
     Events,

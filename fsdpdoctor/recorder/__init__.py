@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from fsdpdoctor.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from fsdpdoctor.recorder.session import Plan, Session
+    from fsdpdoctor.recorder.recording_config import Plan
+    from fsdpdoctor.recorder.session import Session
 
 _current: Session | None = None
 
@@ -76,12 +77,12 @@ def record(
         yield _current.folder
         return
     require_torch()
-    from fsdpdoctor.recorder import folders, redact
-    from fsdpdoctor.recorder.sampling import sampling_of
-    from fsdpdoctor.recorder.session import Plan
+    from fsdpdoctor.recorder.recording_config import Plan
+    from fsdpdoctor.recorder.storage import redact, run_folder
+    from fsdpdoctor.recorder.storage.sampling import sampling_of
 
     sampling = sampling_of(steps, every)
-    place = folders.agree(Path(out) if out else None, sys.argv[0] or "python")
+    place = run_folder.agree(Path(out) if out else None, sys.argv[0] or "python")
     session = start(
         Plan(
             folder=place.folder,
@@ -93,7 +94,7 @@ def record(
     try:
         yield session.folder
     except BaseException as error:
-        stop(folders.how_it_ended(error), error)
+        stop(run_folder.how_it_ended(error), error)
         raise
     stop()
 

@@ -15,25 +15,25 @@ from typing import Any
 import torch
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder import fsdp2, tree
-from fsdpdoctor.recorder.buffer import Columns, spans_of
-from fsdpdoctor.recorder.bypass import bypassed_method
-from fsdpdoctor.recorder.clocks import HostClock, device_clock
-from fsdpdoctor.recorder.collectives import CollectiveHooks
-from fsdpdoctor.recorder.groups import Groups
-from fsdpdoctor.recorder.headers import Headers, place
-from fsdpdoctor.recorder.hooks import StateHooks, UnitHooks
-from fsdpdoctor.recorder.host import HostHooks
-from fsdpdoctor.recorder.light import LightHooks
-from fsdpdoctor.recorder.memory import memory_of
-from fsdpdoctor.recorder.model import ModelWatch, plain_device
+from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
+from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
+from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
+from fsdpdoctor.recorder.fsdp2.param_group_hooks import StateHooks, UnitHooks
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
+from fsdpdoctor.recorder.host.host_hooks import HostHooks
+from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
+from fsdpdoctor.recorder.host.plain_roots import PlainRoots
+from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
+from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.patching import Guard, Patches
-from fsdpdoctor.recorder.recording import Recording, Rows
-from fsdpdoctor.recorder.roots import PlainRoots
-from fsdpdoctor.recorder.sampling import Sampling
-from fsdpdoctor.recorder.steps import Moment, StepBounds, Steps
-from fsdpdoctor.recorder.timed import TimedSteps
-from fsdpdoctor.recorder.units import Units
+from fsdpdoctor.recorder.rank_header import Headers, place
+from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
+from fsdpdoctor.recorder.storage.memory_samples import memory_of
+from fsdpdoctor.recorder.storage.recording import Recording, Rows
+from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
 from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
@@ -43,18 +43,6 @@ from fsdpdoctor.schema import (
     RankHeader,
     StepRecord,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to record, and where to."""
-
-    folder: Path
-    run_id: str
-    sampling: Sampling
-    command: tuple[str, ...] = ()
-    source: str = "recorded"
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +63,7 @@ class Session:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._groups = Groups()
-        self._names = fsdp2.Names()
+        self._names = internals.Names()
         self._guard = Guard(self._stop)
         plan.folder.mkdir(parents=True, exist_ok=True)
         heartbeat = Heartbeat(plan.folder, place()[0])
@@ -340,8 +328,8 @@ class Session:
         bounds, resolve = pending.bounds, self._rec.clock.resolve
         return StepRecord(
             step=bounds.step,
-            start_ns=tree.one_time(resolve, bounds.start.mark),
-            end_ns=tree.one_time(resolve, bounds.end.mark),
+            start_ns=unit_specs.one_time(resolve, bounds.start.mark),
+            end_ns=unit_specs.one_time(resolve, bounds.end.mark),
             host_start_ns=bounds.start.host_ns,
             host_end_ns=bounds.end.host_ns,
             micro_batches=bounds.micro_batches,
@@ -363,7 +351,7 @@ class Session:
         self._timed = TimedSteps()
         now = perf_counter_ns()
         end = timed.last.end if timed.last else Moment(host_ns=now, mark=now)
-        at = tree.one_time(rec.clock.resolve, end.mark)
+        at = unit_specs.one_time(rec.clock.resolve, end.mark)
         self._writer.write_step(
             StepRecord(
                 step=rec.step + 1,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.comparison import Comparison, Difference, Scalar
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
-from fsdpdoctor.renderers.words import shorten, units, visible
+from fsdpdoctor.renderers.formatting import shorten, units, visible
+from fsdpdoctor.report.comparison import Comparison, Difference, Scalar
 
 MOST_LINES = 40
 """Differences shown of each sort; --json has them all."""

@@ -9,10 +9,10 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.importers.hang import Culprit, Diagnosis, Operation, Why
-from fsdpdoctor.importers.hang_units import MatchedBy, UnitMatch
+from fsdpdoctor.hang.diagnose import Culprit, Diagnosis, Operation, Why
+from fsdpdoctor.hang.match_units import MatchedBy, UnitMatch
 from fsdpdoctor.quantities import count
-from fsdpdoctor.renderers.words import ranges, units, visible
+from fsdpdoctor.renderers.formatting import ranges, units, visible
 
 HANG_SCHEMA_VERSION = 1
 """Of the JSON."""

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from html import escape
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.content import BudgetPart, Content, FindingWords, content_of
+from fsdpdoctor.renderers.report_view import (
+    BudgetPart,
+    Content,
+    FindingWords,
+    content_of,
+)
 from fsdpdoctor.renderers.tables import Cell, Column, Table
 from fsdpdoctor.report.value import Report
 

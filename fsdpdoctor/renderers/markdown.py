@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.content import BudgetPart, FindingWords, content_of
+from fsdpdoctor.renderers.report_view import BudgetPart, FindingWords, content_of
 from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report.value import Report
 

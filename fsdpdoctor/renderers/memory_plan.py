@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.memory_plan import Budget, Training
-from fsdpdoctor.model_shape import ModelShape
+from fsdpdoctor.planning.memory_plan import Budget, Training
+from fsdpdoctor.planning.model_shape import ModelShape
 from fsdpdoctor.quantities import count, size
 
 BAR = 50

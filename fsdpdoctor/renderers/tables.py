@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsdpdoctor.quantities import ms, percent, size
-from fsdpdoctor.renderers.words import counted, unit_name, visible
+from fsdpdoctor.renderers.formatting import counted, unit_name, visible
 from fsdpdoctor.report.value import CollectiveRow, PhaseCounts, RankRow, UnitRow
 
 ABSENT = "-"

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.content import (
+from fsdpdoctor.renderers.formatting import shorten
+from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
     FindingWords,
     content_of,
 )
 from fsdpdoctor.renderers.tables import Cell, Table
-from fsdpdoctor.renderers.words import shorten
 from fsdpdoctor.report.value import Report
 
 PLAIN_WIDTH = 100

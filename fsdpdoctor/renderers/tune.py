@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.simulate.code import code
+from fsdpdoctor.simulate.plans.code import code
 from fsdpdoctor.tune import Row, Tuning, Verdict
 
 KIND = "all_gather"

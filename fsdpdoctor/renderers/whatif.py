@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, signed_percent, size
-from fsdpdoctor.simulate.dialects import code_in
-from fsdpdoctor.simulate.fit import FREE
-from fsdpdoctor.simulate.forecast import Forecast
-from fsdpdoctor.simulate.predict import Prediction, Replay
+from fsdpdoctor.simulate.calibration.comm_cost import FREE
+from fsdpdoctor.simulate.plans.forecast import Forecast
+from fsdpdoctor.simulate.plans.frameworks import code_in
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 
 
 def show_forecast(

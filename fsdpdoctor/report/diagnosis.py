@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from fsdpdoctor.advice import recommend
-from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, NotJudged
-from fsdpdoctor.measures import Measures, measure
-from fsdpdoctor.report.rows import collective_rows, rank_rows
-from fsdpdoctor.report.state import health, recorder_cost, run_facts
+from fsdpdoctor.report.collectives_ranks import collective_rows, rank_rows
+from fsdpdoctor.report.facts_health import health, recorder_cost, run_facts
 from fsdpdoctor.report.units import by_cause, unit_rows
 from fsdpdoctor.report.value import (
     Capture,
@@ -27,7 +28,6 @@ from fsdpdoctor.report.value import (
 )
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import Evidence, Kind
-from fsdpdoctor.timeline import COLLECTIVE_KINDS
 
 _SEVERITIES: tuple[SeverityName, ...] = ("info", "warning", "critical")
 

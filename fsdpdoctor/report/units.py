@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.measures import Measures
-from fsdpdoctor.rank_measures import RankMeasures
 from fsdpdoctor.report.value import (
     ByCause,
     KindTimes,
@@ -22,7 +23,6 @@ from fsdpdoctor.report.value import (
     UnitSettings,
 )
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, UnitSpec
-from fsdpdoctor.timeline import COLLECTIVE_KINDS
 
 UnitKey = tuple[int, str]
 """A unit across ranks, whose own lists may differ (FD406): its tree and its FQN."""

@@ -68,7 +68,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByCause:
-    """Exposed time by what it waited for; see `causes`."""
+    """Exposed time by what it waited for; see `stall_causes`."""
 
     host_late: int | None  # None: it is not known when collectives were issued
     queued: int | None
@@ -295,7 +295,7 @@ class Report:
     exposed_ns_per_step: Exposed
     overlap_share: OverlapShare
     capture: Capture | None = None  # None: the source has no kernels
-    budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `budget`
+    budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
     units: tuple[UnitRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsdpdoctor.importers.cache import FOLDER_VARIABLE
+from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.benchmarks.dashboard_browser import (
     BARS,
     Figures,

@@ -35,11 +35,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers import framing
-from fsdpdoctor.importers.c_scan import SCANNED, CDecoder
-from fsdpdoctor.importers.json_scan import decode_chunk
-from fsdpdoctor.importers.scan import Decode, scan_file
-from fsdpdoctor.importers.trace_events import TraceFile
+from fsdpdoctor.importers.reader.decode_c import SCANNED, CDecoder
+from fsdpdoctor.importers.reader.decode_json import decode_chunk
+from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
+from fsdpdoctor.importers.reader.trace_file import TraceFile
 from tests.benchmarks.fuzz_mutations import SEEDS, mutate
 from tests.importers.same_rows import chunks_of, outcomes, same
 
@@ -223,9 +222,9 @@ def fuzz_python(given: argparse.Namespace) -> int:
     import atheris  # type: ignore[import-untyped]
 
     from fsdpdoctor import _scan
-    from fsdpdoctor.importers import json_scan, salvage, scan
+    from fsdpdoctor.importers.reader import chunks, decode_json, read_trace, repair
 
-    for module in (framing, json_scan, salvage, scan):
+    for module in (chunks, decode_json, repair, read_trace):
         for name, value in vars(module).items():
             code = getattr(value, "__code__", None)
             if code is not None and value.__module__ == module.__name__:
@@ -235,7 +234,7 @@ def fuzz_python(given: argparse.Namespace) -> int:
 
     def one(data: bytes) -> None:
         # Small blocks, so that small inputs are cut like large files.
-        framing.BLOCK = 16 << (data[0] % 9) if data else 16
+        chunks.BLOCK = 16 << (data[0] % 9) if data else 16
         path.write_bytes(data[1:])
         by_msgspec = read_whole(path, decode_chunk)
         by_c = read_whole(path, decoder(_scan))

@@ -29,11 +29,11 @@ import click
 import torch
 from torch import nn
 
+from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.host_issue_bound import CAUGHT_UP_SHARE
+from fsdpdoctor.network import Wire, uniform
 from fsdpdoctor.quantities import MS, US, ms, percent, size
-from fsdpdoctor.rank_measures import measure_rank
-from fsdpdoctor.recorder.sampling import Adaptive, EveryStep, Sampling
-from fsdpdoctor.recorder.wire import Wire, uniform
+from fsdpdoctor.recorder.storage.sampling import Adaptive, EveryStep, Sampling
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import ROOT, Kind
 from tests.rig.fake import Job, Truth, recording_to, train_fake

@@ -14,14 +14,14 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from fsdpdoctor.importers.c_scan import c_decoder
-from fsdpdoctor.importers.cache import cached_scan
-from fsdpdoctor.importers.json_scan import decode_chunk
-from fsdpdoctor.importers.kineto import attribute, on_unix_clock, rank_data
-from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.trace_events import TraceFile
-from fsdpdoctor.overlap import overlap_of_capture
-from fsdpdoctor.rank_measures import measure_rank
+from fsdpdoctor.analysis.overlap import overlap_of_capture
+from fsdpdoctor.analysis.rank_measures import measure_rank
+from fsdpdoctor.importers.kineto.source import attribute, on_unix_clock, rank_data
+from fsdpdoctor.importers.reader.decode_c import c_decoder
+from fsdpdoctor.importers.reader.decode_json import decode_chunk
+from fsdpdoctor.importers.reader.read_trace import scan_file
+from fsdpdoctor.importers.reader.trace_cache import cached_scan
+from fsdpdoctor.importers.reader.trace_file import TraceFile
 
 PROCESSES = 2
 """As `analyze --jobs 2`, and as HTA takes them on a machine of two processors."""

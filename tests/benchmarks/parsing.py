@@ -12,8 +12,8 @@ and with all of them counted; then whole commands, `fsdpdoctor analyze` against 
 load and overlap.
 
 Memory is that of the largest process: what is resident at most, and what of it no file
-backs (sampled). Long columns are mapped from files (`fsdpdoctor.shelf`), whose pages
-the system can take back; the second figure is what a process cannot do without.
+backs (sampled). Long columns are mapped from files (`fsdpdoctor.storage.spill`), whose
+pages the system can take back; the second figure is what a process cannot do without.
 
 HTA wants 0.5.0 with pandas below 3 (`pip install HolisticTraceAnalysis==0.5.0
 'pandas<3'`); it is left out where neither `--hta` nor FSDPDOCTOR_HTA_PYTHON names its

@@ -16,16 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.operations import (
-    durations,
-)
-from fsdpdoctor.simulate.outcome import simulate, walk
-from fsdpdoctor.simulate.predict import replay
-from fsdpdoctor.simulate.program import program
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor.simulate.search import search
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.engine.opcodes import durations
+from fsdpdoctor.simulate.engine.schedule import program
+from fsdpdoctor.simulate.engine.simulate import simulate, walk
+from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.predict import replay
+from fsdpdoctor.simulate.plans.search import search
 from tests.simulate.steps import prefetching, step
 
 BLOCKS = 33

@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-from fsdpdoctor.importers.cache import FOLDER_VARIABLE
+from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.dashboard.synthetic import Shape, write_run
 from tests.rig.ranks import hear_interrupts
 

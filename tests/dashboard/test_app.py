@@ -23,16 +23,16 @@ from flask import Flask
 from waitress.task import ThreadedTaskDispatcher
 from werkzeug.test import create_environ, run_wsgi_app
 
+from fsdpdoctor.analysis.timeline import timelines
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import open_run
-from fsdpdoctor.timeline import timelines
-from fsdpdoctor_dashboard import tiles
 from fsdpdoctor_dashboard.app import PAGES, Serving, make_app
-from fsdpdoctor_dashboard.library import Library, OpenRun
-from fsdpdoctor_dashboard.marks import EXPOSED_SERIES, SERIES, Row
-from fsdpdoctor_dashboard.quick_tiles import with_quick_tiles
-from fsdpdoctor_dashboard.security import Guard
+from fsdpdoctor_dashboard.data import tiles
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
+from fsdpdoctor_dashboard.data.slices import EXPOSED_SERIES, SERIES, Row
 from fsdpdoctor_dashboard.serve import TwoQueues
+from fsdpdoctor_dashboard.server.security import Guard
+from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from tests.dashboard.conftest import Served, serve_runs
 from tests.dashboard.synthetic import Shape, write_run
 
@@ -390,7 +390,7 @@ def test_every_page_is_made_without_a_server_error(library: Library) -> None:
     """Each page of one run and of two side by side lays out."""
     import importlib
 
-    from fsdpdoctor_dashboard.pages.parts import Context
+    from fsdpdoctor_dashboard.pages.components import Context
 
     both = tuple(library.wait(name) for name in ("before", "after"))
     for _, module in PAGES.values():

@@ -20,9 +20,9 @@ pytest.importorskip("playwright", reason="needs playwright, and Chromium")
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.run import in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor_dashboard.export import timeline_page
-from fsdpdoctor_dashboard.library import Entry, Loading, meta_of, open_entry
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor_dashboard.data.run_registry import Entry, Loading, meta_of, open_entry
+from fsdpdoctor_dashboard.server.standalone_page import timeline_page
 from tests.dashboard.conftest import HOSTILE, Served, serve_runs
 from tests.dashboard.visits import FAULTS, PATIENCE_SECONDS, Visit, visiting
 from tests.simulate.steps import step

@@ -9,17 +9,17 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
-from fsdpdoctor.measures import measure
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.analysis.timeline import Collectives
+from fsdpdoctor.network import parse_link
 from fsdpdoctor.quantities import US
-from fsdpdoctor.recorder.wire import parse_link
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.report.value import CollectiveRow
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind
-from fsdpdoctor.simulate.fit import FREE, Fit
-from fsdpdoctor.simulate.model import Wire
-from fsdpdoctor.timeline import Collectives
-from fsdpdoctor_dashboard.collective_figures import (
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit
+from fsdpdoctor.simulate.engine.step import Wire
+from fsdpdoctor_dashboard.pages.collective_figures import (
     ALGORITHM,
     BUS,
     KindTimes,

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.export import FILES, timeline_page
-from fsdpdoctor_dashboard.library import Library, OpenRun, meta_of
-from fsdpdoctor_dashboard.marks import SERIES, Row
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
+from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.server.standalone_page import FILES, timeline_page
 
 ASKED = 60
 """Marks of each series."""

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor_dashboard.first_view import first_view
-from fsdpdoctor_dashboard.marks import SERIES, Row
-from fsdpdoctor_dashboard.store import Series, Store
+from fsdpdoctor_dashboard.data.initial_view import first_view
+from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.store import Series, Store
 
 STEP = next(at for at, spec in enumerate(SERIES) if spec.row == Row.STEP)
 

@@ -20,13 +20,13 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("torch", reason="records runs")
 
+from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.cli.live import LINGER_S
 from fsdpdoctor.finding import NotJudged
-from fsdpdoctor.measures import Measures, measure
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import StoppedRank
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.going import report_so_far, still_going
+from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
 from tests.dashboard.synthetic import Shape, write_run
 from tests.rig.ranks import TRAIN, Started, run_python, start
 

@@ -12,11 +12,11 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.report import encode
 from fsdpdoctor.run import Run, open_run
-from fsdpdoctor_dashboard import reading as reading_module
-from fsdpdoctor_dashboard.library import Library, Loading, OpenRun, Picture
-from fsdpdoctor_dashboard.reading import WORTH_A_PROCESS, reading
-from fsdpdoctor_dashboard.store import cache_folder
-from fsdpdoctor_dashboard.tile_shelf import has_tiles
+from fsdpdoctor_dashboard.data import read_run as reading_module
+from fsdpdoctor_dashboard.data.read_run import WORTH_A_PROCESS, reading
+from fsdpdoctor_dashboard.data.run_registry import Library, Loading, OpenRun, Picture
+from fsdpdoctor_dashboard.data.store import cache_folder
+from fsdpdoctor_dashboard.data.tile_cache import has_tiles
 
 LARGE = 4 * WORTH_A_PROCESS
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fsdpdoctor.analysis.timeline import WAIT_OF
 from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
 from fsdpdoctor.schema import Kind, Lane, Phase, Spans
-from fsdpdoctor.timeline import WAIT_OF
-from fsdpdoctor_dashboard import tile_shelf, tiles
-from fsdpdoctor_dashboard.marks import (
+from fsdpdoctor_dashboard.data import tile_cache, tiles
+from fsdpdoctor_dashboard.data.slices import (
     EXPOSED_SERIES,
     SERIES,
     Exposed,
@@ -27,7 +27,7 @@ from fsdpdoctor_dashboard.marks import (
     innermost,
     marks_of,
 )
-from fsdpdoctor_dashboard.store import (
+from fsdpdoctor_dashboard.data.store import (
     KEPT_STORES,
     Store,
     build_store,
@@ -35,9 +35,9 @@ from fsdpdoctor_dashboard.store import (
     open_store,
     save_store,
 )
-from fsdpdoctor_dashboard.tile_shelf import TileShelf, has_tiles, make_tiles
+from fsdpdoctor_dashboard.data.tile_cache import TileShelf, has_tiles, make_tiles
 
-TIMELINE_JS = Path(tiles.__file__).parent / "timeline" / "tiles.js"
+TIMELINE_JS = Path(tiles.__file__).parents[1] / "timeline" / "tiles.js"
 KINDS = (
     (Kind.FORWARD, Lane.COMPUTE),
     (Kind.BACKWARD, Lane.COMPUTE),
@@ -321,7 +321,7 @@ def test_a_rank_named_twice_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> Non
     store = store_of(spans_of([(i % 10, i * 900, 1500, i % 5) for i in range(400)]))
     whole = tiles.whole_level(store)
     twice = tiles.tile(store, whole, 0, [0, 0], condensed=False)
-    monkeypatch.setattr(tile_shelf, "KEPT_BYTES", len(twice) * 3 // 4)
+    monkeypatch.setattr(tile_cache, "KEPT_BYTES", len(twice) * 3 // 4)
     shelf = TileShelf(store)
 
     for _ in range(3):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import Detector, judge
 from fsdpdoctor.finding import Finding, NotJudged
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import Drawing
 

@@ -19,9 +19,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fsdpdoctor import detectors
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Advice
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.cpu_offload import cpu_offload
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured, unit

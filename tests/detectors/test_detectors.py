@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import fsdpdoctor.detectors as package
+from fsdpdoctor.analysis.measures import Measures, reduce
 from fsdpdoctor.detectors import ALL, contained
 from fsdpdoctor.detectors.base import WORDS, Detector, judge
 from fsdpdoctor.finding import Finding, NotJudged
-from fsdpdoctor.measures import Measures, reduce
 from fsdpdoctor.schema import Evidence, RunHeader
 from fsdpdoctor.testing import draw, measured
 

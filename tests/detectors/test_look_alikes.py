@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import UnitSpec
 from fsdpdoctor.testing import TRACED, draw, measured, unit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
 from fsdpdoctor.finding import Finding, Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec, UnitSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit

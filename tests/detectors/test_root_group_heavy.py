@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MIB, MS
 from fsdpdoctor.schema import Evidence, ModelSpec, ParamSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit

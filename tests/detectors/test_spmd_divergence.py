@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fsdpdoctor.analysis.measures import Measures, reduce
+from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.finding import Confidence, Place, Severity
-from fsdpdoctor.measures import Measures, reduce
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.run import Beat, RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit

@@ -7,6 +7,8 @@ from math import comb
 
 import pytest
 
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
 from fsdpdoctor.detectors.straggler_rank import (
     _nth_in_step,
@@ -14,9 +16,7 @@ from fsdpdoctor.detectors.straggler_rank import (
     straggler_rank,
 )
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.testing import RECORDED, draw, measured

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.wrap_too_coarse import wrap_too_coarse
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.measures import Measures
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import BlockSpec, Evidence, ModelSpec, UnitSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit

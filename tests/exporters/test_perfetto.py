@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.cli import main
 from fsdpdoctor.exporters.perfetto import FIRST_LANE_TRACK, RankView, rank_events
-from fsdpdoctor.measures import measure
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import NO_TIME, Kind, Lane, RunHeader, Spans
 from fsdpdoctor.testing import draw
-from fsdpdoctor.timeline import timeline_of
 from tests.importers.generated import EPOCH_NS, generated_rank
 
 HEADER = RunHeader(run_id="a", source="recorded", world_size=2)

@@ -22,12 +22,12 @@ from typing import Any
 
 import click
 
-from fsdpdoctor import __version__
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.detectors import judge_all
-from fsdpdoctor.measures import measure
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import RankWriter, write_run_header
 from fsdpdoctor.schema import UNKNOWN, RunHeader
+from fsdpdoctor.version import __version__
 from tests.gallery.cases import CASES, OURS, Ranks, Rehearsed, Simulated
 from tests.rig.ranks import ROOT, run_python, run_ranks
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from fsdpdoctor import recorder
+from fsdpdoctor.network import parse_wire
 from fsdpdoctor.recorder import session  # noqa: F401 - before time is virtual
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.sampling import sampling_of
-from fsdpdoctor.recorder.session import Plan
-from fsdpdoctor.recorder.wire import parse_wire
+from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.storage.sampling import sampling_of
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.rig.fake import one_thread
 from tests.rig.virtual import virtual_time
 

@@ -17,7 +17,7 @@ from fsdpdoctor.schema import (
     Counters,
     Evidence,
 )
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.engine.step import (
     HostCosts,
     Mesh,
     Node,
@@ -28,7 +28,7 @@ from fsdpdoctor.simulate.model import (
     Wire,
     Wires,
 )
-from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.engine.synthetic_record import record
 
 LAYERS = 6
 ROWS, ROW = 8192, 6400  # 52 million parameters, 100 MiB in bfloat16

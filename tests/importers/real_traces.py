@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.intervals import Intervals, subtract, total_ns, union
 from fsdpdoctor.quantities import US
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Spans
-from fsdpdoctor.timeline import of_kinds
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces"
 

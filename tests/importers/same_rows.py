@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fsdpdoctor.importers.json_scan import DAMAGED, Interner, Rows
-from fsdpdoctor.importers.scan import Decode
-from fsdpdoctor.importers.trace_events import Events, MemoryEvents, Ops, TraceFile
+from fsdpdoctor.importers.reader.decode_json import DAMAGED, Interner, Rows
+from fsdpdoctor.importers.reader.read_trace import Decode
+from fsdpdoctor.importers.reader.trace_file import Events, MemoryEvents, Ops, TraceFile
 
 Outcome = tuple[dict[str, object], list[str]] | None
 """The columns of a chunk and the names so far; None: a damaged chunk."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import ImportOptions, import_run
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Table
 from tests.importers.generated import generated_rank
@@ -44,9 +44,9 @@ def generated(tmp_path: Path) -> Path:
 
 def in_small_blocks(patch: pytest.MonkeyPatch) -> None:
     """As if every trace had millions of events."""
-    patch.setattr("fsdpdoctor.shelf.BLOCK_ROWS", 97)
-    patch.setattr("fsdpdoctor.overlap.BLOCK_ROWS", 97)
-    patch.setattr("fsdpdoctor.shelf.HELD_BYTES", 0)
+    patch.setattr("fsdpdoctor.storage.spill.BLOCK_ROWS", 97)
+    patch.setattr("fsdpdoctor.analysis.overlap.BLOCK_ROWS", 97)
+    patch.setattr("fsdpdoctor.storage.spill.HELD_BYTES", 0)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_blocks_change_nothing(
 PEAK = """
 import resource, sys
 from pathlib import Path
-from fsdpdoctor.importers.kineto import KinetoSource
+from fsdpdoctor.importers.kineto.source import KinetoSource
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.rank_measures import measure_rank
+from fsdpdoctor.analysis.rank_measures import measure_rank
 measure_rank(KinetoSource(path=Path(sys.argv[1]), rank=0, world_size=1).load())
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

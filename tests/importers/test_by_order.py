@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpdoctor.importers.by_order import Schedule, read_schedule
+from fsdpdoctor.importers.fsdp2.schedule import Schedule, read_schedule
 from fsdpdoctor.schema import Kind, Phase
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD

@@ -12,9 +12,9 @@ import pytest
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.scanners import default_decoder
-from fsdpdoctor.importers.trace_events import Health, TraceFile
+from fsdpdoctor.importers.reader.decoders import default_decoder
+from fsdpdoctor.importers.reader.read_trace import scan_file
+from fsdpdoctor.importers.reader.trace_file import Health, TraceFile
 from tests.importers.drawn_trace import DrawnTrace, annotation_texts, rank_metadata
 from tests.importers.real_traces import real
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.quantities import US
@@ -21,7 +22,6 @@ from fsdpdoctor.schema import (
     Phase,
     Spans,
 )
-from fsdpdoctor.timeline import timeline_of
 from tests.importers.drawn_trace import (
     AUTOGRAD,
     COPY_IN,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.flight_recorder import load_dump, load_dumps
-from fsdpdoctor.importers.hang import Culprit, Operation, Why, diagnose
+from fsdpdoctor.hang.diagnose import Culprit, Operation, Why, diagnose
+from fsdpdoctor.hang.flight_recorder import load_dump, load_dumps
 from tests.importers.real_traces import real
 
 

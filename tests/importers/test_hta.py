@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.cli import main
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.intervals import intersect, total_ns, union
 from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Kind, Spans
-from fsdpdoctor.timeline import of_kinds
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.generated import generated_rank
 from tests.importers.real_traces import everything, figures, real

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.importers.memory_events import memory_events
+from fsdpdoctor.importers.reader.memory_events import memory_events
 from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import Evidence
 from tests.importers.drawn_trace import DrawnTrace, rank_metadata

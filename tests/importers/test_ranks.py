@@ -12,10 +12,10 @@ import pytest
 
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, cached_options, import_run
-from fsdpdoctor.importers import cache as cache_module
-from fsdpdoctor.importers.cache import cached_scan
-from fsdpdoctor.importers.ranks import rank_of_name
-from fsdpdoctor.importers.scan import scan_file
+from fsdpdoctor.importers.rank_files import rank_of_name
+from fsdpdoctor.importers.reader import trace_cache as cache_module
+from fsdpdoctor.importers.reader.read_trace import scan_file
+from fsdpdoctor.importers.reader.trace_cache import cached_scan
 from fsdpdoctor.run import RankSource
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.real_traces import real

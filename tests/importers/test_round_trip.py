@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Kind, Spans
-from fsdpdoctor.simulate.model import HostCosts
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor.timeline import timeline_of
+from fsdpdoctor.simulate.engine.step import HostCosts
+from fsdpdoctor.simulate.engine.synthetic_record import record
 from tests.importers.generated import generated_rank
 from tests.importers.real_traces import load
 from tests.simulate.steps import step

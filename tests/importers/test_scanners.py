@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.importers import framing
-from fsdpdoctor.importers.c_scan import CDecoder, c_decoder
-from fsdpdoctor.importers.json_scan import decode_chunk
-from fsdpdoctor.importers.scan import scan_file
-from fsdpdoctor.importers.trace_events import CATEGORIES
+from fsdpdoctor.importers.reader import chunks
+from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
+from fsdpdoctor.importers.reader.decode_json import decode_chunk
+from fsdpdoctor.importers.reader.read_trace import scan_file
+from fsdpdoctor.importers.reader.trace_file import CATEGORIES
 from tests.importers.real_traces import FOLDER, real
 from tests.importers.same_rows import Outcome, chunks_of, outcomes, same
 
@@ -192,7 +192,7 @@ def test_what_fuzzing_found_in_files(
     path = tmp_path / "trace.json"
     different = []
     for data in inputs:
-        monkeypatch.setattr(framing, "BLOCK", 16 << (data[0] % 9))
+        monkeypatch.setattr(chunks, "BLOCK", 16 << (data[0] % 9))
         path.write_bytes(data[1:])
         if not same(scan_file(path), scan_file(path, decoder())):
             different.append(data)

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import fsdpdoctor
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.wire import uniform
+from fsdpdoctor.network import uniform
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.rig.fake import one_thread
 from tests.rig.models import Stack, mlp
 

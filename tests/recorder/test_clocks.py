@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fsdpdoctor.quantities import MS, US
-from fsdpdoctor.recorder.clocks import CudaClock, HostClock
+from fsdpdoctor.recorder.storage.clocks import CudaClock, HostClock
 from fsdpdoctor.schema import NO_TIME
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.wire import uniform
+from fsdpdoctor.network import uniform
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import ROOT
 from tests.rig.fake import one_thread, recording_to

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.model import plain_device
-from fsdpdoctor.recorder.sampling import EveryStep
-from fsdpdoctor.recorder.session import Plan, Session
+from fsdpdoctor.recorder.host.model_spec import plain_device
+from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.session import Session
+from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN, Evidence
 from tests.recorder.rehearsed import job, recorded, sharded, train

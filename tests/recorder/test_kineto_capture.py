@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.analysis.timeline import Collectives, collectives_of
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.measures import measure
-from fsdpdoctor.recorder.capture_plan import Capture, capture_of
-from fsdpdoctor.recorder.sampling import Adaptive, Beside, EveryStep
+from fsdpdoctor.recorder.launch.profiler_schedule import Capture, capture_of
+from fsdpdoctor.recorder.storage.sampling import Adaptive, Beside, EveryStep
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import RankData, Run, in_memory, open_run
 from fsdpdoctor.schema import Kind, StepRecord
-from fsdpdoctor.timeline import Collectives, collectives_of
 from tests.rig.ranks import TRAIN, run_python
 
 RUN = ("-m", "fsdpdoctor", "run", "--no-report")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.sampling import EveryStep
-from fsdpdoctor.recorder.wire import uniform
+from fsdpdoctor.network import uniform
+from fsdpdoctor.recorder.storage.sampling import EveryStep
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import Kind, Phase
 from tests.recorder.rehearsed import sharded, train

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpdoctor.recorder.memory import Peaks, Statistics, resident_bytes
+from fsdpdoctor.recorder.storage.memory_samples import Peaks, Statistics, resident_bytes
 
 
 class Allocator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdpdoctor.recorder.redact import HIDDEN, command, environment
+from fsdpdoctor.recorder.storage.redact import HIDDEN, command, environment
 
 
 @pytest.mark.parametrize(

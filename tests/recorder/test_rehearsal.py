@@ -17,8 +17,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.wire import parse_wire, uniform
+from fsdpdoctor.network import parse_wire, uniform
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.rig.models import mlp
 from tests.rig.ranks import TRAIN
 

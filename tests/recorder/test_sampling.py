@@ -6,7 +6,7 @@ import pytest
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.sampling import Adaptive, sampling_of
+from fsdpdoctor.recorder.storage.sampling import Adaptive, sampling_of
 
 
 def recorded(steps: str | None, every: int | None, count: int = 12) -> list[int]:

@@ -9,9 +9,9 @@ import torch
 
 import fsdpdoctor
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.clocks import HostClock
-from fsdpdoctor.recorder.steps import Moment, StepBounds
-from fsdpdoctor.recorder.timed import SETTLE_STEPS, TimedSteps
+from fsdpdoctor.recorder.host.steps import Moment, StepBounds
+from fsdpdoctor.recorder.host.unsampled_steps import SETTLE_STEPS, TimedSteps
+from fsdpdoctor.recorder.storage.clocks import HostClock
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN
 from tests.recorder.rehearsed import job, sharded

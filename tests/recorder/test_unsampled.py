@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.recorder.rehearsal import Rehearsal, rehearsing
-from fsdpdoctor.recorder.sampling import EveryStep
-from fsdpdoctor.recorder.wire import uniform
+from fsdpdoctor.network import uniform
+from fsdpdoctor.recorder.storage.sampling import EveryStep
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import open_run
 from tests.rig.fake import one_thread, recording_to
 from tests.rig.models import mlp

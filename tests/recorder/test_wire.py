@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.quantities import MS, US
-from fsdpdoctor.recorder.wire import (
+from fsdpdoctor.network import (
     DEFAULT_WIRE,
     PRESETS,
     Link,
@@ -23,8 +22,9 @@ from fsdpdoctor.recorder.wire import (
     parse_wire,
     uniform,
 )
-from fsdpdoctor.recorder.wire_group import World, modelled_world
-from fsdpdoctor.recorder.wire_work import Transfer, sleep_until
+from fsdpdoctor.quantities import MS, US
+from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
+from fsdpdoctor.rehearsal.modelled_work import Transfer, sleep_until
 from fsdpdoctor.schema import Kind
 
 GB = 10**9

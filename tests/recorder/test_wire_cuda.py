@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fsdpdoctor.recorder import wire_group
-from fsdpdoctor.recorder.wire import uniform
-from fsdpdoctor.recorder.wire_group import WireGroup, World
-from fsdpdoctor.recorder.wire_work import Transfer
+from fsdpdoctor.network import uniform
+from fsdpdoctor.rehearsal import modelled_group
+from fsdpdoctor.rehearsal.modelled_group import WireGroup, World
+from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.schema import Kind
 
 DEVICE = torch.device("cuda", 0)
@@ -86,8 +86,8 @@ class FakeCuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A torch.cuda whose counter runs at two cycles per nanosecond."""
     fake = FakeCuda()
-    monkeypatch.setattr(wire_group, "_cuda", fake)
-    monkeypatch.setattr(wire_group, "cycles_per_ns", lambda device: 2.0)
+    monkeypatch.setattr(modelled_group, "_cuda", fake)
+    monkeypatch.setattr(modelled_group, "cycles_per_ns", lambda device: 2.0)
     return fake
 
 

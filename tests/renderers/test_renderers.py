@@ -16,9 +16,9 @@ import fsdpdoctor.renderers
 from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers import RENDERERS
-from fsdpdoctor.renderers.content import content_of, headline
+from fsdpdoctor.renderers.formatting import ranges, shorten, units, visible
+from fsdpdoctor.renderers.report_view import content_of, headline
 from fsdpdoctor.renderers.text import show
-from fsdpdoctor.renderers.words import ranges, shorten, units, visible
 from fsdpdoctor.report import Report, decode, report_of
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.value import StoppedRank

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.plan import Plan
-from fsdpdoctor.simulate.predict import Prediction
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor.tune import Candidate, Failed, Measured, Row, Tuning, Verdict
 from tests.simulate.steps import step
 

@@ -22,11 +22,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor import recorder
-from fsdpdoctor.recorder.sampling import EveryStep, Sampling
-from fsdpdoctor.recorder.session import Plan
-from fsdpdoctor.recorder.wire import Wire
-from fsdpdoctor.recorder.wire_group import World, modelled_world
-from fsdpdoctor.recorder.wire_work import Transfer
+from fsdpdoctor.network import Wire
+from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.storage.sampling import EveryStep, Sampling
+from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
+from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.schema import Kind
 from tests.rig.models import Spins, Stack, sleepers
 

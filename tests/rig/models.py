@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fsdpdoctor.recorder.wire_work import cycles_per_ns, sleep_until
+from fsdpdoctor.rehearsal.modelled_work import cycles_per_ns, sleep_until
 
 Spins = list[tuple[torch.cuda.Event, torch.cuda.Event]]
 """Where computing on a device is noted: each spin's start and end."""

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 import pytest
 
 from fsdpdoctor.quantities import SECOND
-from fsdpdoctor.recorder import wire_work
+from fsdpdoctor.rehearsal import modelled_work
+
+PATCHED = ("fsdpdoctor.recorder.", "fsdpdoctor.rehearsal.")
+"""Modules that look at the clock while a job runs."""
 
 TICK_NS = 20
 """What each look at the clock takes, so that no two moments are the same."""
@@ -44,11 +47,9 @@ def virtual_time() -> Iterator[VirtualClock]:
     patch.setattr(time, "perf_counter_ns", clock.read)
     patch.setattr(time, "sleep", clock.sleep)
     # A modelled wire spins out the end of a sleep, which here is exact.
-    patch.setattr(wire_work, "SPIN_NS", 0)
+    patch.setattr(modelled_work, "SPIN_NS", 0)
     for name, module in list(sys.modules.items()):
-        if name.startswith("fsdpdoctor.recorder.") and hasattr(
-            module, "perf_counter_ns"
-        ):
+        if name.startswith(PATCHED) and hasattr(module, "perf_counter_ns"):
             patch.setattr(module, "perf_counter_ns", clock.read)
     try:
         yield clock

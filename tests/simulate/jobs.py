@@ -18,15 +18,15 @@ import torch
 from torch import nn
 
 import fsdpdoctor
+from fsdpdoctor.analysis.rank_measures import measure_rank
+from fsdpdoctor.network import uniform
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_measures import measure_rank
 from fsdpdoctor.recorder import session  # noqa: F401 - before time is virtual
-from fsdpdoctor.recorder.wire import uniform
 from fsdpdoctor.run import RankData, open_run
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.code import REPLACES, code
-from fsdpdoctor.simulate.plan import Plan
-from fsdpdoctor.simulate.predict import Replay, predict, replay
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.plans.code import REPLACES, code
+from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from tests.rig import fake
 from tests.rig.fake import Job
 from tests.rig.models import Stack

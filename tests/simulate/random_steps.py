@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     HostCosts,
     Mesh,

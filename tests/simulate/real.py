@@ -14,15 +14,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.utils.checkpoint import checkpoint
 
-from fsdpdoctor.simulate.model import MicroBatch, Step
-from fsdpdoctor.simulate.operations import (
+from fsdpdoctor.simulate.engine.opcodes import (
     GATHER,
     POST_FORWARD_COMM,
     REDUCE,
     RESHARD,
     USE,
 )
-from fsdpdoctor.simulate.program import program
+from fsdpdoctor.simulate.engine.schedule import program
+from fsdpdoctor.simulate.engine.step import MicroBatch, Step
 from tests.simulate.steps import DIM, VOCAB
 
 Event = tuple[str, str, int]

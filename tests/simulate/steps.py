@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     Mesh,
     Node,

@@ -11,7 +11,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.engine.opcodes import Held
+from fsdpdoctor.simulate.engine.schedule import program
+from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     Mesh,
     MicroBatch,
@@ -19,10 +21,6 @@ from fsdpdoctor.simulate.model import (
     Segment,
     Wires,
 )
-from fsdpdoctor.simulate.operations import (
-    Held,
-)
-from fsdpdoctor.simulate.program import program
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import (
     DIM,

@@ -16,11 +16,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from fsdpdoctor.errors import InputError, NewerFormatError, PlanError
 from fsdpdoctor.plan_file import Settings, read_settings
-from fsdpdoctor.recorder.apply import applying
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.code import settings
-from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.plan import Plan, load_plan, save_plan
+from fsdpdoctor.recorder.changes.apply_plan import applying
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.code import settings
+from fsdpdoctor.simulate.plans.plan import Plan, load_plan, save_plan
 from tests.simulate.real import Net, check, logged, sharded, simulated, truth
 from tests.simulate.steps import VOCAB, step
 from tests.simulate.test_code import PLANS

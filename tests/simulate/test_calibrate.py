@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.fit import FREE, fit_wire, own_durations
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_wire, own_durations
+from fsdpdoctor.simulate.engine.simulate import simulate
+from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     HostCosts,
     Mesh,
@@ -22,10 +24,8 @@ from fsdpdoctor.simulate.model import (
     Wire,
     Wires,
 )
-from fsdpdoctor.simulate.outcome import simulate
-from fsdpdoctor.simulate.predict import replay
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor.timeline import Collectives
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.predict import replay
 from tests.simulate.steps import (
     MS,
     checkpointed,

@@ -14,14 +14,15 @@ from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind, Lane, Spans
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.inferred import working
-from fsdpdoctor.simulate.model import HostCosts, Mesh, Step, Unit, Wires
-from fsdpdoctor.simulate.outcome import simulate
-from fsdpdoctor.simulate.plan import ALL, Plan
-from fsdpdoctor.simulate.predict import predict, replay
-from fsdpdoctor.simulate.record import record
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.calibration.trace_settings import working
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.simulate import simulate
+from fsdpdoctor.simulate.engine.step import HostCosts, Mesh, Step, Unit, Wires
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.plan import ALL, Plan
+from fsdpdoctor.simulate.plans.predict import predict, replay
 from tests.importers.real_traces import load
 from tests.simulate.steps import MS, prefetching, step, wire, with_units
 from tests.simulate.test_calibrate import COPIES, STEPS

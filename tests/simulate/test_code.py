@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.code import REPLACES, code, settings
-from fsdpdoctor.simulate.model import MicroBatch
-from fsdpdoctor.simulate.plan import Plan
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.step import MicroBatch
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.code import REPLACES, code, settings
+from fsdpdoctor.simulate.plans.plan import Plan
 from tests.simulate.real import Net, check, simulated, truth
 from tests.simulate.steps import step
 

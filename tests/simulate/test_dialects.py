@@ -17,10 +17,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor.schema import BlockSpec
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.dialects import DIALECTS, Snippet, code_in, snippets
-from fsdpdoctor.simulate.model import Step
-from fsdpdoctor.simulate.plan import Plan
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.frameworks import DIALECTS, Snippet, code_in, snippets
+from fsdpdoctor.simulate.plans.plan import Plan
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import step
 from tests.simulate.test_code import PLANS

@@ -9,9 +9,9 @@ import pytest
 
 from fsdpdoctor.errors import InputError, NewerFormatError, UsageError
 from fsdpdoctor.schema import BlockSpec
-from fsdpdoctor.simulate.calibrate import calibrate
-from fsdpdoctor.simulate.changes import Facts, changed
-from fsdpdoctor.simulate.model import (
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     Mesh,
     MicroBatch,
@@ -19,11 +19,12 @@ from fsdpdoctor.simulate.model import (
     Segment,
     Step,
 )
-from fsdpdoctor.simulate.plan import Plan, load_plan, save_plan
-from fsdpdoctor.simulate.predict import Replay, predict, replay
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor.simulate.regroup import merge_neighbours
-from fsdpdoctor.simulate.search import code_cost, search
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.plan import Plan, load_plan, save_plan
+from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
+from fsdpdoctor.simulate.plans.regroup import merge_neighbours
+from fsdpdoctor.simulate.plans.search import code_cost, search
 from tests.simulate.steps import ROOT_PARAMS, checkpointed, layer_params, step
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 import pytest
 
-from fsdpdoctor.simulate.predict import predict
+from fsdpdoctor.simulate.plans.predict import predict
 from tests.simulate.jobs import APART, CHANGES, WIRES, base, measured
 
 TOLERANCE = 0.001

@@ -9,17 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.budget import step_budget
+from fsdpdoctor.analysis.step_budget import step_budget
+from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS, of_kinds, timeline_of
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Spans
-from fsdpdoctor.simulate.lanes import Clock, Exposed
-from fsdpdoctor.simulate.model import Step, Wire, Wires
-from fsdpdoctor.simulate.operations import (
-    durations,
-)
-from fsdpdoctor.simulate.outcome import simulate, simulate_ranks, walk
-from fsdpdoctor.simulate.program import program
-from fsdpdoctor.simulate.record import record
-from fsdpdoctor.timeline import COLLECTIVE_KINDS, of_kinds, timeline_of
+from fsdpdoctor.simulate.engine.opcodes import durations
+from fsdpdoctor.simulate.engine.schedule import program
+from fsdpdoctor.simulate.engine.simulate import simulate, simulate_ranks, walk
+from fsdpdoctor.simulate.engine.step import Step, Wire, Wires
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.engine.timing import Clock, Exposed
 from tests.simulate.random_steps import steps
 
 ON_COMPUTE = (

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fsdpdoctor.plan_file import bits_file
-from fsdpdoctor.recorder.apply import applying
-from fsdpdoctor.recorder.trial import on_trial
-from fsdpdoctor.simulate.plan import Plan
+from fsdpdoctor.recorder.changes.apply_plan import applying
+from fsdpdoctor.recorder.changes.trial_run import on_trial
+from fsdpdoctor.simulate.plans.plan import Plan
 from tests.simulate.real import sharded
 from tests.simulate.test_apply import saved, tokens
 

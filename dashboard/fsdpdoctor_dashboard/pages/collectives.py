@@ -10,11 +10,11 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import NOT_MEASURED, percent
-from fsdpdoctor.renderers.words import visible
-from fsdpdoctor_dashboard import collective_figures as figures
-from fsdpdoctor_dashboard.collective_figures import KindTimes
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages import collective_figures as figures
+from fsdpdoctor_dashboard.pages.collective_figures import KindTimes
+from fsdpdoctor_dashboard.pages.components import (
     Cell,
     Context,
     byte_words,

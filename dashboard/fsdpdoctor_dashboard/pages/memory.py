@@ -6,12 +6,12 @@ import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.rank_measures import RankMeasures
-from fsdpdoctor.renderers.words import unit_name
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.schema import UNKNOWN, Phase
-from fsdpdoctor_dashboard import figures
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages import figures
+from fsdpdoctor_dashboard.pages.components import (
     Cell,
     Context,
     byte_words,

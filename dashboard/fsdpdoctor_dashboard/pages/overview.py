@@ -8,20 +8,20 @@ from dataclasses import replace
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.causes import CAUSES
-from fsdpdoctor.comparison import Difference, Subject, compare
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.content import (
+from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.report_view import (
     KINDS,
     PART_WORDS,
     Content,
     FindingWords,
     content_of,
 )
-from fsdpdoctor.renderers.words import unit_name, visible
 from fsdpdoctor.report import Report
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor.report.comparison import Difference, Subject, compare
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import (
     CAUSE_WORDS,
     CAUSES_EXPLAINED,
     Cell,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.renderers.words import ranges
-from fsdpdoctor.report.rows import waits_by_last
+from fsdpdoctor.renderers.formatting import ranges
+from fsdpdoctor.report.collectives_ranks import waits_by_last
 from fsdpdoctor.report.value import Health
 from fsdpdoctor.schema import Evidence
-from fsdpdoctor_dashboard import figures
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages import figures
+from fsdpdoctor_dashboard.pages.components import (
     Cell,
     Context,
     data_table,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.renderers.content import FindingWords, content_of
+from fsdpdoctor.renderers.report_view import FindingWords, content_of
 from fsdpdoctor_dashboard.component import Timeline
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import (
     Context,
     on_timeline,
     so_far,

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.causes import CAUSES
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms
-from fsdpdoctor.renderers.words import unit_name, visible
+from fsdpdoctor.renderers.formatting import unit_name, visible
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
-from fsdpdoctor_dashboard.library import OpenRun
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import (
     CAUSE_WORDS,
     Cell,
     Context,

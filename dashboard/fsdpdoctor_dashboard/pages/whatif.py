@@ -8,12 +8,12 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, percent, signed_percent, size
-from fsdpdoctor.renderers.words import visible
-from fsdpdoctor.simulate.code import code
-from fsdpdoctor.simulate.model import ITEMSIZE
-from fsdpdoctor.simulate.plan import ACCUMULATION
-from fsdpdoctor.simulate.predict import Prediction, Replay
-from fsdpdoctor_dashboard.pages.parts import (
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.simulate.engine.step import ITEMSIZE
+from fsdpdoctor.simulate.plans.code import code
+from fsdpdoctor.simulate.plans.plan import ACCUMULATION
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay
+from fsdpdoctor_dashboard.pages.components import (
     Cell,
     Context,
     byte_words,

@@ -1,0 +1,1 @@
+"""Runs as the pages need them: opened, laid out, tiled."""

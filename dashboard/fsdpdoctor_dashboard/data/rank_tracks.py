@@ -1,0 +1,178 @@
+"""Run and Measures -> tracks: every rank's spans and stalls on one clock.
+
+Stalls, causes, last arrivals and clocks are the analysis's own; nothing is judged
+here. A step is moved as a whole, so that no duration within it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.run import RankData, Run
+from fsdpdoctor.schema import (
+    NO_TIME,
+    Evidence,
+    MemorySamples,
+    Spans,
+    Table,
+)
+from fsdpdoctor_dashboard.data.slices import Exposed, RankNames, StepRows, Track
+
+_T = TypeVar("_T", bound=Table)
+
+Progress = Callable[[int, int], None]
+"""Called with how many ranks are done, and of how many."""
+
+
+def tracks_of(
+    run: Run, measures: Measures, progress: Progress | None = None
+) -> Iterator[Track]:
+    """Each rank in turn, so that memory holds one rank's record at a time."""
+    by_rank = {rank.rank: rank for rank in measures.ranks}
+    for done, source in enumerate(run.sources):
+        if progress is not None:
+            progress(done, len(run.sources))
+        if source.rank in by_rank:  # the others could not be read, and are named
+            yield track_of(source.load(), by_rank[source.rank], measures)
+
+
+def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
+    """One rank as the timeline takes it."""
+    clock = measures.alignment.clocks[data.rank]
+
+    def shift_at(time_ns: int) -> int:
+        at = np.array([time_ns], dtype=np.int64)
+        return int(clock.to_reference(at)[0]) - time_ns
+
+    shifts = [shift_at(record.start_ns) for record in data.steps]
+    parts = [
+        _moved(record.spans, shift, ("start_ns", "end_ns", "issued_ns"))
+        for record, shift in zip(data.steps, shifts, strict=True)
+    ]
+    if len(data.outside):
+        shift = shift_at(int(data.outside.start_ns[0]))
+        parts.append(_moved(data.outside, shift, ("start_ns", "end_ns", "issued_ns")))
+    memory = [
+        _moved(record.memory, shift, ("time_ns",))
+        for record, shift in zip(data.steps, shifts, strict=True)
+    ]
+    by_step = {r.step: s for r, s in zip(data.steps, shifts, strict=True)}
+    spans = Spans.concat(parts)
+    of_collective = _collective_rows([record.spans for record in data.steps])
+    return Track(
+        rank=data.rank,
+        spans=spans,
+        exposed=_exposed(rank, measures, by_step, of_collective),
+        steps=_steps(data, shifts),
+        memory=MemorySamples.concat(memory),
+        arrived_ns=_arrivals(rank, measures, by_step, of_collective, len(spans)),
+        roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
+        traced=Evidence.STALLS not in data.evidence,
+        names=_names(rank),
+        exposed_share=_exposed_share(rank, measures),
+    )
+
+
+def _names(rank: RankMeasures) -> RankNames:
+    return RankNames(
+        units=tuple(unit_name(unit.fqn) for unit in rank.units),
+        groups=tuple(unit_name(group.name) for group in rank.header.groups),
+        names=tuple(unit_name(name) for name in rank.names),
+    )
+
+
+def _exposed_share(rank: RankMeasures, measures: Measures) -> float | None:
+    """Of the judged steps' time, as in the report."""
+    whole = int(rank.steps.duration_ns[rank.judged].sum())
+    if not measures.stalls_known or not whole:
+        return None
+    stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
+    return int(stalls.duration_ns.sum()) / whole
+
+
+def place_on_timeline(
+    measures: Measures, rank: int, step: int, time_ns: int
+) -> int | None:
+    """A rank's own time within a step, on the clock all ranks share."""
+    clock = measures.alignment.clocks.get(rank)
+    found = next((r for r in measures.ranks if r.rank == rank), None)
+    if clock is None or found is None:
+        return None
+    starts = found.steps.start_ns[found.steps.step == step]
+    if len(starts) == 0:
+        return None
+    return time_ns + int(clock.to_reference(starts[:1])[0]) - int(starts[0])
+
+
+def _moved(table: _T, shift: int, times: tuple[str, ...]) -> _T:
+    if shift == 0:
+        return table
+    moved = {}
+    for name in times:
+        values = getattr(table, name)
+        moved[name] = np.where(values == NO_TIME, NO_TIME, values + shift)
+    return replace(table, **moved)
+
+
+def _steps(data: RankData, shifts: list[int]) -> StepRows:
+    return StepRows.build(
+        len(data.steps),
+        step=[record.step for record in data.steps],
+        start_ns=[r.start_ns + s for r, s in zip(data.steps, shifts, strict=True)],
+        end_ns=[r.end_ns + s for r, s in zip(data.steps, shifts, strict=True)],
+    )
+
+
+def _collective_rows(steps: list[Spans]) -> Int64s:
+    """For each row of the rank's `Collectives`, its row in the rank's spans."""
+    rows = []
+    edges = np.cumsum([0, *map(len, steps)])
+    for spans, (first, _) in zip(steps, pairwise(edges.tolist()), strict=True):
+        mine = np.flatnonzero(np.isin(spans.kind, COLLECTIVE_KINDS))
+        rows.append(mine[np.argsort(spans.start_ns[mine], kind="stable")] + first)
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+
+
+def _exposed(
+    rank: RankMeasures, measures: Measures, by_step: dict[int, int], rows: Int64s
+) -> Exposed:
+    stalls, causes = rank.stalls, measures.causes[rank.rank]
+    shift = np.array([by_step[int(step)] for step in stalls.step], dtype=np.int64)
+    return Exposed.build(
+        len(stalls),
+        start_ns=stalls.start_ns + shift,
+        end_ns=stalls.end_ns + shift,
+        kind=stalls.kind,
+        phase=stalls.phase,
+        flags=stalls.flags,
+        unit=stalls.unit,
+        step=stalls.step,
+        span=rows[stalls.collective],
+        **{cause: causes[cause] for cause in CAUSES},
+    )
+
+
+def _arrivals(
+    rank: RankMeasures,
+    measures: Measures,
+    by_step: dict[int, int],
+    rows: Int64s,
+    count: int,
+) -> Int64s:
+    arrived = np.full(count, NO_TIME, dtype=np.int64)
+    last = measures.alignment.last_arrival_ns[rank.rank]
+    steps = rank.collectives.step
+    shift = np.array([by_step.get(int(s), 0) for s in steps], dtype=np.int64)
+    arrived[rows] = np.where(last == NO_TIME, NO_TIME, last + shift)
+    return arrived

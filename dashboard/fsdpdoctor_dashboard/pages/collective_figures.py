@@ -1,0 +1,278 @@
+"""What collectives took: the line through their sizes, and the figures of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS, Collectives
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.network import Link
+from fsdpdoctor.quantities import MS, duration, size
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.report.value import CollectiveRow, Report
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_wire
+from fsdpdoctor_dashboard.pages.figures import styled
+
+KIND_COLOURS = {
+    "all_gather": "#e8b23a",
+    "reduce_scatter": "#009e73",
+    "all_reduce": "#7a6a4f",
+}
+DARK_COLOURS = KIND_COLOURS | {"all_reduce": "#a8977a"}
+"""The timeline's own, in words.js."""
+
+MOST_TICKS = 7
+PEAK_IN_SIGHT = 3.0
+"""A peak further above the highest point would press all points to the floor: it is
+written and not drawn."""
+
+
+class KindTimes(NamedTuple):
+    """The collectives of one kind: what they took, and the line through their wire."""
+
+    kind: Kind
+    rows: Collectives
+    fit: Fit
+    matched: bool  # the fit leaves out the wait for the last rank
+
+    @property
+    def name(self) -> str:
+        """As FSDP2 calls it."""
+        return self.kind.name.lower()
+
+    @property
+    def has_line(self) -> bool:
+        """Whether time grows with size, so that a peak can be read off."""
+        return self.fit.sizes > 1 and self.fit.wire.bytes_per_second < FREE
+
+
+def kinds_of(measures: Measures) -> list[KindTimes]:
+    """Each kind that the run has, from all ranks' judged collectives."""
+    found = []
+    for kind in COLLECTIVE_KINDS:
+        rows, wire_ns = _of_kind(measures, kind)
+        if not len(rows):
+            continue
+        told = wire_ns > 0
+        matched = bool(told.any())
+        fit = (
+            fit_wire(rows.rows(told), wire_ns[told])
+            if matched
+            else fit_wire(rows, rows.duration_ns)
+        )
+        found.append(KindTimes(kind, rows, fit, matched))
+    return found
+
+
+def _of_kind(measures: Measures, kind: Kind) -> tuple[Collectives, Int64s]:
+    """Those whose end and size were seen, and the time of each on the wire, or 0."""
+    parts, wires = [], []
+    for rank in measures.ranks:
+        rows = rank.collectives
+        mine = rank.in_judged(rows.step) & (rows.kind == kind)
+        mine &= (rows.flags & Flag.END_ESTIMATED == 0) & (rows.bytes != UNKNOWN)
+        arrival = measures.alignment.last_arrival_ns[rank.rank][mine]
+        rows = rows.rows(mine)
+        wire_ns = rows.end_ns - np.maximum(arrival, rows.start_ns)
+        parts.append(rows)
+        wires.append(np.where(arrival == NO_TIME, 0, np.maximum(wire_ns, 0)))
+    return Collectives.concat(parts), np.concatenate(wires)
+
+
+def _colours(theme: str) -> dict[str, str]:
+    return DARK_COLOURS if theme == "dark" else KIND_COLOURS
+
+
+class Rates(NamedTuple):
+    """Which bandwidth a run's rows have: the bus's needs the size of the group."""
+
+    words: str
+    whole: Callable[[CollectiveRow], float | None]  # with the wait for the last rank
+    wire: Callable[[CollectiveRow], float | None]
+
+    def factor(self, row: CollectiveRow) -> float:
+        """What bytes per second of the algorithm are multiplied by."""
+        whole = self.whole(row)
+        return whole / row.algbw_gbps if whole and row.algbw_gbps else 1.0
+
+
+BUS = Rates("bus bandwidth", lambda r: r.busbw_gbps, lambda r: r.wire_busbw_gbps)
+ALGORITHM = Rates("bytes by time", lambda r: r.algbw_gbps, lambda r: _wire_rate(r))
+
+
+def _wire_rate(row: CollectiveRow) -> float | None:
+    return row.bytes / row.median_wire_ns if row.bytes and row.median_wire_ns else None
+
+
+def rates_of(report: Report) -> Rates | None:
+    """The bus's bandwidth where it is known, else the plain one; None: neither."""
+    for rates in (BUS, ALGORITHM):
+        if any(row.bytes and rates.whole(row) for row in report.collectives):
+            return rates
+    return None
+
+
+def peak_gbps(kind: KindTimes, report: Report) -> float | None:
+    """What the fitted line comes to for large sizes, None where there is no line."""
+    rates = rates_of(report)
+    row = next((r for r in report.collectives if r.kind == kind.name), None)
+    if rates is None or row is None or not kind.has_line:
+        return None
+    return kind.fit.wire.bytes_per_second / 1e9 * rates.factor(row)
+
+
+def bandwidth(
+    report: Report, kinds: Sequence[KindTimes], link: Link | None, theme: str
+) -> go.Figure | None:
+    """Size against bandwidth, the fitted line and its peak; None: nothing to show."""
+    rates = rates_of(report)
+    if rates is None:
+        return None
+    figure, colours = go.Figure(), _colours(theme)
+    rows = [row for row in report.collectives if row.bytes]
+    for kind in kinds:
+        mine = [row for row in rows if row.kind == kind.name]
+        _points(figure, mine, rates, colours[kind.name])
+    most = max(max(rates.whole(row) or 0.0, rates.wire(row) or 0.0) for row in rows)
+    sizes = sorted({row.bytes or 1 for row in rows})
+    for kind in kinds:
+        row = next((r for r in rows if r.kind == kind.name), None)
+        if row is not None and kind.has_line:
+            _line(figure, kind, rates.factor(row), sizes, colours[kind.name])
+            peak = peak_gbps(kind, report)
+            if peak is not None and peak <= PEAK_IN_SIGHT * most:
+                words = f"fitted peak of {kind.name.replace('_', '-')}s"
+                _level(figure, peak, words, colours[kind.name], theme)
+    if link is not None:
+        peak = link.bytes_per_second / 1e9
+        if peak <= PEAK_IN_SIGHT * most:
+            _level(figure, peak, f"link {visible(link.name)}", "#888888", theme)
+    _size_axis(figure, sizes)
+    figure.update_yaxes(title=f"{rates.words}, GB/s", rangemode="tozero")
+    return styled(figure, theme, 380, legend=True)
+
+
+def _points(
+    figure: go.Figure, rows: Sequence[CollectiveRow], rates: Rates, colour: str
+) -> None:
+    for value, words, symbol in (
+        (rates.wire, "on the wire", "circle"),
+        (rates.whole, "with waiting for the last rank", "circle-open"),
+    ):
+        shown = [row for row in rows if value(row)]
+        if not shown:
+            continue
+        name = shown[0].kind.replace("_", "-")
+        figure.add_scatter(
+            x=[row.bytes for row in shown],
+            y=[value(row) for row in shown],
+            mode="markers",
+            name=f"{name}, {words}",
+            marker={
+                "color": colour,
+                "size": 11,
+                "symbol": symbol,
+                "line": {"width": 2},
+            },
+            text=[
+                f"{size(row.bytes or 0)}, {row.count:,} on {visible(row.group or '?')}"
+                for row in shown
+            ],
+            hovertemplate="%{y:.3g} GB/s " + words + "<br>%{text}<extra></extra>",
+        )
+
+
+def _line(
+    figure: go.Figure,
+    kind: KindTimes,
+    factor: float,
+    sizes: Sequence[int],
+    colour: str,
+) -> None:
+    wire = kind.fit.wire
+    line = np.geomspace(min(sizes) / 1.3, max(sizes) * 1.3, 60)
+    taken = wire.latency_ns + line / wire.bytes_per_second * 1e9
+    figure.add_scatter(
+        x=line,
+        y=line / taken * factor,
+        mode="lines",
+        line={"color": colour, "width": 1.5},
+        name=f"{kind.name.replace('_', '-')}, fitted",
+        hoverinfo="skip",
+    )
+
+
+def _level(figure: go.Figure, gbps: float, words: str, colour: str, theme: str) -> None:
+    """A level line; its words lie on the ground, so that no other runs through them."""
+    ground = "#0d1117" if theme == "dark" else "#ffffff"
+    figure.add_hline(
+        y=gbps, line={"dash": "dash", "color": colour, "width": 1.4}, layer="below"
+    )
+    figure.add_annotation(
+        xref="paper",
+        x=0.004,
+        xanchor="left",
+        y=gbps,
+        yanchor="bottom",
+        yshift=2,
+        text=f"{words}: {gbps:.3g} GB/s",
+        showarrow=False,
+        font={"size": 11},
+        bgcolor=ground,
+        borderpad=1,
+    )
+
+
+def _size_axis(figure: go.Figure, sizes: Sequence[int]) -> None:
+    low, high = min(sizes) / 2, max(sizes) * 2
+    powers = range(int(np.floor(np.log2(low))), int(np.ceil(np.log2(high))) + 1)
+    every = max(1, -(-len(powers) // MOST_TICKS))
+    ticks = [2**power for power in powers if power >= 0][::every]
+    figure.update_xaxes(
+        type="log",
+        title="size, of the large side",
+        tickvals=ticks,
+        ticktext=[size(tick).replace(".00 ", " ") for tick in ticks],
+        range=[float(np.log10(max(low, 0.5))), float(np.log10(high))],
+    )
+
+
+def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
+    """How long the collectives of each kind took."""
+    figure = go.Figure()
+    longest = max(int(kind.rows.duration_ns.max()) for kind in kinds) / MS
+    edges = np.linspace(0, longest or 1, 81)
+    for kind in kinds:
+        # Binned here: a browser is not sent every collective of the run.
+        counts, _ = np.histogram(kind.rows.duration_ns / MS, bins=edges)
+        figure.add_bar(
+            x=(edges[:-1] + edges[1:]) / 2,
+            y=counts,
+            width=np.diff(edges),
+            name=kind.name.replace("_", "-"),
+            marker={"color": _colours(theme)[kind.name], "opacity": 0.75},
+            hovertemplate="%{x:.3g} ms: %{y}",
+        )
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(title="duration, ms", rangemode="tozero")
+    figure.update_yaxes(title="number of collectives")
+    return styled(figure, theme, 320, legend=True)
+
+
+def fit_words(kind: KindTimes) -> str:
+    """The fitted line, or why there is none."""
+    wire = kind.fit.wire
+    if kind.fit.sizes < 2:
+        return "no line: all are of one size"
+    if not kind.has_line:
+        return "no line: larger ones did not take longer"
+    return (
+        f"{duration(wire.latency_ns)} + size / {wire.bytes_per_second / 1e9:.3g} GB/s, "
+        f"off by {kind.fit.residual_share * 100:.0f} %"
+    )

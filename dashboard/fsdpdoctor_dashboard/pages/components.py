@@ -1,0 +1,268 @@
+"""Pieces that several pages lay out: numbers in words, tables with bars, links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.finding import Place
+from fsdpdoctor.network import Link
+from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+
+CAUSE_WORDS = {
+    "host_late": "host late",
+    "queued": "queued",
+    "straggler": "straggler",
+    "wire": "wire",
+    "tail": "tail",
+}
+CAUSES_EXPLAINED = {
+    "host_late": "the CPU had not issued it yet",
+    "queued": "issued, and its lane was busy",
+    "straggler": "the last rank had not arrived",
+    "wire": "bytes were moving",
+    "tail": "done, until compute went on",
+}
+"""What compute waited for while it stood still for a collective."""
+
+SHORT_LIST = 16
+"""Up to so many ranks or steps are all listed."""
+BAR_PIXELS = 26
+"""Of the longest bar in a table: fifteen columns then fit a window of 1440 pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Where a page stands: the app's prefix, the theme, and the runs it shows."""
+
+    base: str
+    theme: str
+    runs: tuple[OpenRun, ...]
+    query: Mapping[str, str] = field(default_factory=dict)  # of the address
+    network: Link | None = None  # where `view --link` names it
+
+    @property
+    def run(self) -> OpenRun:
+        """The first run, which the page is about."""
+        return self.runs[0]
+
+    def link(self, page: str, **query: str | int) -> str:
+        """The address of a page about the same runs."""
+        ids: dict[str, str | int] = {"run": self.run.id}
+        if len(self.runs) > 1:
+            ids["with"] = self.runs[1].id
+        return f"{self.base}{page}?{urlencode({**ids, **query})}"
+
+
+Section = Callable[[str, OpenRun], Sequence[Component]]
+"""What a page says of one run, whose name in ids comes first."""
+
+
+def run_page(
+    context: Context, title: str, section: Section, *above: Component
+) -> Component:
+    """A page about each run by itself, two runs beside each other."""
+    name = title.lower().replace(" ", "-")
+    sections = [
+        html.Div([*so_far(run), *section(f"{name}-{at}", run)])
+        for at, run in enumerate(context.runs)
+    ]
+    return html.Main([html.H1(title), *above, side_by_side(context, sections)])
+
+
+def so_far(run: OpenRun) -> list[Component]:
+    """That a run is still going, where it is."""
+    if not run.going:
+        return []
+    words = "This run is still going: all figures are of the steps so far."
+    return [html.P(words, className="alert")]
+
+
+def plot(figure: object) -> Component:
+    """A figure, without its maker's mark."""
+    return dcc.Graph(figure=figure, config={"displaylogo": False})
+
+
+def chosen(context: Context, name: str, among: Sequence[int]) -> int:
+    """What the address asks for, where there is such a one; else the first."""
+    asked = context.query.get(name, "")
+    number = int(asked) if asked.isdecimal() else among[0]
+    return number if number in among else among[0]
+
+
+def chooser(
+    context: Context, page: str, name: str, among: Sequence[int], now: int
+) -> Component:
+    """Links to all that can be chosen, or to the neighbours, the first and the last."""
+    at, last = list(among).index(now), len(among) - 1
+    near = {0, at - 1, at, at + 1, last}
+    places = [p for p in range(last + 1) if p in near or last < SHORT_LIST]
+    others: dict[str, str | int] = dict(context.query)
+    links: list[Component] = [html.Span(name, className="faint")]
+    for before, place in zip([-1, *places], places, strict=False):
+        if place > before + 1:
+            links.append(html.Span("...", className="faint"))
+        number = among[place]
+        if number == now:
+            links.append(html.B(str(number)))
+        else:
+            href = context.link(page, **(others | {name: number}))
+            links.append(html.A(str(number), href=href))
+    return html.Div(links, className="toolbar")
+
+
+def ns_words(ns: float | None) -> str:
+    """Milliseconds, or that they were not measured."""
+    return NOT_MEASURED if ns is None else ms(ns)
+
+
+def byte_words(count: float | None) -> str:
+    """Bytes, or that they were not measured."""
+    return NOT_MEASURED if count is None else size(count)
+
+
+def share_words(share: float | None) -> str:
+    """A percentage, or that it was not measured."""
+    return NOT_MEASURED if share is None else percent(share)
+
+
+def with_data(component: Component, **data: str) -> Component:
+    """A component with `data-` attributes, which page.js reads."""
+    for name, value in data.items():
+        setattr(component, f"data-{name.replace('_', '-')}", value)
+    return component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell: its words, the number it sorts by, and a bar's share of the most."""
+
+    words: str
+    value: float | None = None
+    bar: float | None = None
+    kind: str = ""  # a class: "exposed", "mismatch", "words"
+    href: str | None = None
+    title: str | None = None  # shown on hovering; None: the words
+
+
+def data_table(
+    name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]
+) -> Component:
+    """A table that sorts by a click on a head; its first column is the name."""
+    first = rows[0] if rows else [Cell(words="") for _ in heads]
+    named = zip(heads, first, strict=True)
+    return html.Div(
+        html.Table(
+            [
+                html.Thead(html.Tr([_head(head, below) for head, below in named])),
+                html.Tbody([html.Tr([_cell(c) for c in row]) for row in rows]),
+            ],
+            id=name,
+            className="data",
+        ),
+        className="scroll",
+    )
+
+
+def _head(name: str, below: Cell) -> Component:
+    kind = "words" if "words" in below.kind.split() else ""
+    return with_data(html.Th(name, className=kind), sort="1")
+
+
+def _cell(cell: Cell) -> Component:
+    content: list[Component | str] = []
+    if cell.bar is not None and cell.bar > 0:
+        kind = "inline exposed" if cell.kind == "exposed" else "inline"
+        width = f"{max(1.0, BAR_PIXELS * cell.bar):.1f}px"
+        content.append(html.I(className=kind, style={"width": width}))
+    words = visible(cell.words)
+    shown = _broken(words) if cell.kind == "words" else [words]
+    content += [html.A(shown, href=cell.href)] if cell.href else shown
+    made = html.Td(content, className=cell.kind, title=visible(cell.title or words))
+    return (
+        made if "words" in cell.kind.split() else with_data(made, value=_sortable(cell))
+    )
+
+
+def _broken(words: str) -> list[Component | str]:
+    """Words that may go on in another line after each dot: a module's long name."""
+    first, *others = words.split(".")
+    parts: list[Component | str] = [first]
+    for part in others:
+        parts += [".", html.Wbr(), part]
+    return parts
+
+
+def _sortable(cell: Cell) -> str:
+    return "" if cell.value is None else f"{cell.value:.12g}"
+
+
+def number_cells(
+    values: Sequence[float | None], words: Sequence[str], kind: str = ""
+) -> list[Cell]:
+    """A column of numbers whose bars are measured against its largest one."""
+    largest = max((value for value in values if value is not None), default=0) or 1
+    return [
+        Cell(
+            words=text,
+            value=value,
+            bar=None if value is None else value / largest,
+            kind=kind if value else "",
+        )
+        for value, text in zip(values, words, strict=True)
+    ]
+
+
+def table_tools(name: str, what: str) -> Component:
+    """A filter and a button that saves the table."""
+    return html.Div(
+        [
+            # page.js filters: Dash's field only gives the place to type in.
+            with_data(
+                html.Span(dcc.Input(type="search", placeholder=f"filter {what}")),
+                filter_for=name,
+            ),
+            with_data(html.Button("Save as CSV"), csv=name),
+        ],
+        className="toolbar",
+    )
+
+
+def place_link(context: Context, run: OpenRun, place: Place) -> str | None:
+    """The timeline, at the place that shows a finding."""
+    found = on_timeline(run, place)
+    if found is None:
+        return None
+    t0, t1 = found
+    room = max(t1 - t0, 2000)
+    return context.link("timeline", t0=t0 - room, t1=t1 + room)
+
+
+def on_timeline(run: OpenRun, place: Place) -> tuple[int, int] | None:
+    """A place as the timeline counts: ns from its origin on, on the shared clock."""
+    origin = run.store.origin_ns
+    start = place_on_timeline(run.measures, place.rank, place.step, place.start_ns)
+    end = place_on_timeline(run.measures, place.rank, place.step, place.end_ns)
+    if start is None or end is None:
+        return None
+    return start - origin, end - origin
+
+
+def side_by_side(context: Context, sections: Sequence[Component]) -> Component:
+    """One section, or two runs' beside each other under their names."""
+    if len(sections) == 1:
+        return sections[0]
+    return html.Div(
+        [
+            html.Section([html.H2(visible(run.id), className="run"), section])
+            for run, section in zip(context.runs, sections, strict=True)
+        ],
+        className="twice",
+    )

@@ -1,0 +1,327 @@
+"""Measures and reports -> plotly figures. Pure functions.
+
+Colours are the timeline's, vermillion is for exposed time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
+from fsdpdoctor.renderers.formatting import shorten, visible
+from fsdpdoctor.report.value import Report
+from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.simulate.plans.predict import Prediction
+
+
+class Curve(NamedTuple):
+    """A memory curve: what it shows, and its colour."""
+
+    words: str
+    colour: str
+
+
+CURVES = {
+    "allocated_bytes": Curve("allocated", "#0072b2"),
+    "reserved_bytes": Curve("reserved by the allocator", "#7f8790"),
+    "unsharded_bytes": Curve("unsharded parameters", "#8e7cc3"),
+    "rss_bytes": Curve("resident memory of the whole process", "#2f7f86"),
+}
+"""By the column of `MemorySamples`."""
+
+LONGEST_LABEL = 32
+WRITTEN_RANKS = 16
+"""Up to so many ranks the matrix has room for its numbers."""
+WRITTEN_CELLS = 240
+"""So many cells of a heat map have room for theirs, on half a window."""
+MOST_STEP_TICKS = 25
+FEW_TIMES = 6
+"""So few can be counted: the axis then has whole numbers only."""
+MOST_UNITS = 120
+"""Rows of the window chart; more would be thinner than a line."""
+
+
+def styled(
+    figure: go.Figure, theme: str, height: int, *, legend: bool = False
+) -> go.Figure:
+    """A figure in the app's looks; a legend stands above it, in a place of its own."""
+    dark = theme == "dark"
+    grid = "#2a313a" if dark else "#e6eaee"
+    figure.update_layout(
+        template="plotly_dark" if dark else "plotly_white",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        height=height,
+        margin={"l": 64, "r": 20, "t": 40 if legend else 10, "b": 46},
+        showlegend=legend,
+        font={"family": "system-ui, sans-serif", "size": 12},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        modebar={"bgcolor": "rgba(0,0,0,0)"},
+        hoverlabel={"namelength": -1},
+    )
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(
+            gridcolor=grid,
+            zerolinecolor=grid,
+            automargin=True,
+            title_standoff=8,
+            # Not to be seen: they keep the words of both axes apart in the corner.
+            ticks="outside",
+            ticklen=5,
+            tickcolor="rgba(0,0,0,0)",
+        )
+    return figure
+
+
+def wait_matrix(
+    ranks: Sequence[int], waits: Mapping[int, Mapping[int, int]], steps: int, theme: str
+) -> go.Figure:
+    """Who waited for whom: row waits, column is the last to arrive."""
+    values = [
+        [waits[rank].get(other, 0) / steps / MS for other in ranks] for rank in ranks
+    ]
+    names = [str(rank) for rank in ranks]
+    few = len(ranks) <= WRITTEN_RANKS
+    figure = go.Figure(
+        go.Heatmap(
+            z=values,
+            x=names,
+            y=names,
+            zmin=0,
+            colorscale=_scale(theme),
+            colorbar=_bar("ms per step"),
+            text=_written(values) if few else None,
+            texttemplate="%{text}" if few else None,
+            textfont=_ink(theme),
+            xgap=1 if few else 0,
+            ygap=1 if few else 0,
+            hovertemplate="rank %{y} waits %{z:.3g} ms per step for rank %{x}"
+            "<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="last to arrive: rank", type="category")
+    figure.update_yaxes(title="waiting rank", type="category", autorange="reversed")
+    return styled(figure, theme, max(220, min(640, 90 + 34 * len(ranks))))
+
+
+def _written(values: Sequence[Sequence[float]]) -> list[list[str]]:
+    """Numbers as they stand in cells: three digits, and no exponents."""
+    return [
+        [
+            "" if v != v else f"{v:,.0f}" if v >= 100 or not v else f"{v:.3g}"
+            for v in row
+        ]
+        for row in values
+    ]
+
+
+def _bar(title: str) -> dict[str, object]:
+    """A colour bar as high as its figure."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 12, "len": 1}
+
+
+def _scale(theme: str) -> list[list[object]]:
+    """One hue, readable by every eye and in print. It ends where the numbers in the
+    cells, which have one colour, can still be read.
+    """
+    if theme == "dark":
+        return [[0, "#10161d"], [1, "#2f7cb3"]]
+    return [[0, "#f4f8fb"], [1, "#5aa2d6"]]
+
+
+def _ink(theme: str) -> dict[str, object]:
+    return {"color": "#ffffff" if theme == "dark" else "#1f2328", "size": 12}
+
+
+def last_arrivals(report: Report, theme: str) -> go.Figure:
+    """How often each rank was the last, and beside it how much waiting that caused."""
+    ranks = [row for row in report.ranks if row.last_arrivals is not None]
+    names = [str(row.rank) for row in ranks]
+    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.1)
+    for column, title, values in (
+        (1, "times last to arrive", [row.last_arrivals for row in ranks]),
+        (
+            2,
+            "waiting caused, ms per step",
+            [(row.wait_caused_ns_per_step or 0) / MS for row in ranks],
+        ),
+    ):
+        figure.add_bar(
+            x=names,
+            y=values,
+            marker={"color": "#0072b2"},
+            hovertemplate=f"rank %{{x}}: %{{y:.4g}} {title}<extra></extra>",
+            row=1,
+            col=column,
+        )
+        few = max((v or 0 for v in values), default=0) < FEW_TIMES and column == 1
+        figure.update_yaxes(
+            title=title, rangemode="tozero", dtick=1 if few else None, row=1, col=column
+        )
+        figure.update_xaxes(title="rank", type="category", row=1, col=column)
+    return styled(figure, theme, 260)
+
+
+def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
+    """Rank by judged step: how long it took, or how long compute stood still in it.
+
+    Steps that were set aside are left out: one that compiles would take all colours.
+    """
+    steps = sorted({int(s) for rank in measures.ranks for s in rank.judged_steps})
+    place = {step: at for at, step in enumerate(steps)}
+    values = np.full((len(measures.ranks), len(steps)), np.nan)
+    for at, rank in enumerate(measures.ranks):
+        ns = _exposed_by_step(rank) if exposed else rank.steps.duration_ns
+        columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
+        values[at, columns] = ns[rank.judged] / MS
+    words = "stood still for" if exposed else "took"
+    few = values.size <= WRITTEN_CELLS
+    figure = go.Figure(
+        go.Heatmap(
+            z=values,
+            x=[str(step) for step in steps],
+            y=[str(rank.rank) for rank in measures.ranks],
+            zmin=0 if exposed else None,
+            colorscale=_scale(theme),
+            colorbar=_bar("ms"),
+            text=_written(values.tolist()) if few else None,
+            texttemplate="%{text}" if few else None,
+            textfont=_ink(theme),
+            xgap=1 if few else 0,
+            ygap=1 if few else 0,
+            hovertemplate=f"rank %{{y}}, step %{{x}} {words} %{{z:.4g}} ms"
+            "<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
+    figure.update_yaxes(title="rank", type="category", autorange="reversed")
+    return styled(figure, theme, max(170, min(640, 90 + 22 * len(measures.ranks))))
+
+
+def _exposed_by_step(rank: RankMeasures) -> Int64s:
+    stalls = rank.stalls
+    order = np.argsort(rank.steps.step)
+    at = order[np.searchsorted(rank.steps.step[order], stalls.step)]
+    totals = np.zeros(len(rank.steps), dtype=np.int64)
+    np.add.at(totals, at, stalls.duration_ns)
+    return totals
+
+
+def windows(rank: RankMeasures, step: int, theme: str) -> go.Figure:
+    """When each unit was unsharded within a step."""
+    rows = rank.windows.rows(rank.windows.step == step)
+    begin, length = _extent(rank, step)
+    order = list(dict.fromkeys(rows.unit[np.argsort(rows.start_ns)].tolist()))
+    order = order[:MOST_UNITS]
+    names = {unit: _label(rank, unit) for unit in order}
+    shown = np.isin(rows.unit, order)
+    units = rows.unit[shown].tolist()
+    figure = go.Figure(
+        go.Bar(
+            base=(rows.start_ns[shown] - begin) / MS,
+            x=(rows.end_ns[shown] - rows.start_ns[shown]) / MS,
+            y=[names[unit] for unit in units],
+            orientation="h",
+            marker={"color": "#8e7cc3"},
+            customdata=[size(count) for count in rows.bytes[shown].tolist()],
+            hovertemplate="%{y}: from %{base:.3f} ms, for %{x:.3f} ms, "
+            "%{customdata}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
+    figure.update_yaxes(autorange="reversed", type="category", dtick=1)
+    return _aligned(styled(figure, theme, max(150, 80 + 17 * len(order))), rank)
+
+
+def memory_curves(
+    rank: RankMeasures, step: int, names: Sequence[str], theme: str
+) -> go.Figure:
+    """Some of a rank's memory curves over one step, in the unit that reads best."""
+    samples = rank.memory.rows(rank.memory_step == step)
+    begin, length = _extent(rank, step)
+    most = max(int(getattr(samples, name).max()) for name in names)
+    unit, unit_name = _byte_unit(most)
+    figure = go.Figure()
+    for name in names:
+        values = getattr(samples, name)
+        known = values != UNKNOWN
+        words = CURVES[name].words
+        figure.add_scatter(
+            x=(samples.time_ns[known] - begin) / MS,
+            y=values[known] / unit,
+            mode="lines",
+            line={"shape": "hv", "color": CURVES[name].colour, "width": 1.8},
+            name=words,
+            hovertemplate=f"%{{x:.3f}} ms: %{{y:.4g}} {unit_name} {words}"
+            "<extra></extra>",
+        )
+    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
+    figure.update_yaxes(title=unit_name, rangemode="tozero")
+    return _aligned(styled(figure, theme, 260, legend=len(names) > 1), rank)
+
+
+def _aligned(figure: go.Figure, rank: RankMeasures) -> go.Figure:
+    """The same left edge for all figures of a step: one moment stands under itself."""
+    longest = max(
+        (len(_label(rank, unit)) for unit in range(len(rank.units))), default=0
+    )
+    figure.update_layout(margin_l=max(64, 12 + 7 * longest))
+    figure.update_yaxes(automargin=False)
+    return figure
+
+
+def _label(rank: RankMeasures, unit: int) -> str:
+    return shorten(visible(rank.unit_name(unit) or "?"), LONGEST_LABEL)
+
+
+def _extent(rank: RankMeasures, step: int) -> tuple[int, int]:
+    """When a step began, and how long it took: what both figures of it span."""
+    record = int(np.flatnonzero(rank.steps.step == step)[0])
+    return int(rank.steps.start_ns[record]), int(rank.steps.duration_ns[record])
+
+
+def _byte_unit(most: int) -> tuple[int, str]:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if most >= unit:
+            return unit, name
+    return 1, "bytes"
+
+
+def curves_of(rank: RankMeasures, step: int) -> list[str]:
+    """The memory curves that a rank has of a step."""
+    samples = rank.memory.rows(rank.memory_step == step)
+    return [name for name in CURVES if (getattr(samples, name) != UNKNOWN).any()]
+
+
+def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figure:
+    """Predicted step against memory, each plan with its error bar."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[p.memory_cost_bytes / (1 << 20) for p in found],
+        y=[p.step_ns / MS for p in found],
+        error_y={"type": "data", "array": [p.error_ns / MS for p in found]},
+        mode="markers",
+        marker={"color": "#0072b2", "size": 9},
+        text=[visible(str(p.plan)) for p in found],
+        hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g} MiB<extra></extra>",
+        name="plans",
+    )
+    figure.add_scatter(
+        x=[0],
+        y=[measured_ns / MS],
+        mode="markers",
+        marker={"color": "#5e3c99", "size": 12, "symbol": "diamond"},
+        name="as it was",
+        hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
+    )
+    figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
+    figure.update_yaxes(title="step, ms")
+    return styled(figure, theme, 360, legend=True)

@@ -1,0 +1,158 @@
+"""The What-if page's callbacks."""
+
+from __future__ import annotations
+
+import dash
+from dash import Input, Output, State, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
+from fsdpdoctor_dashboard.component import Timeline
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
+from fsdpdoctor_dashboard.pages import whatif as page
+from fsdpdoctor_dashboard.pages.components import plot
+from fsdpdoctor_dashboard.pages.whatif_model import (
+    Knobs,
+    Replays,
+    plan_file,
+    simulated_run,
+)
+
+KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in page.KNOBS]
+KNOB_STATES = [State(f"knob-{name}", "value") for name in page.KNOBS]
+
+
+def knobs_of(values: tuple[object, ...]) -> Knobs:
+    """The controls' values as `Knobs`; what is left alone is None."""
+    given = dict(zip(page.KNOBS, values, strict=True))
+    switches = given.pop("switches")
+    words = ("reshard", "param_dtype", "reduce_dtype", "accumulation", "bandwidth")
+    texts = {name: str(given[name]) if given[name] else None for name in words}
+    numbers = {
+        name: None
+        if value in (None, "", page.AS_IT_WAS)
+        else int(str(value).split(".")[0])
+        for name, value in given.items()
+        if name not in words
+    }
+    return Knobs(
+        switches=tuple(map(str, switches)) if isinstance(switches, list) else (),
+        reshard=texts["reshard"],
+        param_dtype=texts["param_dtype"],
+        reduce_dtype=texts["reduce_dtype"],
+        accumulation=texts["accumulation"],
+        bandwidth=texts["bandwidth"],
+        **numbers,
+    )
+
+
+def register(app: dash.Dash, library: Library, base: str) -> None:
+    """Bind the page to the simulator."""
+    replays = Replays()
+
+    @app.callback(
+        Output("prediction", "children"),
+        Output("simulated", "children"),
+        Input("whatif-run", "data"),
+        *KNOB_INPUTS,
+        State("theme", "data"),
+    )
+    def show_prediction(run_id: str, *values: object) -> tuple[object, object]:
+        *knobs, theme = values
+        try:
+            run = library.wait(run_id)
+            replay = replays.replay(run)
+            found = _predicted(replay, tuple(knobs))
+        except FsdpDoctorError as error:
+            return html.P(visible(str(error)), className="alert"), None
+        words = [page.replay_words(replay)]
+        if found is None:
+            words.append(html.P(replay.why_withheld, className="alert"))
+            return words, None
+        words += page.prediction_words(replay, found)
+        shown = simulated_run(library, run, found)
+        return words, _timelines(base, str(theme or "light"), run, shown, replay)
+
+    @app.callback(
+        Output("front", "children"),
+        Input("search", "n_clicks"),
+        State("whatif-run", "data"),
+        State("theme", "data"),
+        prevent_initial_call=True,
+    )
+    def show_front(_: int, run_id: str, theme: str | None) -> object:
+        from fsdpdoctor_dashboard.pages.figures import front
+
+        try:
+            run = library.wait(run_id)
+            replay = replays.replay(run)
+            if not replay.usable:
+                return html.P(replay.why_withheld, className="alert")
+            found = replays.search(run)
+        except FsdpDoctorError as error:
+            return html.P(visible(str(error)), className="alert")
+        if not found:
+            return html.P("No change was found that makes this run faster or smaller.")
+        measured = replay.calibration.measured_ns
+        return [
+            html.H2("Changes worth it"),
+            plot(front(found, measured, theme or "light")),
+            page.front_table(found),
+        ]
+
+    @app.callback(
+        Output("plan-file", "data"),
+        Input("save-plan", "n_clicks"),
+        State("whatif-run", "data"),
+        *KNOB_STATES,
+        prevent_initial_call=True,
+    )
+    def save(_: int, run_id: str, *values: object) -> object:
+        try:
+            found = _predicted(replays.replay(library.wait(run_id)), values)
+        except FsdpDoctorError:
+            return dash.no_update  # the page says already what does not fit
+        if found is None:
+            return dash.no_update
+        return {"content": plan_file(found), "filename": "plan.json"}
+
+
+def _predicted(replay: Replay, values: tuple[object, ...]) -> Prediction | None:
+    """None where the replay is too far off to predict from. Raises UsageError."""
+    if not replay.usable:
+        return None
+    plan = knobs_of(values).plan(blocking=replay.calibration.step.blocking)
+    return predict(replay, plan)
+
+
+def _timelines(
+    base: str, theme: str, run: OpenRun, simulated: OpenRun, replay: Replay
+) -> Component:
+    """The rank that was replayed, and the simulated one under it."""
+    rank = replay.calibration.rank
+    steps = next(r for r in run.measures.ranks if r.rank == rank).steps
+    judged = next(r for r in run.measures.ranks if r.rank == rank).judged
+    clock = run.measures.alignment.clocks[rank]
+    first = int(clock.to_reference(steps.start_ns[judged][:1])[0]) - run.store.origin_ns
+    made = simulated.measures.ranks[0].steps
+    begin = int(made.start_ns[0]) - simulated.store.origin_ns
+    length = max(
+        int(steps.duration_ns[judged][0]),
+        int(made.duration_ns[0]),
+    )
+    return html.Div(
+        Timeline(
+            id="simulated-timeline",
+            runs=[
+                {"id": run.id, "offset": 0, "ranks": [rank]},
+                {"id": simulated.id, "offset": first - begin},
+            ],
+            base=base,
+            theme=theme,
+            urlState=False,
+            start={"t0": first, "t1": first + length},
+        ),
+        style={"height": "520px", "marginTop": "14px"},
+    )

@@ -1,0 +1,149 @@
+"""What the What-if page asks of the simulator: a plan from its knobs, its prediction,
+and the simulated step as a run that the timeline can show.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.report import report_of
+from fsdpdoctor.run import in_memory
+from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.code import settings
+from fsdpdoctor.simulate.plans.forecast import replay_run
+from fsdpdoctor.simulate.plans.plan import ALL, Plan, save_plan
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay
+from fsdpdoctor.simulate.plans.search import search
+from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
+from fsdpdoctor_dashboard.data.run_registry import Entry, Library, OpenRun
+from fsdpdoctor_dashboard.data.store import build_store
+
+KEPT = 4
+"""Replays kept at once, one per run that somebody looks at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """The page's controls, as they stand. None, and empty: as the run was."""
+
+    forward_prefetch: int | None = None
+    backward_prefetch: int | None = None
+    reshard: str | None = None  # "true", "false"
+    merge: int | None = None
+    switches: tuple[str, ...] = ()  # fields of Plan that are turned on
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    accumulation: str | None = None
+    replicate: int | None = None
+    world_size: int | None = None
+    micro_batches: int | None = None
+    bandwidth: str | None = None
+
+    def plan(self, *, blocking: bool) -> Plan:
+        """The plan they ask for. Raises UsageError."""
+        given: dict[str, Any] = {
+            name: value
+            for name in (
+                "forward_prefetch",
+                "backward_prefetch",
+                "merge",
+                "param_dtype",
+                "reduce_dtype",
+                "accumulation",
+                "replicate",
+                "world_size",
+                "micro_batches",
+                "bandwidth",
+            )
+            if (value := getattr(self, name)) is not None
+        }
+        if self.reshard is not None:
+            given["reshard_after_forward"] = {ALL: self.reshard == "true"}
+        for switch in self.switches:
+            given[switch] = 2 if switch == "max_input_buffers" else True
+        lists = {"forward_prefetch", "backward_prefetch"} & set(given)
+        if lists and blocking:
+            # Without it a prefetched gather blocks the host at once, and hides nothing.
+            given.setdefault("unshard_async_op", True)
+        return Plan(**given)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One run's replay, and what was searched from it."""
+
+    replay: Replay | None = None
+    found: list[Prediction] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Replays:
+    """Replays of open runs, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _of(self, run: OpenRun) -> _Kept:
+        key = (run.id, run.revision)
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+            return kept
+
+    def replay(self, run: OpenRun) -> Replay:
+        """The run replayed as it was. Raises InputError where it cannot be."""
+        kept = self._of(run)
+        with kept.lock:
+            if kept.replay is None:
+                kept.replay = replay_run(run.run, run.measures)
+            return kept.replay
+
+    def search(self, run: OpenRun) -> list[Prediction]:
+        """The changes worth making, within the device's memory."""
+        base = self.replay(run)
+        kept = self._of(run)
+        with kept.lock:
+            if kept.found is None:
+                kept.found = search(base, base.calibration.facts.device_bytes)
+            return kept.found
+
+
+def simulated_run(library: Library, run: OpenRun, prediction: Prediction) -> OpenRun:
+    """The predicted steps as a run of the library, for the timeline to show."""
+    name = f"{run.id}|{run.revision}|{prediction.plan}"
+    run_id = f"simulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    header = RunHeader(run_id=run_id, source="simulated", world_size=1)
+    made = in_memory(header, [record(prediction.step)])
+    measures = measure(made)
+    store = build_store(tracks_of(made, measures), run_id)
+    opened = OpenRun(
+        entry=Entry(id=run_id, path=Path(run_id)),
+        run=made,
+        measures=measures,
+        report=report_of(measures),
+        store=store,
+        label="simulated",
+        finished=True,
+    )
+    library.add(opened)
+    return opened
+
+
+def plan_file(prediction: Prediction) -> str:
+    """The plan as `run --apply` reads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        plan = prediction.plan
+        save_plan(plan, path, settings(plan, prediction.step))
+        return path.read_text(encoding="utf-8")

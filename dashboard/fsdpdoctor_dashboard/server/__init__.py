@@ -1,0 +1,1 @@
+"""HTTP: what may be asked, and the answers."""

@@ -1,0 +1,92 @@
+"""The timeline's first picture, in the page itself: no round trip before it.
+
+[Note: The first picture] Dash's own scripts take most of a page's first half second,
+and a picture needs none of them. So the page starts with the timeline's scripts, in
+one file, and with what they need for a first picture of a run that is open: its
+`meta` and its overview tile. early.js paints it at once; the Dash component takes it
+over when Dash is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+
+from flask import Blueprint, Response, request
+
+from fsdpdoctor_dashboard import TIMELINE_FILES
+from fsdpdoctor_dashboard.data.run_registry import (
+    Library,
+    Loading,
+    UnknownRunError,
+    meta_of,
+)
+from fsdpdoctor_dashboard.data.tiles import whole_level
+
+FILES = Path(__file__).parents[1] / "timeline"
+YEAR_SECONDS = 31_536_000
+
+FIRST_RANKS = 6
+"""Ranks in full that fit a screen."""
+CONDENSED_FROM = 13
+"""Ranks from which on a timeline starts condensed; timeline.js has the same number."""
+
+
+@cache
+def _bundle() -> tuple[str, str]:
+    """All scripts of the component in one, and a name that changes with them."""
+    names = (*TIMELINE_FILES, "early.js")
+    text = "\n".join((FILES / name).read_text(encoding="utf-8") for name in names)
+    return text, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def early_routes() -> Blueprint:
+    """The route of the scripts."""
+    early = Blueprint("early", __name__)
+
+    @early.get("/timeline.js")
+    def scripts() -> Response:
+        answer = Response(_bundle()[0], mimetype="text/javascript")
+        answer.headers["Cache-Control"] = f"private, max-age={YEAR_SECONDS}, immutable"
+        return answer
+
+    return early
+
+
+def first_picture(library: Library, prefix: str) -> str:
+    """What stands first in the page that is being asked for."""
+    run_id = request.args.get("run") or library.entries[0].id
+    data = ""
+    if request.path == "/timeline" and "with" not in request.args:
+        data = _data(library, run_id)
+    name = _bundle()[1]
+    # Run ids hold nothing that HTML would read: see Library.
+    return (
+        f'{data}<script src="{prefix}timeline.js?{name}" fetchpriority="high" '
+        f'data-base="{prefix}" data-run="{library.entries[0].id}"></script>'
+    )
+
+
+def _data(library: Library, run_id: str) -> str:
+    try:
+        run = library.picture(run_id)
+    except UnknownRunError:
+        return ""
+    if isinstance(run, Loading):
+        return ""  # the script asks until it is there
+    store = run.store
+    condensed = len(store.ranks) >= CONDENSED_FROM
+    ranks = store.ranks if condensed else store.ranks[:FIRST_RANKS]
+    overview = run.tiles.tile(whole_level(store), 0, ranks, condensed=condensed)
+    content = {
+        "run": run.id,
+        "meta": meta_of(run),
+        "condensed": condensed,
+        "ranks": ranks,
+        "tile": base64.b64encode(overview).decode(),
+    }
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="fd-first">{text}</script>'

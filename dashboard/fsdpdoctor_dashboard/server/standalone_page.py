@@ -1,0 +1,293 @@
+"""The timeline inside one HTML file: the same component, its data in the page.
+
+Needs neither Dash nor a server, and the page loads nothing: it opens from disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.quantities import duration
+from fsdpdoctor.renderers.html import Addition
+from fsdpdoctor.report import report_of
+from fsdpdoctor.run import Run
+from fsdpdoctor_dashboard import TIMELINE_FILES
+from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
+from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
+from fsdpdoctor_dashboard.data.run_registry import Entry, OpenRun, meta_of
+from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.store import Series, Store, build_store
+from fsdpdoctor_dashboard.data.tiles import whole_level
+
+FILES = Path(__file__).parents[1] / "timeline"
+
+MARK_LIMIT = 300_000
+"""Marks that are embedded unless all are asked for: about 1 MB of a page."""
+NOT_SAID = -1
+"""In the page's columns. None of them can be negative."""
+SAMPLE_LIMIT = 4_000
+"""Memory samples of a rank: twice as many as a wide screen has pixels."""
+
+START = """(async () => {
+  "use strict";
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const page = read("fd-data");
+  const host = document.getElementById("fd-timeline");
+  const columns = await fsdpSources.unpackColumns(page.columns, page.layout);
+  const source = new fsdpSources.LocalSource(page.meta, columns, page.memory);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const theme = () => (dark.matches ? "dark" : "light");
+  const timeline = new FsdpTimeline(host, { sources: [source], theme: theme() });
+  dark.addEventListener("change", () => timeline.setTheme(theme()));
+  window.fsdpTimeline = timeline;
+})();"""
+
+
+def timeline_page(
+    store: Store, meta: dict[str, Any], *, limit: int | None = MARK_LIMIT
+) -> Addition:
+    """The timeline of a run, or of as many of its steps as `limit` marks hold.
+
+    `meta` is what the server's `api/meta` says of the run.
+    """
+    shown = store if limit is None else shortened(store, limit)
+    scripts = [
+        *((FILES / name).read_text(encoding="utf-8") for name in TIMELINE_FILES),
+        START,
+    ]
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    body = [
+        '<div id="fd-timeline"></div>',
+        f'<script type="application/json" id="fd-data">{_data(shown, meta)}</script>',
+        *(f"<script>{script}</script>" for script in scripts),
+    ]
+    return Addition(
+        title="Timeline",
+        note=_note(store, shown),
+        style=(FILES / "timeline.css").read_text(encoding="utf-8")
+        + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
+        body="\n".join(body),
+        policy=(
+            f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
+            "img-src data: blob:"
+        ),
+    )
+
+
+def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
+    """The same of a run that no server has open."""
+    store = build_store(tracks_of(run, measures), run.header.run_id)
+    opened = OpenRun(
+        entry=Entry(id=run.header.run_id, path=Path(run.header.run_id)),
+        run=run,
+        measures=measures,
+        report=report_of(measures),
+        store=store,
+    )
+    return timeline_page(store, meta_of(opened), limit=limit)
+
+
+def _note(store: Store, shown: Store) -> str:
+    if shown is store:
+        return f"The whole run, {duration(store.end)}. Press ? in it for all keys."
+    return (
+        f"The first {duration(shown.end)} of {duration(store.end)}: "
+        "--timeline full puts all of it in. Press ? in it for all keys."
+    )
+
+
+def _sha256(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
+
+
+def shortened(store: Store, limit: int) -> Store:
+    """The run's first steps, as many as have at most `limit` marks; at least one."""
+    every = [s for rank in store.ranks for s in store.series(rank)]
+    if sum(len(s.start) for s in every) <= limit or not store.ranks:
+        return store
+    ruler = next((s for s in every if SERIES[s.series].row == Row.STEP), None)
+    if ruler is None:
+        return store
+    ends = ruler.start + ruler.length
+    counts = [
+        sum(s.between(0, int(end)).stop - s.between(0, int(end)).start for s in every)
+        for end in ends
+    ]
+    kept = max(1, int(np.searchsorted(counts, limit, "right")))
+    return _until(store, every, int(ends[min(kept, len(ends)) - 1]))
+
+
+def _until(store: Store, every: Iterable[Series], end: int) -> Store:
+    series = []
+    for s in every:
+        here = s.between(0, end)
+        if here.stop <= here.start:
+            continue
+        length = s.length[here].astype(np.int64)
+        length = np.minimum(length, end - s.start[here])
+        series.append(
+            Series(
+                rank=s.rank,
+                series=s.series,
+                start=s.start[here],
+                length=length,
+                total=s.total[here],
+                span=s.span[here],
+                unit=s.unit[here],
+                starts=s.starts[: int(np.searchsorted(s.starts, end))],
+            )
+        )
+    tables = {"spans": store.spans, "exposed": store.exposed, "memory": store.memory}
+    return Store(
+        fingerprint=store.fingerprint,
+        origin_ns=store.origin_ns,
+        series=series,
+        tables=tables,
+        names=store.names,
+        exposed_share=store.exposed_share,
+    )
+
+
+def _data(store: Store, meta: dict[str, Any]) -> str:
+    layout, planes = [], []
+    for rank in store.ranks:
+        for series in store.series(rank):
+            part, content = _packed(series)
+            more, details = _extra(store, series)
+            layout.append(part | more)
+            planes += [content, details]
+    packed = zlib.compress(b"".join(planes), 9)
+    page = {
+        "meta": {
+            **meta,
+            "live": False,
+            "end": store.end,
+            "level": whole_level(store),
+            "minimap": minimap(store),
+        },
+        "layout": layout,
+        "columns": base64.b64encode(packed).decode(),
+        "memory": {rank: _curve(store, rank) for rank in store.ranks},
+    }
+    # `<` could end the script element, whatever a unit is called.
+    return json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _packed(series: Series) -> tuple[dict[str, Any], bytes]:
+    """One series as byte planes: gaps, lengths, units, and starts where they differ.
+
+    Marks are disjoint, so the gap to the one before says where a mark begins.
+    """
+    length = series.length.astype(np.int64)
+    ends = series.start + length
+    gaps = np.diff(series.start, prepend=0)
+    gaps[1:] = series.start[1:] - ends[:-1]
+    columns = [gaps, length, series.unit.astype(np.int64) + 1]
+    same = np.array_equal(series.starts, series.start)
+    if not same:
+        columns.append(np.diff(series.starts, prepend=0))
+    widths = [_width(column) for column in columns]
+    part: dict[str, Any] = {
+        "rank": series.rank,
+        "series": series.series,
+        "count": len(series.start),
+        "widths": widths,
+    }
+    if not same:
+        part["starts"] = len(series.starts)
+    if SERIES[series.series].row == Row.STEP:
+        part["steps"] = series.span.tolist()
+    planes = [
+        _planes(column, width) for column, width in zip(columns, widths, strict=True)
+    ]
+    return part, b"".join(planes)
+
+
+def _extra(store: Store, series: Series) -> tuple[dict[str, Any], bytes]:
+    """What the details of a mark say beside its unit: bytes, causes, and its op.
+
+    Each as its first value and the steps from mark to mark, folded so that none is
+    negative: neighbours are mostly alike, and what is alike takes no room.
+    """
+    row = SERIES[series.series].row
+    if row in (Row.STEP, Row.MICRO_BATCH):
+        return {}, b""
+    spans: Int64s = series.span.astype(np.int64)
+    found: dict[str, Int64s] = {}
+    if row == Row.EXPOSED:
+        stalls = store.exposed[series.rank]
+        found = {cause: stalls.column(cause)[spans] for cause in CAUSES}
+        spans = stalls.column("span")[spans]
+    table = store.spans[series.rank]
+    here = spans >= 0  # a stall whose collective is not in the record has none
+    for name in ("bytes", "op"):
+        column = table.column(name)
+        found[name] = np.where(here, column[np.where(here, spans, 0)], NOT_SAID)
+    layout, planes = [], []
+    for name, values in found.items():
+        said = np.maximum(values, NOT_SAID)
+        if (said == NOT_SAID).all():
+            continue
+        steps = np.diff(said, prepend=said[:1])
+        folded = (steps << 1) ^ (steps >> 63)
+        width = _width(folded)
+        layout.append([name, width, int(said[0])])
+        planes.append(_planes(folded, width))
+    return {"extra": layout}, b"".join(planes)
+
+
+def _width(column: Int64s) -> int:
+    """Bytes that the largest value needs."""
+    most = int(column.max()) if len(column) else 0
+    return (most.bit_length() + 7) // 8
+
+
+def _planes(column: Int64s, width: int) -> bytes:
+    """All lowest bytes first, then all next ones: like bytes pack well together."""
+    table: npt.NDArray[np.uint8] = column.astype("<i8").view(np.uint8).reshape(-1, 8)
+    return table[:, :width].T.tobytes()
+
+
+def _curve(store: Store, rank: int) -> dict[str, Any] | None:
+    table = store.memory.get(rank)
+    if table is None or not len(table):
+        return None
+    for name in MEMORY_CURVES:
+        values = table.column(name)
+        known = values >= 0
+        if not known.any():
+            continue
+        times = table.column("time_ns")[known] - store.origin_ns
+        inside = times <= store.end
+        at = _kept(values[known][inside])
+        return {
+            "curve": name,
+            "time": times[inside][at].tolist(),
+            "value": values[known][inside][at].tolist(),
+        }
+    return None
+
+
+def _kept(values: Int64s) -> Int64s:
+    """Which samples stay: of each run of them the lowest and the highest."""
+    if len(values) <= SAMPLE_LIMIT:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), SAMPLE_LIMIT // 2 + 1).astype(np.int64)
+    kept = {0, len(values) - 1}
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        part = values[low:high]
+        kept |= {low + int(part.argmin()), low + int(part.argmax())}
+    return np.array(sorted(kept), dtype=np.int64)

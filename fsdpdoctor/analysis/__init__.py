@@ -1,0 +1,1 @@
+"""A run becomes measures: timelines, stalls, budgets, clocks, units, ranks."""

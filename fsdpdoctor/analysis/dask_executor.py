@@ -1,0 +1,72 @@
+"""Ranks measured by the workers of a dask cluster, in place of local processes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+from fsdpdoctor.errors import FsdpDoctorError, MissingDependencyError, UsageError
+from fsdpdoctor.version import __version__
+
+NEEDS_DASK = (
+    "--scheduler needs dask, here and on every worker: pip install "
+    "'fsdpdoctor[cluster]'"
+)
+
+CONNECT_S = 20
+"""Seconds until a scheduler that does not answer is given up."""
+
+
+@contextmanager
+def cluster_executor(address: str) -> Iterator[Executor]:
+    """The workers of a scheduler, as an executor. Its `map` keeps the order.
+
+    Raises MissingDependencyError without dask, UsageError where nobody answers, no
+    worker has joined, or a worker has another version of fsdpdoctor: all ranks must
+    be measured alike.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ModuleNotFoundError:
+        raise MissingDependencyError(NEEDS_DASK) from None
+    try:
+        client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"no dask scheduler answers at {address} ({error}); expected an address "
+            "like tcp://host:8786, as `dask scheduler` prints it"
+        ) from None
+    with client:
+        _check(address, client.run(_version, on_error="return"))
+        try:
+            executor: Executor = client.get_executor(pure=False)
+            yield executor
+        except distributed.KilledWorker as error:
+            raise FsdpDoctorError(
+                f"a worker died more than once on one rank ({error}), probably out of "
+                "memory: give workers more, or one thread each (--nthreads 1)"
+            ) from None
+
+
+def _version() -> str:
+    """What a worker runs to say what it has."""
+    import fsdpdoctor
+
+    return fsdpdoctor.__version__
+
+
+def _check(address: str, versions: dict[str, object]) -> None:
+    if not versions:
+        raise UsageError(
+            f"the scheduler at {address} has no worker: start some with "
+            f"`dask worker {address} --nthreads 1`"
+        )
+    for worker, version in versions.items():
+        if version != __version__:
+            raise UsageError(
+                f"worker {worker} has fsdpdoctor {version}, this is {__version__}: "
+                "install the same in the workers' environment"
+            )

@@ -1,0 +1,192 @@
+"""Measures: the numbers that detectors, reports and the simulator share.
+
+`measure_rank` reduces one rank to small tables; `measure` brings the ranks together:
+clocks, last arrivals, and the five causes of every stall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from fsdpdoctor.analysis.clock_alignment import Alignment, RankCollectives, align
+from fsdpdoctor.analysis.overlap import Overlap
+from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
+from fsdpdoctor.analysis.stall_causes import split_stalls
+from fsdpdoctor.analysis.step_budget import PARTS
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.run import RankSource, Run
+from fsdpdoctor.schema import Evidence, Kind, RunHeader, UnitSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measures:
+    """A whole run, measured."""
+
+    run: RunHeader
+    ranks: tuple[RankMeasures, ...]
+    alignment: Alignment
+    causes: Mapping[int, Mapping[str, Int64s]]  # by rank, by cause: [len(stalls)]
+    missing_ranks: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def evidence(self) -> frozenset[Evidence]:
+        """What every rank can show, and RANKS where collectives were matched."""
+        if not self.ranks:
+            return frozenset()
+        common = frozenset.intersection(*(rank.evidence for rank in self.ranks))
+        if self.alignment.matched:
+            return common | {Evidence.RANKS}
+        return common - {Evidence.RANKS}
+
+    @property
+    def units(self) -> tuple[UnitSpec, ...]:
+        """The units of the first rank; the others' must not differ (FD406)."""
+        return self.ranks[0].units if self.ranks else ()
+
+    @cached_property
+    def step_ns(self) -> Int64s:
+        """[judged steps of all ranks] durations."""
+        parts = [rank.steps.duration_ns[rank.judged] for rank in self.ranks]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    @property
+    def median_step_ns(self) -> int | None:
+        """None where there is no whole step."""
+        return int(np.median(self.step_ns)) if len(self.step_ns) else None
+
+    def exposed_ns_per_step(
+        self, kind: Kind | None = None, cause: str | None = None
+    ) -> int | None:
+        """Mean over judged steps and ranks, so that parts add up to the whole.
+
+        None where stalls were not measured or there is no whole step.
+        """
+        if not self.stalls_known or not len(self.step_ns):
+            return None
+        total = 0
+        for rank in self.ranks:
+            stalls = rank.stalls
+            time_ns = (
+                stalls.duration_ns if cause is None else self.causes[rank.rank][cause]
+            )
+            rows = rank.in_judged(stalls.step)
+            if kind is not None:
+                rows &= stalls.kind == kind
+            total += int(time_ns[rows].sum())
+        return round(total / len(self.step_ns))
+
+    @cached_property
+    def stalls_known(self) -> bool:
+        """Whether exposed time was measured, or can be derived from kernels."""
+        return bool(self.evidence & {Evidence.STALLS, Evidence.KERNELS})
+
+    def budget_ns_per_step(self) -> dict[str, int]:
+        """The mean step, part by part; the parts add up to the mean step."""
+        steps = len(self.step_ns)
+        if not steps:
+            return {}
+        totals = {
+            part: sum(
+                int(rank.budget_ns[part][rank.judged].sum()) for rank in self.ranks
+            )
+            for part in PARTS
+        }
+        mean = {part: total // steps for part, total in totals.items()}
+        # What whole nanoseconds lose is given to the part that is the rest anyway.
+        mean["other"] += int(self.step_ns.sum()) // steps - sum(mean.values())
+        return mean
+
+    def overlap(self, kind: str) -> Overlap:
+        """All ranks together."""
+        parts = [rank.overlap[kind] for rank in self.ranks]
+        return Overlap(
+            communication_ns=sum(p.communication_ns for p in parts),
+            overlapped_ns=sum(p.overlapped_ns for p in parts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A rank whose record cannot be read, and why."""
+
+    rank: int
+    reason: str
+
+
+def measure_source(source: RankSource) -> RankMeasures | Unreadable:
+    """Load one rank and measure it: what a worker process runs.
+
+    One damaged rank does not cost the others: it comes back as `Unreadable`.
+    """
+    try:
+        return measure_rank(source.load())
+    except InputError as error:
+        return Unreadable(rank=source.rank, reason=str(error))
+
+
+def measure(
+    run: Run,
+    executor: Executor | None = None,
+    on_rank: Callable[[int], None] = lambda rank: None,
+) -> Measures:
+    """Measure every rank, one after the other or through an executor.
+
+    `on_rank` is called with each rank that is done, in order. Raises InputError
+    where no rank can be read.
+    """
+    mapped: Iterable[RankMeasures | Unreadable]
+    if executor is None:
+        mapped = map(measure_source, run.sources)
+    else:
+        mapped = executor.map(measure_source, run.sources)
+    ranks: list[RankMeasures] = []
+    failed: list[Unreadable] = []
+    for result in mapped:
+        if isinstance(result, Unreadable):
+            failed.append(result)
+        else:
+            ranks.append(result)
+        on_rank(result.rank)
+    if failed and not ranks:
+        raise InputError(failed[0].reason)
+    return reduce(
+        run.header,
+        ranks,
+        missing_ranks=(*run.missing_ranks, *(f.rank for f in failed)),
+        warnings=(*run.warnings, *(f"rank {f.rank}: {f.reason}" for f in failed)),
+    )
+
+
+def reduce(
+    header: RunHeader,
+    ranks: Sequence[RankMeasures],
+    *,
+    missing_ranks: tuple[int, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> Measures:
+    """Bring measured ranks together."""
+    ordered = tuple(sorted(ranks, key=lambda rank: rank.rank))
+    alignment = align(
+        [RankCollectives(header=r.header, collectives=r.collectives) for r in ordered]
+    )
+    causes = {
+        rank.rank: split_stalls(
+            rank.collectives, rank.stalls, alignment.last_arrival_ns[rank.rank]
+        )
+        for rank in ordered
+    }
+    return Measures(
+        run=header,
+        ranks=ordered,
+        alignment=alignment,
+        causes=causes,
+        missing_ranks=missing_ranks,
+        warnings=warnings,
+    )

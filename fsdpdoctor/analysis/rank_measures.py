@@ -1,0 +1,400 @@
+"""RankMeasures: one rank reduced to small tables, from that rank alone.
+
+So ranks can be measured in as many processes as there are, and no rank's spans need
+to outlive its own turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.overlap import (
+    NO_OVERLAP,
+    OVERLAP_KINDS,
+    Overlaps,
+    overlap_of_capture,
+    overlap_under,
+)
+from fsdpdoctor.analysis.step_budget import PARTS, step_budget
+from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
+from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
+from fsdpdoctor.intervals import Int64s, total_ns
+from fsdpdoctor.run import Beat, RankData
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    MemorySamples,
+    RankHeader,
+    StepRecord,
+    StepTimes,
+    Table,
+    UnitSpec,
+    column,
+)
+from fsdpdoctor.storage.spill import let_go
+
+WARM_UP_STEPS = 3
+"""Lazy initialisation, allocator warm-up and compilation distort the first steps;
+every detector's guard in the field skips about three."""
+
+MIN_JUDGED_STEPS = 3
+"""Fewer steps than this have no median worth the name; then warm-up is used too."""
+
+OUTLIER = 5
+"""A step this many times the median is something else than training (a checkpoint,
+an evaluation): it is set aside, and reported."""
+
+HOST_KINDS = (
+    Kind.SYNC,
+    Kind.GC,
+    Kind.INPUT,
+    Kind.CHECKPOINT_SAVE,
+    Kind.CHECKPOINT_LOAD,
+    Kind.OPTIMIZER,
+    Kind.CLIP,
+    Kind.MICRO_BATCH,
+)
+"""The spans outside every unit that measures keep one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Steps(Table):
+    """One row per recorded step."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    start_ns: npt.NDArray[np.int64] = column("int64", 0)
+    end_ns: npt.NDArray[np.int64] = column("int64", 0)
+    host_start_ns: npt.NDArray[np.int64] = column("int64", 0)
+    host_end_ns: npt.NDArray[np.int64] = column("int64", 0)
+    micro_batches: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    tokens: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    samples: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    recorder_ns: npt.NDArray[np.int64] = column("int64", 0)
+    complete: npt.NDArray[np.int8] = column("int8", 1)
+    compute_ns: npt.NDArray[np.int64] = column("int64", 0)  # compute lane busy
+    peak_unsharded_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    peak_unsharded_units: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    peak_allocated_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    peak_reserved_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    rss_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # at its end
+
+    @property
+    def duration_ns(self) -> Int64s:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Windows(Table):
+    """One row per unshard window: a unit from usable to resharded."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    phase: npt.NDArray[np.int8] = column("int8", 0)  # of the gather that opened it
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+    micro_batch: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    start_ns: npt.NDArray[np.int64] = column("int64", 0)
+    end_ns: npt.NDArray[np.int64] = column("int64", 0)
+    bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostEvents(Table):
+    """One row per host event, optimizer step, clip and micro-batch."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    kind: npt.NDArray[np.int8] = column("int8", 0)  # one of HOST_KINDS
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    start_ns: npt.NDArray[np.int64] = column("int64", 0)
+    end_ns: npt.NDArray[np.int64] = column("int64", 0)
+    name: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    value: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+    @property
+    def duration_ns(self) -> Int64s:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CounterRows(Table):
+    """One row per counter value, with its step."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    name: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    time_ns: npt.NDArray[np.int64] = column("int64", 0)
+    value: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankMeasures:
+    """One rank, reduced. Small enough to send between processes."""
+
+    header: RankHeader
+    names: tuple[str, ...]
+    steps: Steps
+    unrecorded: StepTimes
+    budget_ns: Mapping[str, Int64s]  # by part of PARTS: [S]; they sum to the step
+    collectives: Collectives
+    stalls: Stalls
+    unit_times: UnitTimes
+    windows: Windows
+    host: HostEvents
+    counters: CounterRows
+    memory: MemorySamples
+    memory_step: Int64s  # [len(memory)]
+    overlap: Overlaps
+    judged: npt.NDArray[np.bool_]  # [S]
+    outliers: tuple[int, ...] = ()  # steps set aside, see OUTLIER
+    first_forward: tuple[int, ...] = ()  # units in the order they first ran
+    beats: tuple[Beat, ...] = ()
+    truncated: str | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.header.rank
+
+    @property
+    def units(self) -> tuple[UnitSpec, ...]:
+        return self.header.units
+
+    @property
+    def evidence(self) -> frozenset[Evidence]:
+        return frozenset(self.header.evidence)
+
+    @property
+    def judged_steps(self) -> Int64s:
+        return self.steps.step[self.judged]
+
+    def in_judged(self, step: Int64s) -> npt.NDArray[np.bool_]:
+        """Which of some step numbers are judged."""
+        return np.isin(step, self.judged_steps)
+
+    def unit_name(self, unit: int) -> str | None:
+        return self.units[unit].fqn if 0 <= unit < len(self.units) else None
+
+    def name(self, name: int) -> str | None:
+        """The string behind a name id."""
+        return self.names[name] if 0 <= name < len(self.names) else None
+
+
+def measure_rank(data: RankData) -> RankMeasures:
+    """Reduce one rank to tables per step, unit and collective.
+
+    A step at a time: a trace's are too large to be held together.
+    """
+    lines = [_measured(line) for line in timelines(data)]
+    steps = Steps.concat([line.row for line in lines])
+    judged, outliers = _judged(steps)
+    judged_lines = [line for line, keep in zip(lines, judged, strict=True) if keep]
+    return RankMeasures(
+        header=data.header,
+        names=data.names,
+        steps=steps,
+        unrecorded=StepTimes.concat([record.unrecorded for record in data.steps]),
+        budget_ns={
+            part: np.array([line.budget_ns[part] for line in lines], dtype=np.int64)
+            for part in PARTS
+        },
+        collectives=Collectives.concat([line.collectives for line in lines]),
+        stalls=_all_stalls(lines),
+        unit_times=UnitTimes.concat([line.unit_times for line in lines]),
+        windows=Windows.concat([line.windows for line in lines]),
+        host=HostEvents.concat([line.host for line in lines]),
+        counters=CounterRows.concat([_counters(record) for record in data.steps]),
+        memory=MemorySamples.concat([record.memory for record in data.steps]),
+        memory_step=np.concatenate(
+            [np.full(len(record.memory), record.step) for record in data.steps]
+            or [np.empty(0)]
+        ).astype(np.int64),
+        overlap=_overlaps(data, judged_lines),
+        judged=judged,
+        outliers=outliers,
+        first_forward=_first_forward(lines),
+        beats=data.beats,
+        truncated=data.truncated,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Measured:
+    """What is kept of a step's timeline."""
+
+    row: Steps
+    budget_ns: Mapping[str, int]
+    collectives: Collectives
+    stalls: Stalls
+    unit_times: UnitTimes
+    windows: Windows
+    host: HostEvents
+    overlap: Overlaps | None  # None where it is the capture's that counts
+    forward: tuple[int, ...] | None  # units in the order they ran; None: no forward
+
+
+def _measured(line: Timeline) -> _Measured:
+    has_kernels = Evidence.KERNELS in line.data.evidence
+    measured = _Measured(
+        row=_step_row(line),
+        budget_ns=step_budget(line),
+        collectives=line.collectives,
+        stalls=line.stalls,
+        unit_times=unit_times(line),
+        windows=_windows(line),
+        host=_host_events(line),
+        overlap=None if has_kernels else overlap_under(line.spans, line.compute),
+        forward=_forward(line),
+    )
+    let_go(line.spans)
+    return measured
+
+
+def _step_row(line: Timeline) -> Steps:
+    record, memory = line.record, line.record.memory
+    peak_bytes, peak_units = _peak_unsharded(line)
+    return Steps.build(
+        1,
+        step=record.step,
+        start_ns=record.start_ns,
+        end_ns=record.end_ns,
+        host_start_ns=record.host_start_ns,
+        host_end_ns=record.host_end_ns,
+        micro_batches=record.micro_batches,
+        tokens=record.tokens,
+        samples=record.samples,
+        recorder_ns=record.recorder_ns,
+        complete=int(record.complete),
+        compute_ns=total_ns(line.compute),
+        peak_unsharded_bytes=peak_bytes,
+        peak_unsharded_units=peak_units,
+        peak_allocated_bytes=_largest(memory.peak_bytes),
+        peak_reserved_bytes=_largest(memory.reserved_bytes),
+        rss_bytes=_last(memory.rss_bytes),
+    )
+
+
+def _largest(values: Int64s) -> int:
+    return int(values.max()) if len(values) else UNKNOWN
+
+
+def _last(values: Int64s) -> int:
+    known = values[values != UNKNOWN]
+    return int(known[-1]) if len(known) else UNKNOWN
+
+
+def _peak_unsharded(line: Timeline) -> tuple[int, int]:
+    """Most gathered bytes live at once in a step, and how many units held them."""
+    if Evidence.WINDOWS not in line.data.evidence:
+        return UNKNOWN, UNKNOWN
+    spans = line.of(Kind.UNSHARDED)
+    if not len(spans):
+        return 0, 0
+    live = live_unsharded(spans.start_ns, spans.end_ns, spans.bytes)
+    at = int(np.argmax(live.bytes))
+    return int(live.bytes[at]), int(live.units[at])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Live:
+    """How much was unsharded from each time on, N changes."""
+
+    time_ns: Int64s  # [N] ascending
+    bytes: Int64s  # [N]
+    units: Int64s  # [N]
+
+
+def live_unsharded(start_ns: Int64s, end_ns: Int64s, size: Int64s) -> Live:
+    """live(t): units, and bytes, inside their unshard window at each change."""
+    known = np.maximum(size, 0)
+    time = np.concatenate((start_ns, end_ns))
+    change = np.concatenate((known, -known))
+    count = np.concatenate((np.ones(len(start_ns)), -np.ones(len(end_ns))))
+    # At one and the same time the end comes first: a window is half-open.
+    order = np.lexsort((change > 0, time))
+    return Live(
+        time_ns=time[order],
+        bytes=np.cumsum(change[order]),
+        units=np.cumsum(count[order]).astype(np.int64),
+    )
+
+
+def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
+    """Which steps figures are taken from, and which were set aside as outliers."""
+    judged = steps.complete == 1
+    for skip in (WARM_UP_STEPS, 1):
+        warm = judged & (steps.step >= skip)
+        if warm.sum() >= MIN_JUDGED_STEPS:
+            judged = warm
+            break
+    outliers: tuple[int, ...] = ()
+    if judged.sum() >= MIN_JUDGED_STEPS:
+        limit = OUTLIER * np.median(steps.duration_ns[judged])
+        far = judged & (steps.duration_ns >= limit)
+        outliers = tuple(int(s) for s in steps.step[far])
+        judged = judged & ~far
+    return judged, outliers
+
+
+def _all_stalls(lines: Sequence[_Measured]) -> Stalls:
+    """The stalls of all steps, their `collective` counted over all steps."""
+    parts: list[Stalls] = []
+    before = 0
+    for line in lines:
+        columns = {name: getattr(line.stalls, name) for name in Stalls.columns()}
+        columns["collective"] = line.stalls.collective + before
+        parts.append(Stalls(**columns))
+        before += len(line.collectives)
+    return Stalls.concat(parts)
+
+
+def _windows(line: Timeline) -> Windows:
+    spans = line.of(Kind.UNSHARDED)
+    names = [name for name in Windows.columns() if name != "step"]
+    return Windows.build(
+        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
+    )
+
+
+def _host_events(line: Timeline) -> HostEvents:
+    spans = line.of(*HOST_KINDS)
+    names = [name for name in HostEvents.columns() if name != "step"]
+    return HostEvents.build(
+        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
+    )
+
+
+def _counters(record: StepRecord) -> CounterRows:
+    rows = record.counters
+    names = [name for name in CounterRows.columns() if name != "step"]
+    return CounterRows.build(
+        len(rows), step=record.step, **{name: getattr(rows, name) for name in names}
+    )
+
+
+def _overlaps(data: RankData, judged: Sequence[_Measured]) -> Overlaps:
+    """Classic overlap by kind, see `Overlap`."""
+    if Evidence.KERNELS in data.evidence:
+        return overlap_of_capture([*(r.spans for r in data.steps), data.outside])
+    parts = [line.overlap for line in judged if line.overlap is not None]
+    return {
+        kind: sum((part[kind] for part in parts), NO_OVERLAP) for kind in OVERLAP_KINDS
+    }
+
+
+def _forward(line: Timeline) -> tuple[int, ...] | None:
+    forward = line.of(Kind.FORWARD)
+    plain = forward.rows(forward.flags & Flag.RECOMPUTE == 0)
+    if not len(plain):
+        return None
+    order = plain.unit[np.argsort(plain.start_ns, kind="stable")]
+    return tuple(dict.fromkeys(int(u) for u in order if u != UNKNOWN))
+
+
+def _first_forward(lines: Sequence[_Measured]) -> tuple[int, ...]:
+    """Units in the order of their forwards in the last step that has any."""
+    orders = (line.forward for line in reversed(lines))
+    return next((order for order in orders if order is not None), ())

@@ -1,0 +1,72 @@
+"""The five causes of a stall, which add up to it exactly.
+
+For a stall [w0, w1] on a collective that the host issued at h and that ran [c0, c1],
+whose last rank arrived at a:
+
+    w0 ... h   host_late  the host had not issued it yet
+    h ... c0   queued     issued; its lane was busy, or its copy-in waited
+    c0 ... a   straggler  running, but the last rank had not arrived
+    a ... c1   wire       all there, bytes moving
+    c1 ... w1  tail       done; launch latency, copy-out queueing
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.timeline import Collectives, Stalls
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.schema import NO_TIME, UNKNOWN
+
+CAUSES = ("host_late", "queued", "straggler", "wire", "tail")
+
+
+def split_stalls(
+    collectives: Collectives, stalls: Stalls, last_arrival_ns: Int64s
+) -> dict[str, Int64s]:
+    """Each stall's time by cause: [len(stalls)] columns that sum to its duration.
+
+    `last_arrival_ns` belongs to `collectives`; NO_TIME where it cannot be told, and
+    then no time is called a straggler's. A collective that was never issued late
+    because its issue time is unknown counts as issued when it started.
+    """
+    row = stalls.collective
+    start, end = collectives.start_ns[row], collectives.end_ns[row]
+    issued = collectives.issued_ns[row]
+    issued = np.where(issued == NO_TIME, start, np.minimum(issued, start))
+    arrival = last_arrival_ns[row]
+    arrival = np.where(arrival == NO_TIME, start, np.clip(arrival, start, end))
+    w0, w1 = stalls.start_ns, stalls.end_ns
+    edges = [w0]
+    for edge in (issued, start, arrival, end):
+        # Ascending and inside the stall, so that the parts neither overlap nor leak.
+        edges.append(np.clip(edge, edges[-1], w1))
+    edges.append(w1)
+    return {cause: edges[at + 1] - edges[at] for at, cause in enumerate(CAUSES)}
+
+
+def queued_behind(collectives: Collectives, stalls: Stalls) -> npt.NDArray[np.int64]:
+    """[len(stalls)]: the row of the collective that each stall's one was queued behind.
+
+    It is the latest collective of the same group that ended between the issue and
+    the start of the one waited for; UNKNOWN where there is none, or no group.
+    """
+    result = np.full(len(stalls), UNKNOWN, dtype=np.int64)
+    groups = collectives.group[stalls.collective]
+    for group in np.unique(groups[groups != UNKNOWN]).tolist():
+        at = np.flatnonzero(groups == group)
+        row = stalls.collective[at]
+        issued, start = collectives.issued_ns[row], collectives.start_ns[row]
+        members = np.flatnonzero(collectives.group == group)
+        # Of those that end at one time the first row is last, and is taken.
+        members = members[np.lexsort((-members, collectives.end_ns[members]))]
+        ends = collectives.end_ns[members]
+        last = np.searchsorted(ends, start, side="right") - 1
+        # One without length ends where it starts: it is not behind itself.
+        last -= (last >= 0) & (members[last] == row)
+        behind = members[last]
+        found = (last >= 0) & (issued != NO_TIME) & (issued < start)
+        found &= collectives.end_ns[behind] > issued
+        result[at[found]] = behind[found]
+    return result

@@ -1,0 +1,135 @@
+"""The step budget: a partition of each step's time that adds up to the step.
+
+[Note: The budget's order] A stretch of the step goes to the first part of `PARTS`
+that claims it. Stalls come first: they are what this tool is for. On the host's
+clock one thread does everything, so its pauses (GC, input, checkpoint) come before
+the work they interrupt; on a device's clock they can only explain time in which the
+device was idle, so they come after all device work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fsdpdoctor.analysis.timeline import WAIT_OF, Timeline, covered_by, of_kinds
+from fsdpdoctor.intervals import (
+    Intervals,
+    complement,
+    intersect,
+    single,
+    subtract,
+    total_ns,
+    union,
+)
+from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, is_any
+
+PARTS = (
+    "exposed_all_gather",
+    "exposed_reduce_scatter",
+    "exposed_all_reduce",
+    "checkpoint",
+    "input",
+    "gc",
+    "optimizer",
+    "clip",
+    "copy",
+    "recompute",
+    "forward",
+    "backward",
+    "compute",  # model work of no known phase: the loss, unlabelled kernels
+    "exposed_other_communication",
+    "memcpy",
+    "sync",
+    "host_bound",
+    "other",
+)
+
+
+def step_budget(line: Timeline) -> dict[str, int]:
+    """A step's nanoseconds by part. They sum to its duration."""
+    left = single(line.start_ns, line.end_ns)
+    result = dict.fromkeys(PARTS, 0)
+    for part, claim in _claims(line):
+        taken = intersect(left, claim)
+        result[part] += total_ns(taken)
+        left = subtract(left, taken)
+    result["other"] += total_ns(left)
+    return result
+
+
+def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
+    """Who claims what, in order."""
+    stalls = line.stalls
+    for kind in WAIT_OF:
+        mine = stalls.rows(stalls.kind == kind)
+        yield f"exposed_{kind.name.lower()}", union(mine.start_ns, mine.end_ns)
+    if line.data.header.clock == "host" and not _has_kernels(line):
+        yield from _host_pauses(line)
+        yield from _work(line)
+        yield "sync", line.busy(Kind.SYNC)
+        return
+    yield from _work(line)
+    others = line.spans.lane == Lane.OTHER_COMM
+    yield "exposed_other_communication", covered_by(line.spans, others)
+    yield "memcpy", line.busy(Kind.MEMCPY, Kind.MEMSET)
+    yield "sync", line.busy(Kind.SYNC)
+    yield from _host_pauses(line)
+    yield "host_bound", _host_bound(line)
+
+
+def _has_kernels(line: Timeline) -> bool:
+    return Evidence.KERNELS in line.data.evidence
+
+
+def _host_pauses(line: Timeline) -> Iterator[tuple[str, Intervals]]:
+    yield "checkpoint", line.busy(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    yield "input", line.busy(Kind.INPUT)
+    yield "gc", line.busy(Kind.GC)
+
+
+def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
+    copies = [Kind.COPY_OUT, Kind.REDUCE_COPY_IN]
+    if line.data.header.clock == "host":
+        copies.append(Kind.COPY_IN)  # there is no copy-in stream beside the thread
+    spans = line.spans
+    yield "optimizer", line.busy(Kind.OPTIMIZER)
+    yield "clip", line.busy(Kind.CLIP)
+    yield "copy", line.busy(*copies)
+    if _has_kernels(line):
+        kernels = is_any(spans.kind, Kind.KERNEL)
+        yield (
+            "recompute",
+            covered_by(spans, kernels & (spans.flags & Flag.RECOMPUTE != 0)),
+        )
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+            yield (
+                phase.name.lower(),
+                covered_by(spans, kernels & (spans.phase == phase)),
+            )
+        yield "compute", covered_by(spans, kernels)
+        return
+    forward = of_kinds(spans, Kind.FORWARD)
+    again = forward.flags & Flag.RECOMPUTE != 0
+    yield "recompute", covered_by(forward, again)
+    yield "forward", covered_by(forward, ~again)
+    yield "backward", line.busy(Kind.BACKWARD)
+    yield "compute", line.busy(Kind.MICRO_BATCH)
+
+
+def _host_bound(line: Timeline) -> Intervals:
+    """Gaps of the compute lane that end when the host launched the next kernel."""
+    spans = line.spans
+    kernels = is_any(spans.kind, Kind.KERNEL, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
+    kernels &= spans.issued_ns != NO_TIME
+    gaps = complement(line.compute, line.start_ns, line.end_ns)
+    if not kernels.any() or not len(gaps):
+        return gaps[:0]
+    starts, issued = spans.start_ns[kernels], spans.issued_ns[kernels]
+    order = np.argsort(starts, kind="stable")
+    starts, issued = starts[order], issued[order]
+    at = np.searchsorted(starts, gaps[:, 1], side="left")
+    inside = at < len(starts)
+    gaps, at = gaps[inside], at[inside]
+    return union(gaps[:, 0], np.minimum(issued[at], gaps[:, 1]))

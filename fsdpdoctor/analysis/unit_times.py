@@ -1,0 +1,273 @@
+"""What each unit did in a step: own compute, copies, counts against the expected."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.host_lead import CAUGHT_UP_NS, host_leads_ns
+from fsdpdoctor.analysis.timeline import Timeline, of_kinds
+from fsdpdoctor.intervals import (
+    Int64s,
+    covered_ns,
+    join,
+    union,
+)
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    Phase,
+    Spans,
+    Table,
+    column,
+)
+from fsdpdoctor.storage.spill import blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnitTimes(Table):
+    """One row per step, unit and phase in which the unit did something."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    calls: npt.NDArray[np.int64] = column("int64", 0)  # forwards or backwards; no
+    # evaluation, no recomputation
+    recomputes: npt.NDArray[np.int64] = column("int64", 0)
+    compute_ns: npt.NDArray[np.int64] = column("int64", 0)  # own: other units',
+    # stalls and copies taken out
+    recompute_ns: npt.NDArray[np.int64] = column("int64", 0)  # own, in recomputation
+    copy_in_ns: npt.NDArray[np.int64] = column("int64", 0)
+    copy_out_ns: npt.NDArray[np.int64] = column("int64", 0)
+    reduce_copy_in_ns: npt.NDArray[np.int64] = column("int64", 0)
+    hook_ns: npt.NDArray[np.int64] = column("int64", 0)  # FSDP2's hooks on the host
+    led_calls: npt.NDArray[np.int64] = column("int64", 0)  # with a known host lead
+    caught_up_calls: npt.NDArray[np.int64] = column("int64", 0)  # the device ran dry
+    caught_up_ns: npt.NDArray[np.int64] = column("int64", 0)  # own compute of those
+    unshard_call_ns: npt.NDArray[np.int64] = column("int64", 0)
+    all_gathers: npt.NDArray[np.int64] = column("int64", 0)  # in training
+    expected_all_gathers: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    reduce_scatters: npt.NDArray[np.int64] = column("int64", 0)
+    all_reduces: npt.NDArray[np.int64] = column("int64", 0)
+    eval_all_gathers: npt.NDArray[np.int64] = column("int64", 0)
+    peak_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
+class _Rows:
+    """Sums by (unit, phase), in the making."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[int, int], dict[str, int]] = defaultdict(
+            lambda: defaultdict(int)
+        )
+
+    def add(self, spans: Spans, name: str, amount: Int64s | None = None) -> None:
+        """Count some spans, or sum an amount of theirs."""
+        known = spans.unit != UNKNOWN
+        if not known.any():
+            return
+        # One key per (unit, phase): a trace has a kernel span for every launch.
+        key = spans.unit[known].astype(np.int64) * len(Phase) + spans.phase[known]
+        keys, which = np.unique(key, return_inverse=True)
+        amounts = np.ones(len(which)) if amount is None else amount[known]
+        # float64 holds whole nanoseconds of up to 104 days exactly.
+        sums = np.bincount(which, weights=amounts).astype(np.int64)
+        for at, value in zip(keys.tolist(), sums.tolist(), strict=True):
+            self.sums[divmod(at, len(Phase))][name] += value
+
+    def table(self, step: int) -> UnitTimes:
+        columns: dict[str, list[int]] = {name: [] for name in UnitTimes.columns()}
+        for (unit, phase), row in sorted(self.sums.items()):
+            given = {**row, "step": step, "unit": unit, "phase": phase}
+            for name, values in columns.items():
+                absent = name in ("expected_all_gathers", "peak_bytes")
+                values.append(given.get(name, UNKNOWN if absent else 0))
+        return UnitTimes.build(len(columns["unit"]), **columns)
+
+
+def unit_times(line: Timeline) -> UnitTimes:
+    """What each unit did in each phase of one step."""
+    rows = _Rows()
+    for owner, own_ns in own_compute(line):
+        again = owner.flags & Flag.RECOMPUTE != 0
+        rows.add(owner.rows(again), "recompute_ns", own_ns[again])
+        rows.add(owner.rows(~again), "compute_ns", own_ns[~again])
+        if Evidence.KERNELS not in line.data.evidence:  # launches say it of each kernel
+            _host_lead(line, owner, own_ns, rows)
+    for kind, name in (
+        (Kind.COPY_IN, "copy_in_ns"),
+        (Kind.COPY_OUT, "copy_out_ns"),
+        (Kind.REDUCE_COPY_IN, "reduce_copy_in_ns"),
+        (Kind.HOOK, "hook_ns"),
+        (Kind.UNSHARD, "unshard_call_ns"),
+    ):
+        spans = line.of(kind)
+        rows.add(spans, name, spans.duration_ns)
+    _count(line, rows)
+    for (unit, phase), expected in expected_all_gathers(line).items():
+        rows.sums[unit, phase]["expected_all_gathers"] = expected
+    memory = line.record.memory
+    for unit, phase, peak in zip(
+        memory.unit, memory.phase, memory.peak_bytes, strict=True
+    ):
+        if (row := rows.sums.get((int(unit), int(phase)))) is not None:
+            row["peak_bytes"] = max(row.get("peak_bytes", UNKNOWN), int(peak))
+    return rows.table(line.step)
+
+
+def _count(line: Timeline, rows: _Rows) -> None:
+    calls = line.of(Kind.FORWARD, Kind.BACKWARD)
+    training = calls.rows(calls.flags & Flag.NO_GRAD == 0)
+    again = training.flags & Flag.RECOMPUTE != 0
+    rows.add(training.rows(~again), "calls")
+    rows.add(training.rows(again), "recomputes")
+    gathers = line.of(Kind.ALL_GATHER)
+    evaluation = gathers.flags & Flag.NO_GRAD != 0
+    rows.add(gathers.rows(~evaluation), "all_gathers")
+    rows.add(gathers.rows(evaluation), "eval_all_gathers")
+    rows.add(line.of(Kind.REDUCE_SCATTER), "reduce_scatters")
+    rows.add(line.of(Kind.ALL_REDUCE), "all_reduces")
+
+
+def _host_lead(line: Timeline, calls: Spans, own_ns: Int64s, rows: _Rows) -> None:
+    leads = host_leads_ns(line, calls)
+    known = leads != NO_TIME
+    caught_up = known & (leads <= CAUGHT_UP_NS)
+    rows.add(calls.rows(known), "led_calls")
+    rows.add(calls.rows(caught_up), "caught_up_calls")
+    rows.add(calls.rows(caught_up), "caught_up_ns", own_ns[caught_up])
+
+
+def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:
+    """Spans that did a unit's compute, each with its own nanoseconds of it."""
+    if Evidence.KERNELS in line.data.evidence:
+        for block in blocks(len(line.spans)):  # a step may have a million
+            kernels = of_kinds(line.spans.rows(block), Kind.KERNEL)
+            yield kernels, kernels.duration_ns
+        return
+    calls = line.of(Kind.FORWARD, Kind.BACKWARD)
+    stalls = line.stalls
+    aside = [
+        union(stalls.start_ns, stalls.end_ns),
+        line.busy(Kind.COPY_OUT, Kind.REDUCE_COPY_IN),
+    ]
+    if line.data.header.clock == "host":
+        # One thread: the hooks and copies of other units lie inside a parent's span.
+        aside.append(line.busy(Kind.COPY_IN, Kind.HOOK, Kind.UNSHARD, Kind.REDUCE))
+    owned = innermost(calls.start_ns, calls.end_ns)
+    excluded = join(*aside)
+    taken = covered_ns(owned.start_ns, owned.end_ns, excluded)
+    own = np.zeros(len(calls), dtype=np.int64)
+    np.add.at(own, owned.span, owned.end_ns - owned.start_ns - taken)
+    yield calls, own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Owned:
+    """Stretches of time, each with the span it belongs to."""
+
+    span: npt.NDArray[np.intp]  # [P]
+    start_ns: Int64s  # [P]
+    end_ns: Int64s  # [P]
+
+
+def innermost(start_ns: Int64s, end_ns: Int64s) -> Owned:
+    """The time in which each of N spans was the one that started last.
+
+    A parent's forward contains its children's; its own time is what is left.
+    """
+    lasting = np.flatnonzero(end_ns > start_ns).tolist()
+    # An end sorts before a start at one time: a span is half-open.
+    edges = sorted(
+        [(int(start_ns[at]), 1, at) for at in lasting]
+        + [(int(end_ns[at]), 0, at) for at in lasting]
+    )
+    open_spans: list[int] = []
+    pieces: list[tuple[int, int, int]] = []
+    since = 0
+    for time, starts, at in edges:
+        if open_spans and time > since:
+            pieces.append((open_spans[-1], since, time))
+        since = time
+        if starts:
+            open_spans.append(at)
+        else:
+            open_spans.remove(at)
+    table = np.array(pieces, dtype=np.int64).reshape(-1, 3)
+    return Owned(
+        span=table[:, 0].astype(np.intp), start_ns=table[:, 1], end_ns=table[:, 2]
+    )
+
+
+def expected_all_gathers(line: Timeline) -> dict[tuple[int, int], int]:
+    """All-gathers that a step's policy asks for, by (unit, phase).
+
+    Per pass of the unit's root: forward 1, or 0 where the unit was still unsharded
+    when the pass began; backward 1 if it resharded after forward, else 0. Absent
+    where the policy, or the units' calls, are not known.
+    """
+    if not {Evidence.CONFIG, Evidence.WINDOWS} <= line.data.evidence:
+        return {}
+    result: dict[tuple[int, int], int] = defaultdict(int)
+    calls = line.of(Kind.FORWARD, Kind.BACKWARD)
+    calls = calls.rows(calls.flags & (Flag.NO_GRAD | Flag.RECOMPUTE) == 0)
+    windows = line.of(Kind.UNSHARDED)
+    units = line.data.header.units
+    for micro_batch in sorted(set(calls.micro_batch.tolist())):
+        here = calls.rows(calls.micro_batch == micro_batch)
+        for unit in sorted(set(here.unit.tolist()) - {UNKNOWN}):
+            spec = units[unit]
+            boundaries = _pass_starts(line, here, spec.tree, micro_batch)
+            forwards = int(((here.unit == unit) & (here.kind == Kind.FORWARD)).sum())
+            passes = boundaries[: max(forwards, 0)]
+            mine = windows.rows(windows.unit == unit)
+            result[unit, Phase.FORWARD] += sum(
+                not bool(((mine.start_ns <= t) & (mine.end_ns > t)).any())
+                for t in passes
+            )
+            backwards = int(((here.unit == unit) & (here.kind == Kind.BACKWARD)).sum())
+            gathers_again = (
+                spec.reshard_after_forward not in (False, None)
+                and spec.unshard_in_backward is not False
+            )
+            if gathers_again and backwards:
+                result[unit, Phase.BACKWARD] += min(backwards, len(boundaries))
+            elif backwards:
+                result[unit, Phase.BACKWARD] += 0
+    manual = line.of(Kind.ALL_GATHER)
+    manual = manual.rows(manual.flags & Flag.MANUAL != 0)
+    for unit, phase in zip(manual.unit, manual.phase, strict=True):
+        # What the user's own unshard() asks for is expected.
+        if (int(unit), int(phase)) in result:
+            result[int(unit), int(phase)] += 1
+    return dict(result)
+
+
+def _pass_starts(
+    line: Timeline, calls: Spans, tree: int, micro_batch: int
+) -> list[int]:
+    """When each forward pass of a tree's root began, within one micro-batch.
+
+    The first began with the micro-batch, a later one when its predecessor ended: a
+    root's own gather lies between that time and the start of its forward.
+    """
+    units = line.data.header.units
+    roots = [at for at, u in enumerate(units) if u.is_root and u.tree == tree]
+    forwards = calls.rows(np.isin(calls.unit, roots) & (calls.kind == Kind.FORWARD))
+    markers = line.of(Kind.MICRO_BATCH)
+    markers = markers.rows(markers.micro_batch == micro_batch)
+    if len(markers):
+        first = int(markers.start_ns.min())
+    elif len(calls):
+        first = int(calls.start_ns.min())
+    else:
+        return []
+    ends = np.sort(forwards.end_ns)[:-1] if len(forwards) else np.empty(0)
+    return [first, *(int(t) for t in ends)]

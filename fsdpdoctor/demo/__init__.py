@@ -1,0 +1,1 @@
+"""The small training that `fsdpdoctor demo` records."""

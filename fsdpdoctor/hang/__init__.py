@@ -1,0 +1,1 @@
+"""Whom a hung job waits for, from Flight Recorder dumps."""

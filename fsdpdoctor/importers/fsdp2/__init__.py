@@ -1,0 +1,1 @@
+"""FSDP2's labels become who and why."""

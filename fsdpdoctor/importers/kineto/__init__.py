@@ -1,0 +1,1 @@
+"""A TraceFile becomes spans."""

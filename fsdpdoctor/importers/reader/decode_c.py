@@ -1,0 +1,164 @@
+"""Rows of a chunk from the C scanner, the same as `decode_json.decode_chunk` gives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.importers.reader.decode_json import (
+    DAMAGED,
+    NO_ARGS,
+    Complete,
+    Interner,
+    Rows,
+    as_int,
+    decode_args,
+    decode_chunk,
+    decode_event,
+    streams,
+    thread_id,
+)
+from fsdpdoctor.importers.reader.trace_file import (
+    CATEGORIES,
+    COMM_OP_PREFIXES,
+    Cat,
+    Int64s,
+    starts_with,
+)
+
+Columns = tuple[bytes, ...]
+Scanned = tuple[int, list[bytes], Columns]
+"""Events, the names that are new, and the columns, in the order of `_scan.c`."""
+
+
+SCANNED = {text: int(cat) for text, cat in CATEGORIES.items()}
+"""The categories whose rows the scanner keeps."""
+
+
+class ScannerType(Protocol):
+    """What `_scan.Scanner` is."""
+
+    def scan(self, chunk: bytes, /) -> Scanned | None:
+        """The rows of a chunk; None where msgspec must read it."""
+        ...
+
+
+class CDecoder:
+    """Decodes the chunks of one file. It knows the file's names, so: one per file."""
+
+    def __init__(self, make: Callable[[], ScannerType]) -> None:
+        self._make = make
+        self._forget()
+
+    def _forget(self) -> None:
+        self._scanner = self._make()
+        self._ids = np.empty(0, dtype=np.int32)  # of the scanner's names
+        self._comm = np.empty(0, dtype=np.bool_)  # which of them say a collective
+
+    def __call__(self, chunk: bytes, names: Interner) -> Rows:
+        """The rows of a chunk. Raises one of `decode_json.DAMAGED`."""
+        scanned = self._scanner.scan(chunk)
+        if scanned is None:
+            return decode_chunk(chunk, names)
+        try:
+            return self._rows(chunk, scanned, names)
+        except DAMAGED:
+            self._forget()  # of names that no row has
+            raise
+
+    def _rows(self, chunk: bytes, scanned: Scanned, names: Interner) -> Rows:
+        """All that may be damaged is decoded before a name gets its id."""
+        events, new, columns = scanned
+        texts = [_text(raw) for raw in new]
+        comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
+        self._comm = np.concatenate((self._comm, comm))
+        parts = [np.frombuffer(column, dtype=np.int64) for column in columns]
+        (cat, name, start, duration, pid, tid, external, correlation) = parts[:8]
+        (stream, device, size, collective, args_at, args_end) = parts[8:14]
+        (event_at, event_end, odd) = parts[14:]
+        on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+        comm_rows = np.flatnonzero(
+            (collective != 0) | (on_host & self._comm[name])
+        ).astype(np.int64)
+        again = np.flatnonzero(odd).astype(np.int64)
+        spans = zip(event_at[again].tolist(), event_end[again].tolist(), strict=True)
+        found = [decode_event(chunk[first:last]) for first, last in spans]
+        comm_args = [
+            decode_args(chunk[at:end]) if at >= 0 else NO_ARGS
+            for at, end in zip(
+                args_at[comm_rows].tolist(), args_end[comm_rows].tolist(), strict=True
+            )
+        ]
+        ids = np.array([names.id(text) for text in texts], dtype=np.int32)
+        self._ids = np.concatenate((self._ids, ids))
+        rows = Rows(
+            events=events,
+            cat=cat.astype(np.int8),
+            name=self._ids[name],
+            start_ns=start,
+            duration_ns=duration,
+            pid=pid,
+            tid=tid,
+            external=external,
+            correlation=correlation,
+            stream=streams(stream),
+            device=device,
+            bytes=size,
+            comm_rows=comm_rows,
+            comm_args=comm_args,
+        )
+        return _corrected(rows, again, found, names) if len(again) else rows
+
+
+def _text(raw: bytes) -> str:
+    """A name as the scanner found it between its quotes."""
+    if b"\\" not in raw:
+        return raw.decode()
+    return str(msgspec.json.decode(b'"' + raw + b'"', type=str))
+
+
+def _corrected(
+    rows: Rows,
+    at: Int64s,
+    found: Sequence[tuple[Complete, int, int] | None],
+    names: Interner,
+) -> Rows:
+    """Rows whose values C does not take, from their events' own text."""
+    kept = [one for one in found if one is not None]
+    assert len(kept) == len(at)  # C keeps only what is kept here
+    events = [event for event, _, _ in kept]
+    return rows._replace(
+        start_ns=_put(rows.start_ns, at, [start for _, start, _ in kept]),
+        duration_ns=_put(rows.duration_ns, at, [length for _, _, length in kept]),
+        pid=_put(rows.pid, at, [thread_id(event.pid, names) for event in events]),
+        tid=_put(rows.tid, at, [thread_id(event.tid, names) for event in events]),
+        external=_put(rows.external, at, [as_int(e.args.external) for e in events]),
+        correlation=_put(
+            rows.correlation, at, [as_int(e.args.correlation) for e in events]
+        ),
+        stream=streams(_put(rows.stream, at, [as_int(e.args.stream) for e in events])),
+        device=_put(rows.device, at, [as_int(e.args.device) for e in events]),
+        bytes=_put(rows.bytes, at, [as_int(e.args.bytes) for e in events]),
+    )
+
+
+def _put(
+    column: npt.NDArray[np.int64], at: Int64s, values: list[int]
+) -> npt.NDArray[np.int64]:
+    column = column.copy()
+    column[at] = values
+    return column
+
+
+def c_decoder() -> CDecoder | None:
+    """A decoder for one file; None where the extension was not built."""
+    try:
+        from fsdpdoctor import _scan
+    except ImportError:
+        return None
+    return CDecoder(functools.partial(_scan.Scanner, SCANNED))

@@ -1,0 +1,309 @@
+"""Decodes whole events with msgspec: the path that needs no compiler.
+
+The unit of work is a chunk: the text of one or more events, without the array's
+brackets. `_scan` (C) does the same from the same chunk and gives the same rows;
+what it is not sure of it leaves to this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.importers.reader.timestamps import (
+    few_decimals,
+    ns_of_numbers,
+    ns_of_text,
+)
+from fsdpdoctor.importers.reader.trace_file import (
+    CATEGORIES,
+    COMM_OP_PREFIXES,
+    NO_STREAM_U32,
+    Cat,
+    CommArgs,
+    Int64s,
+)
+from fsdpdoctor.schema import UNKNOWN
+
+Scalar: TypeAlias = int | float | str | None
+
+_DECIMAL = re.compile(r"-?[0-9]{1,18}")
+_HEX = re.compile(r"0[xX][0-9a-fA-F]{1,15}")
+_INT64 = 2**63
+_NO_RAW = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that are read. All others are skipped undecoded."""
+
+    external: Scalar = msgspec.field(name="External id", default=UNKNOWN)
+    correlation: Scalar = UNKNOWN
+    stream: Scalar = UNKNOWN
+    device: Scalar = UNKNOWN
+    bytes: Scalar = UNKNOWN
+    collective: Scalar = msgspec.field(name="Collective name", default=None)
+    in_nelems: Scalar = msgspec.field(name="In msg nelems", default=None)
+    out_nelems: Scalar = msgspec.field(name="Out msg nelems", default=None)
+    dtype: Scalar = None
+    group: Scalar = msgspec.field(name="Process Group Name", default=None)
+    description: Scalar = msgspec.field(name="Process Group Description", default=None)
+    ranks: Scalar = msgspec.field(name="Process Group Ranks", default=None)
+    size: Scalar = msgspec.field(name="Group size", default=None)
+    seq: Scalar = msgspec.field(name="Seq", default=UNKNOWN)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_RAW)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_NO_RAW)
+
+
+NO_ARGS = Args()
+
+
+class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+    """An event with a duration: the only kind whose rows are kept."""
+
+    cat: str = ""
+    name: str = ""
+    pid: Scalar = UNKNOWN
+    tid: Scalar = UNKNOWN
+    ts: int | float | None = None
+    dur: int | float = 0
+    args: Args = NO_ARGS
+
+
+class _Times(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+    """The same event, for its times' text."""
+
+    ts: msgspec.Raw = _NO_RAW
+    dur: msgspec.Raw = _NO_RAW
+
+
+_OTHERS = [
+    msgspec.defstruct(f"_Other{ord(tag)}", [], tag_field="ph", tag=tag, gc=False)
+    for tag in "BEIMCDNOPRSTVabcefinpstv()"
+]
+"""The other phases of the trace format: counted, their fields skipped."""
+
+_events: msgspec.json.Decoder[list[msgspec.Struct]] = msgspec.json.Decoder(
+    list[functools.reduce(operator.or_, _OTHERS, Complete)]  # type: ignore[misc]
+)
+_times: msgspec.json.Decoder[list[msgspec.Struct]] = msgspec.json.Decoder(
+    list[functools.reduce(operator.or_, _OTHERS, _Times)]  # type: ignore[misc]
+)
+_args = msgspec.json.Decoder(Args)
+
+DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for a chunk that is not as expected."""
+
+
+class Interner:
+    """Strings to ids, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.strings: list[str] = []
+
+    def id(self, text: str) -> int:
+        """The id of a string, a new one where it is new."""
+        found = self.ids.get(text)
+        if found is None:
+            found = self.ids[text] = len(self.strings)
+            self.strings.append(text)
+        return found
+
+
+class Rows(NamedTuple):
+    """The kept rows of a chunk. `comm_args` are of the rows in `comm_rows`."""
+
+    events: int  # of every kind
+    cat: npt.NDArray[np.int8]
+    name: npt.NDArray[np.int32]
+    start_ns: Int64s  # NO_TIME where it has none
+    duration_ns: Int64s  # NO_TIME where it is no number
+    pid: Int64s
+    tid: Int64s
+    external: Int64s
+    correlation: Int64s
+    stream: Int64s
+    device: Int64s
+    bytes: Int64s
+    comm_rows: Int64s
+    comm_args: list[Args]
+
+
+def decode_chunk(chunk: bytes, names: Interner) -> Rows:
+    """The rows of a chunk. Raises one of `DAMAGED` where any event is damaged."""
+    text = b"[" + chunk + b"]"
+    decoded = _events.decode(text)
+    kept = [e for e in decoded if type(e) is Complete and e.cat in CATEGORIES]
+    times = None
+    if few_decimals(chunk):
+        times = _times_of_numbers(kept)
+    if times is None:
+        times = _times_of_text(text, decoded)
+    return rows_of(kept, len(decoded), times, names)
+
+
+def decode_args(text: bytes) -> Args:
+    """The arguments of one event. Raises one of `DAMAGED`."""
+    return _args.decode(text)
+
+
+def decode_event(text: bytes) -> tuple[Complete, int, int] | None:
+    """One event with its exact times; None where it is no row."""
+    decoded = _events.decode(b"[" + text + b"]")
+    event = decoded[0]
+    if not isinstance(event, Complete) or event.cat not in CATEGORIES:
+        return None
+    start_ns, duration_ns = _times_of_text(b"[" + text + b"]", decoded)
+    return event, int(start_ns[0]), int(duration_ns[0])
+
+
+def rows_of(
+    kept: Sequence[Complete], events: int, times: tuple[Int64s, Int64s], names: Interner
+) -> Rows:
+    """Columns of decoded events, of which all are kept."""
+    arguments = [e.args for e in kept]
+    cat = np.array([CATEGORIES[e.cat] for e in kept], dtype=np.int8)
+    name = _name_ids([e.name for e in kept], names)
+    collective = np.array([a.collective is not None for a in arguments], dtype=np.bool_)
+    comm_rows = np.flatnonzero(collective | _calls_comm(cat, name, names)).tolist()
+    return Rows(
+        events=events,
+        cat=cat,
+        name=name,
+        start_ns=times[0],
+        duration_ns=times[1],
+        pid=_thread_ids([e.pid for e in kept], names),
+        tid=_thread_ids([e.tid for e in kept], names),
+        external=_ints([a.external for a in arguments]),
+        correlation=_ints([a.correlation for a in arguments]),
+        stream=streams(_ints([a.stream for a in arguments])),
+        device=_ints([a.device for a in arguments]),
+        bytes=_ints([a.bytes for a in arguments]),
+        comm_rows=np.array(comm_rows, dtype=np.int64),
+        comm_args=[arguments[row] for row in comm_rows],
+    )
+
+
+def _name_ids(texts: list[str], names: Interner) -> npt.NDArray[np.int32]:
+    known = names.ids
+    found = [known.get(text, UNKNOWN) for text in texts]
+    if UNKNOWN in found:
+        found = [names.id(text) for text in texts]
+    return np.array(found, dtype=np.int32)
+
+
+def _calls_comm(
+    cat: npt.NDArray[np.int8], name: npt.NDArray[np.int32], names: Interner
+) -> npt.NDArray[np.bool_]:
+    """Which rows are host events whose arguments may describe a collective."""
+    said = np.zeros(len(names.strings), dtype=np.bool_)
+    for one in np.unique(name).tolist():
+        said[one] = names.strings[one].startswith(COMM_OP_PREFIXES)
+    on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+    found: npt.NDArray[np.bool_] = said[name] & on_host
+    return found
+
+
+def streams(stream: Int64s) -> Int64s:
+    """Streams with "no stream", which some writers print as unsigned, as UNKNOWN."""
+    return np.where(stream == NO_STREAM_U32, UNKNOWN, stream)
+
+
+def as_int(value: Scalar) -> int:
+    """A whole number, however a writer put it; UNKNOWN where it is none."""
+    if isinstance(value, int):
+        return value if -_INT64 <= value < _INT64 else UNKNOWN
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _INT64 else UNKNOWN
+    if isinstance(value, str):
+        if _DECIMAL.fullmatch(value):
+            return int(value)
+        if _HEX.fullmatch(value):
+            return int(value, 16)
+    return UNKNOWN
+
+
+def thread_id(value: Scalar, names: Interner) -> int:
+    """A process's or thread's id: its number, or below -1 one made of its name."""
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+        return -2 - names.id(value)
+    return as_int(value)
+
+
+def comm_args(args: Args) -> tuple[CommArgs, int]:
+    """What arguments say of a collective, and its sequence number or UNKNOWN."""
+    return CommArgs(
+        collective=_text(args.collective),
+        in_nelems=_size(args.in_nelems),
+        out_nelems=_size(args.out_nelems),
+        dtype=_text(args.dtype),
+        group=_text(args.group),
+        description=_text(args.description),
+        ranks=_text(args.ranks),
+        size=_size(args.size),
+        dims=_raw(args.dims),
+        types=_raw(args.types),
+    ), as_int(args.seq)
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else str(value)
+
+
+def _size(value: Scalar) -> int | None:
+    size = as_int(value)
+    return size if size >= 0 else None
+
+
+def _raw(value: msgspec.Raw) -> str | None:
+    return bytes(value).decode("utf-8", "replace") or None
+
+
+def _ints(values: list[Scalar]) -> Int64s:
+    array = np.array(values) if values else np.empty(0, dtype=np.int64)
+    if array.dtype == np.int64:
+        return array
+    return np.array([as_int(value) for value in values], dtype=np.int64)
+
+
+def _thread_ids(values: list[Scalar], names: Interner) -> Int64s:
+    array = np.array(values) if values else np.empty(0, dtype=np.int64)
+    if array.dtype == np.int64:
+        return array
+    return np.array([thread_id(value, names) for value in values], dtype=np.int64)
+
+
+def _times_of_numbers(kept: Sequence[Complete]) -> tuple[Int64s, Int64s] | None:
+    starts = [e.ts for e in kept if e.ts is not None]
+    if len(starts) != len(kept):
+        return None
+    start_ns = ns_of_numbers(starts)
+    duration_ns = ns_of_numbers([e.dur for e in kept])
+    if start_ns is None or duration_ns is None:
+        return None
+    return start_ns, duration_ns
+
+
+def _times_of_text(
+    text: bytes, decoded: Sequence[msgspec.Struct]
+) -> tuple[Int64s, Int64s]:
+    start_ns: list[int] = []
+    duration_ns: list[int] = []
+    for event, times in zip(decoded, _times.decode(text), strict=True):
+        if isinstance(event, Complete) and event.cat in CATEGORIES:
+            assert isinstance(times, _Times)
+            start_ns.append(ns_of_text(bytes(times.ts)))
+            # A duration may be left out, which is zero, but not be something else.
+            duration = bytes(times.dur)
+            duration_ns.append(ns_of_text(duration) if duration else 0)
+    return (
+        np.array(start_ns, dtype=np.int64),
+        np.array(duration_ns, dtype=np.int64),
+    )

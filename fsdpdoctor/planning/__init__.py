@@ -1,0 +1,1 @@
+"""Memory per rank from a model's shape, without a run."""

@@ -1,0 +1,1 @@
+"""A plan applied to the model that a script builds."""

@@ -1,0 +1,1 @@
+"""What FSDP2 does, seen through its own methods."""

@@ -1,0 +1,182 @@
+"""Brackets FSDP2's all-gathers, and the waits for them.
+
+[Note: Bracketed waits] FSDP2 waits for an all-gather inside the call that also
+copies it out. The wait is made here instead, between two marks; FSDP2's own,
+right after, finds it done. Nothing else changes, so numerics cannot. What the
+wait raises (a peer has died) is raised as FSDP2's own wait would raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
+from fsdpdoctor.recorder.patching import Guard, unseen
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
+
+
+class GatherHooks:
+    """One recorded step's view of FSDP2's all-gathers."""
+
+    def __init__(
+        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+    ) -> None:
+        self._rec = recording
+        self._guard: Guard = recording.guard
+        self._units = units
+        self._groups = groups
+        self._swap = internals.Swap(names.all_gather_class)
+        self._gathering: Op | None = None
+        self._copy_in: tuple[Any, int] = (None, NO_TIME)
+
+    def all_gather(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`foreach_all_gather`, which issues the collective."""
+        guard = self._guard
+
+        @unseen
+        def all_gather(*args: Any, **kwargs: Any) -> Any:
+            given = guard.run(self._begins, args)
+            try:
+                return original(*(args if given is None else given), **kwargs)
+            finally:
+                self._gathering = None
+
+        return all_gather
+
+    def copy_out(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`foreach_all_gather_copy_out`, which waits for it."""
+        guard = self._guard
+
+        @unseen
+        def copy_out(*args: Any, **kwargs: Any) -> Any:
+            start = guard.run(self._wait, args)
+            result = original(*args, **kwargs)
+            if start is not None:
+                guard.run(self._copied_out, args, start)
+            return result
+
+        return copy_out
+
+    @unseen
+    def call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        """The collective itself, on the stream it runs on."""
+        copied = self._guard.run(self._copied_in)
+        result = inner(*args, **kwargs)
+        if copied is not None:
+            self._guard.run(self._returned, copied, args, kwargs, result)
+        return result
+
+    def _begins(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        unit = self._units.of_params(args[0])
+        group = unit.group()
+        pg = self._groups.index(args[1])
+        entered = perf_counter_ns()
+        op = self._units.new_op(unit, group, bool(args[2]), pg, entered)
+        unit.pending = self._gathering = op
+        of_device = self._rec.clock.of_device
+        copy_stream = next(internals.streams_of(args), None) if of_device else None
+        self._copy_in = (copy_stream, self._rec.mark(copy_stream))
+        self._rec.beat(Kind.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
+        return self._swap(args, lambda inner: internals.Collective(inner, self.call))
+
+    def _copied_in(self) -> int | None:
+        op, rec = self._gathering, self._rec
+        if op is None:
+            return None
+        copied = rec.mark(self._copy_in[0])
+        op.issued_ns = perf_counter_ns()
+        op.start = rec.mark() if rec.clock.of_device else op.issued_ns
+        return copied
+
+    def _returned(self, copied: int, args: Any, kwargs: Any, result: Any) -> None:
+        op, rec = self._gathering, self._rec
+        assert op is not None
+        end = rec.mark()
+        op.size = tensor_bytes(internals.argument(args, kwargs, 0, _OUTPUTS))
+        rec.spans.add(
+            Kind.COPY_IN,
+            Lane.COPY_IN,
+            op.phase,
+            op.flags & ~flag_bits.FIRST,
+            op.micro_batch,
+            op.unit,
+            self._copy_in[1],
+            copied,
+            op=op.number,
+            by_unit=op.by_unit,
+        )
+        if result is not None:
+            op.work = result
+            if not rec.clock.of_device:
+                _note_end(result, op.ended_ns)
+            return
+        if rec.clock.of_device:
+            op.end = end
+            self._units.gathered(op)
+            return
+        op.end = end
+        op.flags |= flag_bits.BLOCKING
+        self._units.gathered(op)
+        self._units.gather_waited(op, op.start, end)
+
+    def _wait(self, args: tuple[Any, ...]) -> int:
+        """See [Note: Bracketed waits]. Returns where the copy-out starts."""
+        result = args[0]
+        unit = self._units.of_params(args[1])
+        op, rec = unit.pending, self._rec
+        work = result.all_gather_work
+        waits = hasattr(work, "wait")
+        if not waits and not rec.clock.of_device:
+            return rec.mark()
+        if op is not None:
+            rec.beat(Kind.ALL_GATHER_WAIT, op.phase, op.unit, op.seq, op.group)
+        start = rec.mark()
+        if result.all_gather_event is not None and rec.clock.of_device:
+            stream = internals.current_stream(unit.group())
+            self._guard.theirs(stream.wait_event, result.all_gather_event)
+        if waits:
+            self._guard.theirs(work.wait)
+        end = rec.mark()
+        if op is None:
+            return end  # issued before recording started
+        if op.end == NO_TIME:
+            self._units.end_of(op, start, end)
+        self._units.gather_waited(op, start, end)
+        return rec.mark()
+
+    def _copied_out(self, args: tuple[Any, ...], start: int) -> None:
+        unit: Unit = self._units.of_params(args[1])
+        op, rec = unit.pending, self._rec
+        end = rec.mark()
+        rec.spans.add(
+            Kind.COPY_OUT,
+            Lane.COMPUTE,
+            op.phase if op else Phase.OTHER,
+            op.flags & ~flag_bits.FIRST if op else 0,
+            op.micro_batch if op else rec.micro_batch,
+            unit.index,
+            start,
+            end,
+            op=op.number if op else UNKNOWN,
+        )
+        unit.copied_out = end
+
+
+_OUTPUTS = ("output_tensor", "output")
+
+
+def _note_end(work: Any, ended_ns: list[int]) -> None:
+    """Have the backend's thread note when a collective on the host is done."""
+    if getattr(work, "fsdpdoctor_end_ns", None) is not None:
+        return
+    try:
+        future = work.get_future()
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return  # this backend has none; the end will be said to be estimated
+    future.add_done_callback(lambda _: ended_ns.append(perf_counter_ns()))

@@ -1,0 +1,48 @@
+"""FSDP2's collectives, under the names by which FSDP2 finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.fsdp2.all_gather_hooks import GatherHooks
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.reduce_hooks import ReductionHooks
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.storage.recording import Recording
+
+
+class CollectiveHooks:
+    """One recorded step's view of FSDP2's collectives."""
+
+    def __init__(
+        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+    ) -> None:
+        self._names = names
+        self._gathers = GatherHooks(recording, units, groups, names)
+        self._reductions = ReductionHooks(recording, units, groups, names)
+
+    def wrappers(self) -> dict[str, Callable[..., Any]]:
+        """The bracketed functions of `_fsdp_param_group`, by name."""
+        module = self._names.param_group_module
+        made = {
+            "foreach_all_gather": self._gathers.all_gather,
+            "foreach_all_gather_copy_out": self._gathers.copy_out,
+            "foreach_reduce": self._reductions.reduce,
+        }
+        return {
+            name: make(getattr(module, name))
+            for name, make in made.items()
+            if hasattr(module, name)
+        }
+
+    def dist(self, real: Any) -> internals.Dist:
+        """`torch.distributed` for `_fsdp_collectives`."""
+        calls = internals.dist_calls(
+            self._names,
+            self._gathers.call,
+            self._reductions.scatter_call,
+            self._reductions.all_reduce_call,
+        )
+        return internals.Dist(real, calls)

@@ -1,0 +1,401 @@
+"""FSDP2's hooks and collectives, turned into spans.
+
+`internals` knows where things are in torch, `units` what is remembered of a unit
+between two hooks, `collectives` brackets the collectives; this module says what
+each hook of a unit means. A recorded step has all of it installed; between
+recorded steps only `unsampled_hooks.LightHooks` is, which counts.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_state import Unit, Window
+from fsdpdoctor.recorder.patching import Function, bracket
+from fsdpdoctor.recorder.storage.memory_samples import Memory
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
+
+
+class Passes(Protocol):
+    """Who is told of root forwards and of the end of backwards."""
+
+    def root_forward_begins(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A root's forward starts. Not called for recomputation."""
+        ...
+
+    def root_forward_ended(self) -> None:
+        """It has ended."""
+        ...
+
+    def pass_aborted(self) -> None:
+        """An exception ended the forward before."""
+        ...
+
+    def backward_begins(self) -> None:
+        """A tree's pre-backward queued its final callback."""
+        ...
+
+    def backward_ended(self) -> None:
+        """That final callback has run."""
+        ...
+
+    def tree_known(self, root_state: Any) -> None:
+        """A tree is initialised, and its units can be described."""
+        ...
+
+
+class UnitHooks:
+    """One recorded step's view of FSDP2's parameter groups."""
+
+    def __init__(self, recording: Recording, units: Units, memory: Memory) -> None:
+        self._rec = recording
+        self._units = units
+        self.memory = memory
+
+    def wrappers(self, names: internals.Names) -> dict[str, Any]:
+        """The bracketed methods of FSDPParamGroup, by name."""
+        pairs: dict[str, tuple[Function, Function]] = {
+            "unshard": (self._unshard_begins, self._unshard_ended),
+            "wait_for_unshard": (self._wait_begins, self._wait_ended),
+            "pre_forward": (self._pre_forward_begins, self._pre_forward_ended),
+            "post_forward": (self._post_forward_begins, self._hook_ended),
+            "pre_backward": (self._pre_backward_begins, self._pre_backward_ended),
+            "post_backward": (self._post_backward_begins, self._hook_ended),
+            "finalize_backward": (self._finalize_begins, self._finalize_ended),
+            "_wait_for_post_backward": (self._reduce_wait_begins, self._waited),
+            "_prefetch_unshard": (self._prefetch_begins, self._prefetch_ended),
+        }
+        for name in internals.freeing_methods(names):
+            pairs[name] = (self._reshard_begins, self._reshard_ended)
+        wrapped = {
+            name: bracket(getattr(names.group_class, name), self._rec.guard, *pair)
+            for name, pair in pairs.items()
+            if hasattr(names.group_class, name)
+        }
+        if "_prefetch_unshard" in wrapped:
+            wrapped["_prefetch_unshard"] = staticmethod(wrapped["_prefetch_unshard"])
+        return wrapped
+
+    # Unshard and reshard
+
+    def _unshard_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        if group._all_gather_result is not None or internals.is_unsharded(group):
+            return None  # FSDP2's own no-op
+        unit = self._units.of(group)
+        unit.issuing = True
+        return unit, group, perf_counter_ns()
+
+    def _unshard_ended(self, token: Any, error: BaseException | None) -> None:
+        if token is None:
+            return
+        unit, _, start_ns = token
+        unit.issuing = False
+        op = unit.pending
+        if op is None or op.issued_ns < start_ns:
+            return  # not in backward, or one rank: no collective was issued
+        self._rec.host_span(
+            Kind.UNSHARD,
+            start_ns,
+            phase=op.phase,
+            unit=unit.index,
+            flags=op.flags | (flag_bits.ABORTED if error else 0),
+            op=op.number,
+        )
+
+    def _wait_begins(self, group: Any) -> Any:
+        if group._all_gather_result is None:
+            return None
+        return self._units.of(group), group
+
+    def _wait_ended(self, token: Any, error: BaseException | None) -> None:
+        if token is None:
+            return
+        unit, group = token
+        op, unit.pending = unit.pending, None
+        copied, unit.copied_out = unit.copied_out, NO_TIME
+        if error is not None or not internals.is_unsharded(group):
+            return
+        rec = self._rec
+        unit.bytes = unit.bytes or internals.unsharded_bytes(group)
+        rec.live_bytes += unit.bytes
+        phase = op.phase if op else self._units.phase_now(group)
+        unit.window = Window(
+            op=op.number if op else rec.new_op(),
+            phase=phase,
+            flags=op.flags if op else 0,
+            micro_batch=op.micro_batch if op else rec.micro_batch,
+            start=rec.mark() if copied == NO_TIME else copied,
+        )
+        self.memory.sample(rec, unit.index, phase)
+
+    def _reshard_begins(self, group: Any, *args: Any) -> Any:
+        if not internals.is_unsharded(group):
+            return None
+        return self._units.of(group), group, self._rec.mark(), perf_counter_ns()
+
+    def _reshard_ended(self, token: Any, error: BaseException | None) -> None:
+        if token is None:
+            return
+        unit, group, mark, start_ns = token
+        if internals.is_unsharded(group):
+            return
+        state = internals.training_state(group)
+        phase = {"FORWARD": Phase.FORWARD, "POST_BACKWARD": Phase.BACKWARD}.get(
+            state, Phase.OTHER
+        )
+        rec = self._rec
+        rec.host_span(
+            Kind.RESHARD,
+            start_ns,
+            phase=phase,
+            unit=unit.index,
+            op=unit.window.op if unit.window else UNKNOWN,
+        )
+        self._units.close_window(unit, mark)
+        self.memory.sample(rec, unit.index, phase)
+
+    # Forward
+
+    def _pre_forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        unit = self._units.of(group)
+        entering = internals.training_state(group) != "FORWARD"
+        if unit.forward is not None and (entering or len(group.modules) == 1):
+            # Its post-forward never came: an exception ended that pass.
+            self._units.abort_forwards()
+            entering = True
+        self._units.hook = unit
+        return unit, entering, perf_counter_ns()
+
+    def _pre_forward_ended(self, token: Any, error: BaseException | None) -> None:
+        unit, entering, start_ns = token
+        self._units.hook = None
+        rec = self._rec
+        phase, flags = self._units.forward_phase()
+        rec.host_span(Kind.HOOK, start_ns, phase, unit.index, flags, name="pre_forward")
+        if not entering or error is not None:
+            return
+        self._units.began(unit, phase)
+        unit.checkpointed |= phase == Phase.BACKWARD
+        rec.beat(Kind.FORWARD, phase, unit.index)
+        unit.forward = rec.mark()
+        unit.forward_flags = flags
+
+    def _post_forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        unit = self._units.of(group)
+        phase, flags = self._units.forward_phase()
+        if unit.forward is not None:
+            # Without a module it is the root's forward that completes a partial
+            # group: the unit's own forward ended some time before.
+            partial = bool(args) and args[0] is None
+            self._rec.spans.add(
+                Kind.FORWARD,
+                Lane.COMPUTE,
+                phase,
+                unit.forward_flags | (flag_bits.END_ESTIMATED if partial else 0),
+                self._rec.micro_batch,
+                unit.index,
+                unit.forward,
+                self._rec.mark(),
+            )
+            unit.forward = None
+            self._units.finished_forward(unit)
+        return unit, "post_forward", phase, flags, perf_counter_ns()
+
+    def _hook_ended(self, token: Any, error: BaseException | None) -> None:
+        unit, name, phase, flags, start_ns = token
+        self._rec.host_span(Kind.HOOK, start_ns, phase, unit.index, flags, name=name)
+
+    # Backward
+
+    def _pre_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        if internals.training_state(group) == "PRE_BACKWARD":
+            return None  # FSDP2's own no-op: another output's gradient came first
+        unit = self._units.of(group)
+        self._units.hook = unit
+        return unit, perf_counter_ns()
+
+    def _pre_backward_ended(self, token: Any, error: BaseException | None) -> None:
+        if token is None:
+            return
+        unit, start_ns = token
+        self._units.hook = None
+        rec = self._rec
+        rec.host_span(
+            Kind.HOOK, start_ns, Phase.BACKWARD, unit.index, name="pre_backward"
+        )
+        if error is not None:
+            return
+        self._units.began(unit, Phase.BACKWARD)
+        rec.beat(Kind.BACKWARD, Phase.BACKWARD, unit.index)
+        unit.backward = rec.mark()
+
+    def _post_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
+        unit = self._units.of(group)
+        rec = self._rec
+        if unit.backward is not None:
+            rec.spans.add(
+                Kind.BACKWARD,
+                Lane.COMPUTE,
+                Phase.BACKWARD,
+                0,
+                rec.micro_batch,
+                unit.index,
+                unit.backward,
+                rec.mark(),
+            )
+            unit.backward = None
+        unit.saw_flags(group)
+        if rec.clock.of_device:
+            for state in internals.buffer_waits(group):
+                self._bracket_wait(group, unit, (state.event,))
+        return unit, "post_backward", Phase.BACKWARD, 0, perf_counter_ns()
+
+    def _finalize_begins(self, group: Any) -> Any:
+        unit = self._units.of(group)
+        if self._rec.clock.of_device:
+            self._bracket_wait(group, unit, internals.final_events(group))
+        if unit.pending is not None and group._all_gather_result is not None:
+            return unit, unit.pending, self._rec.mark()
+        return None
+
+    def _finalize_ended(self, token: Any, error: BaseException | None) -> None:
+        if token is None:
+            return
+        unit, op, waited_from = token
+        unit.pending = None
+        self._units.never_used(op, waited_from, self._rec.mark())
+
+    def _bracket_wait(self, group: Any, unit: Unit, events: tuple[Any, ...]) -> None:
+        """Make the compute stream wait for reductions, between two marks.
+
+        FSDP2 makes the same waits right after, where they cost nothing.
+        """
+        stream = internals.current_stream(group)
+        for event in events:
+            if event is None:
+                continue
+            reduction = self._units.reduction_of(event)
+            start = self._rec.mark(stream)
+            self._rec.guard.theirs(stream.wait_event, event)
+            self._units.waited(reduction, unit, start, self._rec.mark(stream))
+
+    def _reduce_wait_begins(self, group: Any) -> Any:
+        if not self._rec.clock.of_device:
+            return None
+        states: tuple[Any, ...] = (group._post_reduce_event,)
+        held = getattr(group, "_all_reduce_state", None)
+        if held is not None:
+            states = (*states, held.event)
+        self._bracket_wait(group, self._units.of(group), states)
+        return None
+
+    def _waited(self, token: Any, error: BaseException | None) -> None:
+        """Nothing is left to say."""
+
+    # Prefetch
+
+    def _prefetch_begins(self, group: Any, pass_type: str) -> Any:
+        units = self._units
+        units.prefetch = (
+            flag_bits.FORWARD_PREFETCH
+            if pass_type == "forward"
+            else flag_bits.BACKWARD_PREFETCH
+        )
+        return None
+
+    def _prefetch_ended(self, token: Any, error: BaseException | None) -> None:
+        self._units.prefetch = flag_bits.NONE
+
+
+class StateHooks:
+    """FSDP2's per-module states: root forwards, ends of backwards, new trees."""
+
+    def __init__(self, recording: Recording, units: Units, passes: Passes) -> None:
+        self._rec = recording
+        self._units = units
+        self._passes = passes
+        self._queued_before = False
+
+    def wrappers(self, names: internals.Names) -> dict[str, Any]:
+        """The bracketed methods of FSDPState, by name."""
+        pairs: dict[str, tuple[Function, Function]] = {
+            "_root_pre_forward": (self._root_begins, self._root_begun),
+            "_register_pre_backward_hook": (self._nothing, self._forward_ended),
+            "_register_root_post_backward_final_callback": (
+                self._backward_begins,
+                self._backward_begun,
+            ),
+            "_root_post_backward_final_callback": (
+                self._callback_begins,
+                self._callback_ended,
+            ),
+            "_cast_forward_inputs": (self._cast_begins, self._cast_ended),
+        }
+        return {
+            name: bracket(getattr(names.state_class, name), self._rec.guard, *pair)
+            for name, pair in pairs.items()
+            if hasattr(names.state_class, name)
+        }
+
+    def _nothing(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return state
+
+    def _root_begins(self, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        self._units.forward_state = state
+        running = state._state_ctx.iter_forward_root
+        if (running is None or running is state) and not internals.in_backward():
+            if self._units.in_forward(state):
+                # Its last forward never ended: an exception did.
+                self._units.abort_forwards()
+                self._passes.pass_aborted()
+            self._passes.root_forward_begins(module, args, kwargs)
+        return state
+
+    def _root_begun(self, state: Any, error: BaseException | None) -> None:
+        if error is None and not self._units.knows_tree(state):
+            self._passes.tree_known(internals.all_states(state)[0])
+
+    def _forward_ended(self, state: Any, error: BaseException | None) -> None:
+        if state._state_ctx.iter_forward_root is state and not internals.in_backward():
+            self._passes.root_forward_ended()
+
+    def _backward_begins(self, state: Any) -> Any:
+        self._units.backward_state = state
+        return state, state._state_ctx.post_backward_final_callback_queued
+
+    def _backward_begun(self, token: Any, error: BaseException | None) -> None:
+        state, queued = token
+        if not queued and state._state_ctx.post_backward_final_callback_queued:
+            self._passes.backward_begins()
+
+    def _callback_begins(self, state: Any) -> Any:
+        return state, perf_counter_ns()
+
+    def _callback_ended(self, token: Any, error: BaseException | None) -> None:
+        state, start_ns = token
+        unit = self._units.first_of(state)
+        if self._rec.on:
+            self._rec.host_span(
+                Kind.HOOK,
+                start_ns,
+                Phase.BACKWARD,
+                unit,
+                name="root_post_backward_callback",
+            )
+        self._passes.backward_ended()
+
+    def _cast_begins(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        # A forward while its own backward is under way: recomputation, which
+        # leaves the unit's unshard to the pre-backward hook.
+        if state._training_state.name == "PRE_BACKWARD":
+            self._units.recomputed(state)
+        return None
+
+    def _cast_ended(self, token: Any, error: BaseException | None) -> None:
+        """Nothing is left to say."""

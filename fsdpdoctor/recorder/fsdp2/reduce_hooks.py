@@ -1,0 +1,204 @@
+"""Brackets FSDP2's reduce-scatters and all-reduces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
+from fsdpdoctor.recorder.patching import Guard, unseen
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
+
+
+class Reducing:
+    """A reduce that is being issued."""
+
+    def __init__(self, unit: Unit, op: int, stream: Any, start: int) -> None:
+        self.unit = unit
+        self.op = op
+        self.stream = stream  # compute
+        self.start = start
+        self.allocations = 0
+        self.copied_in = NO_TIME
+        self.last: Reduction | None = None
+        self.scattered: Reduction | None = None
+
+
+class _Issued(NamedTuple):
+    """A collective that is about to be called."""
+
+    of: Reduction
+    issued_ns: int
+    start: int
+
+
+class ReductionHooks:
+    """One recorded step's view of how FSDP2 reduces gradients."""
+
+    def __init__(
+        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+    ) -> None:
+        self._rec = recording
+        self._guard: Guard = recording.guard
+        self._units = units
+        self._groups = groups
+        self._swap = internals.Swap(names.reduce_scatter_class)
+        self._reducing: Reducing | None = None
+
+    def reduce(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`foreach_reduce`, which issues the collectives."""
+        guard = self._guard
+
+        @unseen
+        def reduce(*args: Any, **kwargs: Any) -> Any:
+            entered = perf_counter_ns()
+            given = guard.run(self._begins, args)
+            result = None
+            try:
+                result = original(*(args if given is None else given), **kwargs)
+                return result
+            finally:
+                guard.run(self._reduced, entered, result)
+
+        return reduce
+
+    @unseen
+    def scatter_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        """The reduce-scatter itself, on the stream it runs on."""
+        issued = self._guard.run(self._issues, Kind.REDUCE_SCATTER, args, kwargs)
+        result = inner(*args, **kwargs)
+        if issued is not None:
+            self._guard.run(self._ended, issued)
+        return result
+
+    @unseen
+    def all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        """The all-reduce itself, on the stream it runs on."""
+        issued = self._guard.run(self._issues, Kind.ALL_REDUCE, args, kwargs)
+        result = inner(*args, **kwargs)
+        if issued is not None:
+            self._guard.run(self._ended, issued)
+        return result
+
+    def _begins(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        unit = self._units.of_params(args[0])
+        stream = internals.current_stream(unit.group())
+        self._reducing = Reducing(
+            unit, self._rec.new_op(), stream, self._rec.mark(stream)
+        )
+        return self._swap(
+            args,
+            lambda inner: internals.Collective(
+                inner,
+                self.scatter_call,
+                lambda: self._guard.run(self._allocates),
+            ),
+        )
+
+    def _allocates(self) -> None:
+        # FSDP2 allocates the input, copies in on the compute stream, and
+        # allocates the output: at the second call the copy is enqueued.
+        reducing = self._reducing
+        if reducing is None:
+            return
+        reducing.allocations += 1
+        if reducing.allocations == 2:
+            reducing.copied_in = self._rec.mark(reducing.stream)
+
+    def _issues(self, kind: Kind, args: Any, kwargs: Any) -> _Issued | None:
+        """What is issued now; None where it is no part of a reduce."""
+        reducing, rec = self._reducing, self._rec
+        if reducing is None:
+            return None
+        scatter = kind == Kind.REDUCE_SCATTER
+        if scatter and reducing.copied_in == NO_TIME:
+            reducing.copied_in = rec.mark(reducing.stream)
+        pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
+        tensor = internals.argument(args, kwargs, scatter, _INPUTS)
+        reduction = Reduction(
+            unit=reducing.unit.index,
+            kind=kind,
+            op=reducing.op,
+            group=pg,
+            seq=rec.new_seq(pg),
+            size=tensor_bytes(tensor),
+        )
+        rec.beat(kind, Phase.BACKWARD, reduction.unit, reduction.seq, pg)
+        reducing.last = reduction
+        if scatter:
+            reducing.scattered = reduction
+        issued_ns = perf_counter_ns()
+        start = rec.mark() if rec.clock.of_device else issued_ns
+        return _Issued(reduction, issued_ns, start)
+
+    def _ended(self, issued: _Issued) -> None:
+        end, kind = self._rec.mark(), issued.of.kind
+        blocking = not self._rec.clock.of_device
+        flags = flag_bits.BLOCKING if blocking else 0
+        self._add(kind, _LANES[kind], flags, issued, end)
+        if blocking:
+            self._add(_WAITS[kind], Lane.COMPUTE, flags, issued, end)
+
+    def _add(
+        self, kind: Kind, lane: Lane, flags: int, issued: _Issued, end: int
+    ) -> None:
+        of = issued.of
+        self._rec.spans.add(
+            kind,
+            lane,
+            Phase.BACKWARD,
+            flags,
+            self._rec.micro_batch,
+            of.unit,
+            issued.start,
+            end,
+            op=of.op,
+            by_unit=of.unit,
+            issued=issued.issued_ns,
+            size=of.size,
+            group=of.group,
+            seq=of.seq,
+        )
+
+    def _reduced(self, entered: int, result: Any) -> None:
+        reducing, self._reducing = self._reducing, None
+        if reducing is None:
+            return
+        rec, unit = self._rec, reducing.unit
+        flags = 0 if result is not None else flag_bits.ABORTED
+        if reducing.copied_in != NO_TIME:
+            rec.spans.add(
+                Kind.REDUCE_COPY_IN,
+                Lane.COMPUTE,
+                Phase.BACKWARD,
+                flags,
+                rec.micro_batch,
+                unit.index,
+                reducing.start,
+                reducing.copied_in,
+                op=reducing.op,
+            )
+        rec.host_span(
+            Kind.REDUCE, entered, Phase.BACKWARD, unit.index, flags, reducing.op
+        )
+        if rec.clock.of_device and result is not None and reducing.last is not None:
+            # (input, its event, stream, the event after it all, ...)
+            self._units.remember(result[1], reducing.scattered or reducing.last)
+            for event in (e for e in result[3:] if hasattr(e, "elapsed_time")):
+                self._units.remember(event, reducing.last)
+
+
+_INPUTS = ("input_tensor", "input", "tensor")
+_WAITS = {
+    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
+    Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
+}
+_LANES = {
+    Kind.REDUCE_SCATTER: Lane.REDUCE_SCATTER,
+    Kind.ALL_REDUCE: Lane.ALL_REDUCE,
+}

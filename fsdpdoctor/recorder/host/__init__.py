@@ -1,0 +1,1 @@
+"""What the host does around FSDP2: steps, pauses, waits."""

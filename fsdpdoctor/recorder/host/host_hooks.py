@@ -1,0 +1,357 @@
+"""What the host does beside FSDP2: optimizers, clipping, data loading, garbage
+collection, checkpoints, and calls that make it wait for the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
+from fsdpdoctor.recorder.patching import Function, Patches, bracket
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import (
+    COUNTER_GRAPH_BREAKS,
+    COUNTER_PYTHON_OBJECTS,
+    COUNTER_RECOMPILES,
+    UNKNOWN,
+    Kind,
+    Lane,
+    Phase,
+)
+
+MIN_GC_NS = 100_000
+"""A shorter garbage collection is not recorded: the young generation is swept
+many times in a step, each for tens of microseconds, which is the interpreter's
+ordinary work."""
+
+_SYNCING_METHODS = (
+    "item",
+    "cpu",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+)
+_CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
+"""The last two are what sharded models with other meshes use, each on its own."""
+_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
+_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
+
+
+class OptimizerEnds(Protocol):
+    """Who is told that an optimizer step has ended."""
+
+    def optimizer_ended(self, start: int, start_ns: int) -> None:
+        """It began at a mark and a host time, and has just ended."""
+        ...
+
+
+class ModelWatch(Protocol):
+    """Who describes the model and its optimizers."""
+
+    def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """One is about to step."""
+        ...
+
+    def saw_checkpoint(self, kind: str, function: Any) -> None:
+        """Activations of a function are checkpointed."""
+        ...
+
+    def saw_ignored(self, params: Any) -> None:
+        """`fully_shard` was told to leave these parameters alone."""
+        ...
+
+
+class HostHooks:
+    """Everything that is seen without FSDP2."""
+
+    def __init__(
+        self, recording: Recording, steps: OptimizerEnds, model: ModelWatch
+    ) -> None:
+        self._rec = recording
+        self._steps = steps
+        self._model = model
+        self._patches = Patches()
+        self._always = Patches()
+        self._handles: list[Any] = []
+        self._optimizer_began: tuple[int, int] | None = None
+        self._gc_began = 0
+        self._clipping = False
+
+    def attach(self) -> None:
+        """See optimizers in every step."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ended),
+        ]
+
+    def detach(self) -> None:
+        """See nothing any more."""
+        self.turn(False)
+        self._always.undo()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def turn(self, on: bool) -> None:
+        """See the rest, in recorded steps only."""
+        self._patches.undo()
+        if self._gc in gc.callbacks:
+            gc.callbacks.remove(self._gc)
+        if not on:
+            return
+        gc.callbacks.append(self._gc)
+        self._see_input()
+        self._see_clipping()
+        self._see_checkpoints()
+        self._see_recomputation()
+        if self._rec.clock.of_device:
+            self._see_synchronisation()
+
+    def count(self) -> None:
+        """Add the counters of a step that ends."""
+        self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
+        compiled = compile_counts()
+        if compiled is not None:
+            self._count(COUNTER_GRAPH_BREAKS, compiled.graph_breaks)
+            self._count(COUNTER_RECOMPILES, compiled.recompiles)
+
+    def _count(self, name: str, value: int) -> None:
+        rec = self._rec
+        rec.counters.add(rec.names.id(name), perf_counter_ns(), value)
+
+    def ignored_params(self, names: internals.Names) -> None:
+        """See which parameters `fully_shard` is told to leave alone."""
+        name = "_get_modules_and_states"
+        find = getattr(names.fully_shard_module, name, None)
+        if find is None:
+            return
+
+        def begins(module: Any, device: Any, ignored: Any = None, *args: Any) -> None:
+            self._model.saw_ignored(ignored)
+
+        bracketed = bracket(find, self._rec.guard, begins, _nothing)
+        self._always.put(names.fully_shard_module, name, bracketed)
+
+    def manual_unshard(self, names: internals.Names, units: Units) -> dict[str, Any]:
+        """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
+
+        def begins(*args: Any, **kwargs: Any) -> None:
+            units.manual = True
+
+        def ended(token: Any, error: BaseException | None) -> None:
+            units.manual = False
+
+        method = names.module_class.unshard
+        return {"unshard": bracket(method, self._rec.guard, begins, ended)}
+
+    # Optimizers
+
+    def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
+        try:
+            self._model.saw_optimizer(optimizer)
+            if _within_another_step():
+                return
+            self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
+            start = self._rec.mark() if self._rec.on else 0
+            self._optimizer_began = start, perf_counter_ns()
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
+        try:
+            if _within_another_step():
+                return
+            began, self._optimizer_began = self._optimizer_began, None
+            if began is not None:
+                self._steps.optimizer_ended(*began)
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    # Garbage collection
+
+    def _gc(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._gc_began = perf_counter_ns()
+        elif perf_counter_ns() - self._gc_began >= MIN_GC_NS:
+            generation = info["generation"]
+            self._rec.host_span(Kind.GC, self._gc_began, value=generation)
+
+    # Spans around functions of torch
+
+    def _see(
+        self, owner: Any, name: str, add: Callable[[int, BaseException | None], None]
+    ) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def begins(*args: Any, **kwargs: Any) -> int:
+            return perf_counter_ns()
+
+        self._patches.put(owner, name, bracket(original, self._rec.guard, begins, add))
+
+    def _see_input(self) -> None:
+        from torch.utils.data import dataloader
+
+        def add(start_ns: int, error: BaseException | None) -> None:
+            self._rec.host_span(Kind.INPUT, start_ns)
+
+        self._see(dataloader._BaseDataLoaderIter, "__next__", add)
+
+    def _see_clipping(self) -> None:
+        rec = self._rec
+
+        def begins(*args: Any, **kwargs: Any) -> int | None:
+            if self._clipping:
+                return None  # the first of these calls the other two
+            self._clipping = True
+            return rec.mark()
+
+        def ended(start: int | None, error: BaseException | None) -> None:
+            if start is None:
+                return
+            self._clipping = False
+            rec.spans.add(
+                Kind.CLIP,
+                Lane.COMPUTE,
+                Phase.OPTIMIZER,
+                0,
+                rec.micro_batch,
+                UNKNOWN,
+                start,
+                rec.mark(),
+            )
+
+        for name in _CLIPPING:
+            if hasattr(torch.nn.utils, name):
+                self._patches.put_inside(
+                    torch.nn.utils,
+                    name,
+                    lambda inner: bracket(inner, rec.guard, begins, ended),
+                )
+
+    def _see_checkpoints(self) -> None:
+        if not torch.distributed.is_available():
+            return
+        from torch.distributed import checkpoint
+
+        training = threading.get_ident()
+
+        def begins(*args: Any, **kwargs: Any) -> int | None:
+            # What `async_save` saves in a thread of its own holds nobody up.
+            return perf_counter_ns() if threading.get_ident() == training else None
+
+        for name, kind in (
+            ("save", Kind.CHECKPOINT_SAVE),
+            ("async_save", Kind.CHECKPOINT_SAVE),
+            ("load", Kind.CHECKPOINT_LOAD),
+        ):
+
+            def wrap(inner: Function, kind: Kind = kind) -> Function:
+                def ended(start_ns: int | None, error: BaseException | None) -> None:
+                    if start_ns is not None:
+                        self._rec.host_span(kind, start_ns)
+
+                return bracket(inner, self._rec.guard, begins, ended)
+
+            if hasattr(checkpoint, name):
+                self._patches.put_inside(checkpoint, name, wrap)
+
+    def _see_recomputation(self) -> None:
+        from torch.utils import checkpoint
+
+        seen, guard = self._model.saw_checkpoint, self._rec.guard
+        name = "_checkpoint_without_reentrant_generator"  # torch 2.1 and newer
+        generator = getattr(checkpoint, name, None)
+        if generator is not None:
+
+            def begins(function: Any, *args: Any, **kwargs: Any) -> None:
+                seen("non_reentrant", function)
+
+            self._patches.put(
+                checkpoint, name, bracket(generator, guard, begins, _nothing)
+            )
+
+        def runs(context: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+            seen("reentrant", function)
+
+        owner = checkpoint.CheckpointFunction
+        forward = bracket(owner.forward, guard, runs, _nothing)
+        self._patches.put(owner, "forward", staticmethod(forward))
+
+    def _see_synchronisation(self) -> None:
+        for name in _SYNCING_METHODS:
+            method = getattr(torch.Tensor, name)
+            self._patches.put(torch.Tensor, name, self._syncing_method(method))
+
+        def add(start_ns: int, error: BaseException | None) -> None:
+            self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
+
+        self._see(torch.cuda, "synchronize", add)
+        self._see(torch.cuda.Event, "synchronize", add)
+        self._see(torch.cuda.Stream, "synchronize", add)
+
+    def _syncing_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        rec = self._rec
+
+        def syncing(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not tensor.is_cuda:
+                return method(tensor, *args, **kwargs)
+            start_ns = perf_counter_ns()
+            result = method(tensor, *args, **kwargs)
+            rec.host_span(Kind.SYNC, start_ns, name=user_line())
+            return result
+
+        return syncing
+
+
+def _nothing(token: Any, error: BaseException | None) -> None:
+    """Nothing is left to say at the end of the call."""
+
+
+def _within_another_step() -> bool:
+    """Whether the hook's optimizer step is part of another's: `super().step()`, or
+    that of an optimizer inside an optimizer. An outer step that raised leaves no
+    trace, since only what is running now is looked at.
+    """
+    step = sys._getframe(2)  # torch's wrapper of `step`, one code for all optimizers
+    frame = step.f_back
+    while frame is not None:
+        if frame.f_code is step.f_code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def user_line() -> str:
+    """`file:line` of the innermost caller outside torch and this package."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((_TORCH, _OURS)) and not path.startswith("<"):
+            return f"{_short(path)}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "?"
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(f"{Path.cwd()}{os.sep}")

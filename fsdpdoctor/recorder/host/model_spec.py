@@ -1,0 +1,242 @@
+"""The whole model: what wraps it, what no unit manages, its blocks, optimizers."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+
+from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_specs import (
+    Tree,
+    dtype_name,
+    original_class,
+    without_compile,
+)
+from fsdpdoctor.schema import (
+    BlockSpec,
+    ModelSpec,
+    OptimizerSpec,
+    UnitSpec,
+)
+
+MAX_UNMANAGED_FQNS = 50
+"""As `ModelSpec.unmanaged_fqns` promises."""
+
+_CALLS = tuple(
+    getattr(nn.Module, name).__code__
+    for name in ("_call_impl", "_wrapped_call_impl")
+    if hasattr(nn.Module, name)
+)
+
+
+class ModelWatch:
+    """Collects what `RankHeader.units` and `RankHeader.model` say."""
+
+    def __init__(self, units: Units, groups: Groups) -> None:
+        self._units = units
+        self._tree = Tree(units, groups)
+        self._outer: list[weakref.ref[nn.Module]] = []
+        self._wrapper = "none"
+        self._optimizers: dict[int, OptimizerSpec] = {}
+        self._ignored: dict[int, weakref.ref[Any]] = {}
+        self._autocast: str | None = None
+        self._spec: ModelSpec | None = None
+        self.checkpoint: str | None = None
+        self.warnings: list[str] = []
+
+    def add_root(self, root_state: Any) -> None:
+        """A tree that FSDP2 has initialised. Called inside its forward."""
+        self._wrapper = "fsdp2"
+        outer = outermost_module()
+        if outer is None:  # never `or`: a compiled module has a length, which raises
+            outer = root_state._modules[0]
+        self._saw_outer(without_compile(outer))
+        self._tree.add(root_state, outer)
+
+    def saw_root(self, module: Any) -> None:
+        """A micro-batch begins with this module's forward."""
+        for device in ("cuda", "cpu"):
+            if self._autocast is None and torch.is_autocast_enabled(device):
+                self._autocast = dtype_name(torch.get_autocast_dtype(device))
+        if not self._outer and isinstance(module, nn.Module):
+            outer = outermost_module()
+            self._saw_outer(without_compile(module if outer is None else outer))
+
+    def saw_wrapper(self, wrapper: str) -> None:
+        """A forward of a model without FSDP2 runs."""
+        if self._wrapper == "none":
+            self._wrapper = wrapper
+
+    def saw_checkpoint(self, kind: str, function: Any) -> None:
+        """A function is checkpointed now, perhaps inside a unit's forward."""
+        self.checkpoint = kind
+        unit = self._units.inside_forward()
+        if unit is None or internals.in_backward():
+            return
+        module = getattr(function, "__self__", getattr(function, "func", function))
+        if isinstance(module, nn.Module) and _holds_unit(module):
+            return  # the units inside say themselves that they are recomputed
+        unit.checkpointed = True
+
+    def saw_ignored(self, params: Any) -> None:
+        """Parameters that `fully_shard` was told to leave alone."""
+        for param in params or ():
+            # A parameter's id alone could come back with another one.
+            self._ignored[id(param)] = weakref.ref(param)
+
+    def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step: described the first time."""
+        if id(optimizer) in self._optimizers:
+            return
+        ours = self._all_param_ids()
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        self._optimizers[id(optimizer)] = OptimizerSpec(
+            optimizer_class=type(optimizer).__name__,
+            params=len(params),
+            dtensors=sum(hasattr(p, "placements") for p in params),
+            stale=sum(id(p) not in ours for p in params) if ours else 0,
+            without_grad=sum(p.grad is None for p in params),
+            foreach=optimizer.defaults.get("foreach"),
+            fused=optimizer.defaults.get("fused"),
+        )
+
+    def signature(self) -> object:
+        """Equal as long as `units` and `spec` would say the same."""
+        return (
+            self._tree.signature(),
+            len(self._outer),
+            len(self._optimizers),
+            len(self._units.order),
+            self._wrapper,
+            self._autocast,
+            self.checkpoint,
+        )
+
+    def units(self) -> tuple[UnitSpec, ...]:
+        """All units, by index."""
+        return self._tree.specs()
+
+    def spec(self) -> ModelSpec | None:
+        """The model, None before its first forward."""
+        models = [m for ref in self._outer if (m := ref()) is not None]
+        if not models:
+            return self._spec
+        managed = self._managed_ids()
+        named = {id(p): (n, p) for m in models for n, p in m.named_parameters()}
+        left = [(n, p) for i, (n, p) in named.items() if i not in managed]
+        if self._wrapper != "fsdp2":
+            left = []  # there is no unit to be outside of
+        self._spec = ModelSpec(
+            wrapper=self._wrapper,
+            model_class=original_class(models[0]),
+            numel=sum(p.numel() for _, p in named.values()),
+            unmanaged_fqns=tuple(n for n, _ in left[:MAX_UNMANAGED_FQNS]),
+            unmanaged_params=len(left),
+            unmanaged_numel=sum(p.numel() for _, p in left),
+            unmanaged_bytes=sum(p.numel() * p.element_size() for _, p in left),
+            unmanaged_trainable=sum(p.requires_grad for _, p in left),
+            ignored_params=sum(self._is_ignored(p) for _, p in left),
+            blocks=tuple(block for m in models for block in blocks_of(m)),
+            tied=tuple(names for m in models for names in tied_names(m)),
+            checkpoint=self.checkpoint,
+            autocast_dtype=self._autocast,
+            optimizers=tuple(self._optimizers.values()),
+            forward_order=tuple(self._units.order),
+        )
+        return self._spec
+
+    def _is_ignored(self, param: Any) -> bool:
+        ref = self._ignored.get(id(param))
+        return ref is not None and ref() is param
+
+    def _saw_outer(self, module: nn.Module) -> None:
+        known = [m for ref in self._outer if (m := ref()) is not None]
+        if not any(module is inner for m in known for inner in m.modules()):
+            inside = {id(m) for m in module.modules()}
+            self._outer = [r for r in self._outer if id(r()) not in inside]
+            self._outer.append(weakref.ref(module))
+
+    def _managed_ids(self) -> set[int]:
+        return {
+            id(param)
+            for unit in self._units.all
+            if (group := unit.group()) is not None
+            for fsdp_param in group.fsdp_params
+            for param in (
+                fsdp_param.sharded_param,
+                getattr(fsdp_param, "_unsharded_param", None),
+            )
+        }
+
+    def _all_param_ids(self) -> set[int]:
+        models = [m for ref in self._outer if (m := ref()) is not None]
+        return {id(p) for m in models for p in m.parameters()} | (
+            self._managed_ids() if models else set()
+        )
+
+
+def plain_device(module: Any) -> str | None:
+    """The device type of a model without FSDP2; None where its units will say.
+
+    FSDP1 computes on its own device, wherever it keeps its parameters.
+    """
+    if not isinstance(module, nn.Module) or _holds_unit(module):
+        return None
+    computes_on = getattr(module, "compute_device", None)
+    if isinstance(computes_on, torch.device):
+        return computes_on.type
+    first = next(module.parameters(), None)
+    return None if first is None else first.device.type
+
+
+def outermost_module() -> nn.Module | None:
+    """The outermost module whose forward is on the call stack now."""
+    found: nn.Module | None = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            module = frame.f_locals.get("self")
+            found = module if isinstance(module, nn.Module) else found
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return found
+
+
+def blocks_of(model: nn.Module) -> Iterator[BlockSpec]:
+    """Runs of two or more sibling modules of one class that hold parameters."""
+    for name, container in model.named_modules():
+        if not isinstance(container, (nn.ModuleList, nn.Sequential)):
+            continue
+        for class_name, run in groupby(container.children(), original_class):
+            blocks = list(run)
+            numel = sum(p.numel() for p in blocks[0].parameters())
+            if len(blocks) < 2 or numel == 0:
+                continue
+            yield BlockSpec(
+                container=name,
+                module_class=class_name,
+                count=len(blocks),
+                units=sum(_holds_unit(block) for block in blocks),
+                numel=numel,
+            )
+
+
+def _holds_unit(block: nn.Module) -> bool:
+    return any(hasattr(inner, "_get_fsdp_state") for inner in block.modules())
+
+
+def tied_names(model: nn.Module) -> Iterator[tuple[str, ...]]:
+    """FQNs that share one parameter."""
+    names: dict[int, list[str]] = {}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(param), []).append(name)
+    return (tuple(shared) for shared in names.values() if len(shared) > 1)

@@ -1,0 +1,1 @@
+"""How recording starts and ends: torchrun, signals, the profiler."""

@@ -1,0 +1,20 @@
+"""What a recording is told before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsdpdoctor.recorder.storage.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to record, and where to."""
+
+    folder: Path
+    run_id: str
+    sampling: Sampling
+    command: tuple[str, ...] = ()
+    source: str = "recorded"
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""Where marks go: clocks, buffers, the run's folder."""

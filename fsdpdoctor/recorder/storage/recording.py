@@ -1,0 +1,117 @@
+"""What every part of the recorder writes to: one step's rows, and the counts
+that go on over the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from fsdpdoctor.recorder.patching import Guard
+from fsdpdoctor.recorder.storage.clocks import Clock
+from fsdpdoctor.recorder.storage.step_buffer import (
+    CounterBuffer,
+    MemoryBuffer,
+    SpanBuffer,
+)
+from fsdpdoctor.run_writer import Heartbeat, Names
+from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
+
+
+class Rows(NamedTuple):
+    """How far the buffers were filled at some moment."""
+
+    spans: int
+    memory: int
+    counters: int
+
+
+class Recording:
+    """The state that hooks share. One per session, written by one thread at a
+    time: the training thread, or autograd's while that one waits for it.
+    """
+
+    def __init__(self, clock: Clock, guard: Guard, heartbeat: Heartbeat) -> None:
+        self.use(clock)
+        self.guard = guard
+        self.heartbeat = heartbeat
+        self.spans = SpanBuffer()
+        self.memory = MemoryBuffer()
+        self.counters = CounterBuffer()
+        self.names = Names()
+        self.on = False  # whether rows are kept
+        self.step = 0
+        self.micro_batch = UNKNOWN
+        self.live_bytes = 0  # of unsharded parameters
+        self.next_op = 0
+        self.seqs: list[int] = []  # by group
+
+    def use(self, clock: Clock) -> None:
+        """Take marks of this clock from here on; earlier ones must be times."""
+        self.clock = clock
+        self.mark: Callable[..., int] = clock.mark
+
+    def new_op(self) -> int:
+        """The number that joins the spans of one unshard or one reduction."""
+        self.next_op += 1
+        return self.next_op - 1
+
+    def new_seq(self, group: int) -> int:
+        """A collective's number within its group, the same on every rank."""
+        seqs = self.seqs
+        while len(seqs) <= group:
+            seqs.append(0)
+        seqs[group] += 1
+        return seqs[group] - 1
+
+    def rows(self) -> Rows:
+        """How far the buffers are filled."""
+        return Rows(len(self.spans), len(self.memory), len(self.counters))
+
+    def drop(self, rows: Rows) -> None:
+        """Forget the first rows."""
+        self.spans.drop(rows.spans)
+        self.memory.detach(rows.memory)
+        self.counters.take(rows.counters)
+
+    def host_span(
+        self,
+        kind: Kind,
+        start_ns: int,
+        phase: Phase = Phase.OTHER,
+        unit: int = UNKNOWN,
+        flags: int = 0,
+        op: int = UNKNOWN,
+        name: str | None = None,
+        value: int = UNKNOWN,
+    ) -> None:
+        """Append a span of the host that ends now."""
+        self.spans.add(
+            kind,
+            Lane.HOST,
+            phase,
+            flags,
+            self.micro_batch,
+            unit,
+            start_ns,
+            perf_counter_ns(),
+            op=op,
+            name=UNKNOWN if name is None else self.names.id(name),
+            value=value,
+        )
+
+    def beat(
+        self, kind: int, phase: int, unit: int, seq: int = -1, group: int = -1
+    ) -> None:
+        """Leave a trace of what this rank does now, even if it is killed."""
+        self.heartbeat.beat(
+            self.step,
+            self.micro_batch,
+            unit,
+            kind,
+            phase,
+            seq,
+            group,
+            perf_counter_ns(),
+        )

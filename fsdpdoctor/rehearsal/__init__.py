@@ -1,0 +1,1 @@
+"""A script as rank 0 of many, over a modelled network."""

@@ -1,0 +1,385 @@
+"""Content: a report in words. Every renderer lays out this one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdpdoctor.finding import Advice, NotJudged
+from fsdpdoctor.quantities import (
+    NOT_MEASURED,
+    count,
+    ms,
+    percent,
+    signed_percent,
+    size,
+)
+from fsdpdoctor.renderers.formatting import (
+    counted,
+    ranges,
+    unit_name,
+    units,
+    visible,
+    visible_lines,
+    whole,
+)
+from fsdpdoctor.renderers.tables import (
+    Table,
+    collective_table,
+    rank_table,
+    unit_table,
+)
+from fsdpdoctor.report.value import (
+    ByCause,
+    Capture,
+    FindingRow,
+    Report,
+    StoppedRank,
+)
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+CAUSES = ("host_late", "queued", "straggler", "wire", "tail")
+
+PART_WORDS = {
+    "exposed_all_gather": "exposed all-gather",
+    "exposed_reduce_scatter": "exposed reduce-scatter",
+    "exposed_all_reduce": "exposed all-reduce",
+    "exposed_other_communication": "exposed other communication",
+    "gc": "garbage collection",
+    "sync": "synchronising calls",
+    "host_bound": "waiting for the host",
+    "compute": "other compute",
+    "memcpy": "memory copies",
+    "input": "waiting for input",
+    "copy": "copy-in and copy-out",
+    "recompute": "recomputation",
+    "other": "other and idle",
+}
+"""The step budget's parts whose own name is not the word for them."""
+
+WRAPPERS = {"fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "none": "no FSDP"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceWords:
+    """One change: what to do with what it costs and wins, and code to paste."""
+
+    text: str
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingWords:
+    """One finding, ready to be laid out."""
+
+    severity: str
+    code: str
+    name: str
+    cost: str | None
+    summary: str
+    where: str | None
+    confidence: str
+    advice: tuple[AdviceWords, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPart:
+    """One part of the mean step."""
+
+    part: str
+    words: str
+    ns: int
+    share: float
+
+    @property
+    def exposed(self) -> bool:
+        return self.part.startswith("exposed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """A report in words, in the order in which it is read."""
+
+    headline: str
+    facts: tuple[str, ...]
+    alerts: tuple[str, ...]  # what makes the rest less than whole
+    findings: tuple[FindingWords, ...]
+    no_findings: str | None
+    units: Table | None
+    budget: tuple[BudgetPart, ...]
+    budget_total: str
+    collectives: Table | None
+    ranks: Table | None  # None for one rank
+    not_judged: tuple[str, ...]
+    health: tuple[str, ...]
+
+
+def content_of(report: Report) -> Content:
+    """All that is shown of a report."""
+    mean = report.step_time_ns.mean
+    return Content(
+        headline=headline(report),
+        facts=tuple(_facts(report)),
+        alerts=tuple(visible(alert) for alert in _alerts(report)),
+        findings=tuple(_finding(finding) for finding in report.findings),
+        no_findings=_no_findings(report),
+        units=unit_table(report.units),
+        budget=_budget(report),
+        budget_total=ms(mean) if mean is not None else NOT_MEASURED,
+        collectives=collective_table(report.collectives),
+        ranks=rank_table(report.ranks) if len(report.ranks) > 1 else None,
+        not_judged=tuple(_not_judged(report.not_judged)),
+        health=tuple(visible(line) for line in _health(report)),
+    )
+
+
+def headline(report: Report) -> str:
+    """Exposed milliseconds per step by cause: the first line of every report."""
+    exposed, mean = report.exposed_ns_per_step, report.step_time_ns.mean
+    if mean is None:
+        return _without_steps(report.capture)
+    if exposed.total is None:
+        return (
+            f"exposed time not measured: the source shows neither stalls nor kernels "
+            f"(step {ms(mean)})"
+        )
+    share = percent(exposed.total / mean) if mean else "0 %"
+    start = f"exposed {ms(exposed.total)} of {ms(mean)} per step ({share})"
+    kinds = [
+        f"{kind.replace('_', '-')} {_bare(total)} "
+        f"({_causes(exposed.by_kind_and_cause[kind])})"
+        for kind in KINDS
+        if (total := getattr(exposed, kind))
+    ]
+    line = f"{start}: {', '.join(kinds)}" if kinds else start
+    others = report.budget_ns_per_step.get("exposed_other_communication", 0)
+    return f"{line}; outside FSDP2 {_bare(others)} more" if others else line
+
+
+def _without_steps(capture: Capture | None) -> str:
+    """What a source without a whole step can say."""
+    if capture is None:
+        return "exposed time not measured: no whole step was recorded"
+    if not capture.communication_ns:
+        return "no communication in the whole capture, and no whole step in it"
+    share = percent(capture.exposed_ns / capture.communication_ns)
+    return (
+        f"exposed {ms(capture.exposed_ns)} in the whole capture ({share} of its "
+        "communication, all ranks together): it has no whole step, so not by step "
+        "or cause"
+    )
+
+
+def _bare(ns: int) -> str:
+    """Milliseconds where the line has said so."""
+    return ms(ns).removesuffix(" ms")
+
+
+def _causes(by_cause: ByCause) -> str:
+    words = []
+    for cause in CAUSES:
+        ns: int | None = getattr(by_cause, cause)
+        if ns is None:
+            words.append(f"{cause.replace('_', '-')} {NOT_MEASURED}")
+        elif ns:
+            words.append(f"{cause.replace('_', '-')} {_bare(ns)}")
+    return ", ".join(words)
+
+
+def _facts(report: Report) -> Iterator[str]:
+    run, health, step = report.run, report.health, report.step_time_ns
+    what = [visible(run.model_class)] if run.model_class else []
+    if run.numel:
+        what.append(f"{whole(run.numel)} parameters")
+    if run.wrapper:
+        wrapped = WRAPPERS.get(run.wrapper, visible(run.wrapper))
+        many = f", {count(len(report.units), 'unit')}" if report.units else ""
+        what.append(f"{wrapped}{many}")
+    ranks = count(run.world_size, "rank")
+    if run.hosts and run.hosts > 1:
+        ranks += f" on {count(run.hosts, 'host')}"
+    what.append(f"{ranks}, {visible(run.device_name or run.device)}")
+    what.append(f"torch {visible(run.torch)}" if run.torch else "torch version unknown")
+    yield f"{visible(run.source)}: {', '.join(what)}"
+    if run.steps is None or step.median is None or step.p95 is None:
+        return
+    steps = f"step {ms(step.median)} median, {ms(step.p95)} p95 over "
+    steps += (
+        f"{count(len(health.judged_steps), 'step')} ({ranges(health.judged_steps)})"
+    )
+    if run.micro_batches and run.micro_batches != 1:
+        steps += f", {counted(run.micro_batches)} micro-batches each"
+    share = report.overlap_share.all
+    if share is not None:
+        steps += f"; {percent(share)} of communication overlapped"
+    yield steps
+
+
+def _alerts(report: Report) -> Iterator[str]:
+    run, health = report.run, report.health
+    yield from run.notes
+    yield from _stopped(health.stopped)
+    if health.missing_ranks:
+        yield (
+            f"{_ranks(health.missing_ranks)} of {run.world_size} left no record that "
+            "can be read: figures are of the others"
+        )
+    for cut in health.truncated:
+        yield f"rank {cut.rank}: {cut.reason}"
+    yield from health.warnings
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}"
+
+
+def _stopped(rows: Sequence[StoppedRank]) -> Iterator[str]:
+    """Which ranks did not end, and the last they were seen doing; alike ones once."""
+    alike: dict[str, list[int]] = {}
+    for row in rows:
+        alike.setdefault(_last_seen(row), []).append(row.rank)
+    for words, ranks in alike.items():
+        yield f"{_ranks(ranks)} {words}"
+
+
+def _last_seen(stopped: StoppedRank) -> str:
+    how = (
+        "did not end (killed, or still running)"
+        if stopped.ended == "running"
+        else f"ended by {stopped.ended}"
+    )
+    if stopped.step is None:
+        return f"{how}, before the first step"
+    seen = f"{how}; last seen in step {stopped.step}"
+    if stopped.micro_batch:
+        seen += f", micro-batch {stopped.micro_batch}"
+    if stopped.doing is not None:
+        seen += f": {stopped.doing}"
+        seen += f" of {unit_name(stopped.unit)}" if stopped.unit is not None else ""
+    elif stopped.unit is not None:
+        seen += f": in {unit_name(stopped.unit)}"
+    if stopped.phase is not None and stopped.phase != stopped.doing:
+        seen += f", {stopped.phase}"
+    if stopped.seq is not None:
+        group = f" of group {stopped.group}" if stopped.group else ""
+        seen += f", collective {stopped.seq}{group}"
+    return seen
+
+
+def _finding(finding: FindingRow) -> FindingWords:
+    costs = []
+    if finding.cost_ns_per_step is not None:
+        costs.append(f"{ms(finding.cost_ns_per_step)} per step")
+    if finding.cost_bytes is not None:
+        costs.append(size(finding.cost_bytes))
+    where = []
+    if finding.units:
+        where.append(units(finding.units))
+    if finding.phase:
+        where.append(finding.phase)
+    if finding.ranks:
+        where.append(_ranks(finding.ranks))
+    return FindingWords(
+        severity=finding.severity,
+        code=finding.code,
+        name=finding.name,
+        cost=", ".join(costs) or None,
+        summary=visible(finding.summary),
+        where="; ".join(where) or None,
+        confidence=finding.confidence,
+        advice=tuple(_advice(advice) for advice in finding.advice),
+    )
+
+
+def _advice(advice: Advice) -> AdviceWords:
+    effects = []
+    if advice.predicted_gain_ns is not None:
+        word = "gain" if advice.predicted_gain_ns >= 0 else "loss"
+        effect = f"predicted {word} {ms(abs(advice.predicted_gain_ns))} per step"
+        if advice.predicted_error_ns is not None:
+            effect += f" (+-{ms(advice.predicted_error_ns)})"
+        effects.append(effect)
+    if advice.memory_cost_bytes is not None:
+        cost = advice.memory_cost_bytes
+        word = "costs" if cost >= 0 else "saves"
+        effects.append(
+            f"{word} {size(abs(cost))} per rank" if cost else "costs no memory"
+        )
+    text = visible(advice.text)
+    return AdviceWords(
+        text=f"{text.rstrip('.')} ({', '.join(effects)})." if effects else text,
+        code=visible_lines(advice.code.strip("\n")) if advice.code else None,
+    )
+
+
+def _no_findings(report: Report) -> str | None:
+    if report.findings:
+        return None
+    if report.run.steps is None:
+        return "Nothing was judged: no whole step was recorded."
+    return "No finding."
+
+
+def _budget(report: Report) -> tuple[BudgetPart, ...]:
+    total = sum(report.budget_ns_per_step.values())
+    return tuple(
+        BudgetPart(
+            part=part,
+            words=PART_WORDS.get(part, part.replace("_", " ")),
+            ns=ns,
+            share=ns / total,
+        )
+        for part, ns in report.budget_ns_per_step.items()
+        if ns
+    )
+
+
+def _not_judged(rows: Sequence[NotJudged]) -> Iterator[str]:
+    """One line per reason."""
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        by_reason.setdefault(row.reason, []).append(f"{row.code} {row.name}")
+    for reason, detectors in by_reason.items():
+        yield f"{', '.join(detectors)}: {visible(reason)}"
+
+
+def _health(report: Report) -> Iterator[str]:
+    health, recorder = report.health, report.recorder
+    steps = f"steps: {len(health.judged_steps)} judged"
+    for name, numbers in (
+        ("warm-up", health.warm_up_steps),
+        ("outlier", health.outlier_steps),
+        ("incomplete", health.incomplete_steps),
+    ):
+        if numbers:
+            steps += f"; {name} {ranges(numbers)} set aside"
+    yield steps
+    if health.clock_residual_ns is not None:
+        clocks = f"clocks: largest residual {ms(health.clock_residual_ns)}"
+        if health.unsplit_collectives:
+            clocks += (
+                f"; arrivals of {count(health.unsplit_collectives, 'collective')} "
+                "closer than that, no straggler told"
+            )
+        yield clocks
+    if health.predictions_withheld is not None:
+        yield f"no gains are predicted: {health.predictions_withheld}"
+    elif health.replay_error is not None:
+        yield (
+            "predicted gains: the simulator's replay of this run as it was is off by "
+            f"{signed_percent(health.replay_error)} of the step"
+        )
+    if recorder.overhead_share is not None:
+        yield (
+            f"recorder: {percent(recorder.overhead_share)} of the step time, "
+            f"{count(recorder.steps_recorded, 'step')} recorded"
+        )
+    if health.events is not None:
+        events = f"events: {health.events:,} read"
+        for name, number in (
+            ("repaired", health.repaired),
+            ("dropped", health.dropped),
+        ):
+            if number is not None:
+                events += f", {number:,} {name}"
+        yield events

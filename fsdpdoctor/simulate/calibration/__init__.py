@@ -1,0 +1,1 @@
+"""A measured run becomes the step that is replayed."""

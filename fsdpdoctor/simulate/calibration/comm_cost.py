@@ -1,0 +1,116 @@
+"""What collectives cost: a latency and a bandwidth, fitted to a run's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.timeline import Collectives
+from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.simulate.engine.step import Wire
+
+FREE = 1e18
+"""Bytes per second where size makes no difference that can be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A wire fitted to collectives of one kind on one group."""
+
+    wire: Wire
+    count: int
+    sizes: int  # different numbers of bytes among them; 1: latency cannot be told
+    residual_share: float  # median of |taken - fitted| / taken
+    by_unit_ns: Mapping[int, int]  # what a unit's own took, mean
+
+    def extra_ns(self, unit: int, count: int) -> int:
+        """What a unit's collectives of so many bytes take beyond the fit."""
+        if unit not in self.by_unit_ns:
+            return 0
+        return self.by_unit_ns[unit] - self.wire.ns(count)
+
+
+def own_durations(rows: Collectives) -> Int64s:
+    """How long each collective had its communicator.
+
+    A host sees an asynchronous collective from its issue on, but its group runs one
+    at a time: until the one before it has ended it only waits.
+    """
+    result = rows.duration_ns.copy()
+    for group in np.unique(rows.group):
+        mine = np.flatnonzero(rows.group == group)
+        order = mine[np.lexsort((rows.seq[mine], rows.step[mine]))]
+        ends = rows.end_ns[order]
+        previous = np.concatenate((rows.start_ns[order[:1]], ends[:-1]))
+        reach = np.maximum.accumulate(previous)
+        result[order] = np.maximum(ends - np.maximum(rows.start_ns[order], reach), 0)
+    return result
+
+
+def fit_wire(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
+    """Least squares on the mean of each size, weighted by how often it came.
+
+    `latency_ns` is taken where there is one size: a line needs two.
+    """
+    sizes, taken, counts = _by_size(rows.bytes, durations)
+    if len(sizes) == 1:
+        wire = _one_size(float(sizes[0]), float(taken[0]), latency_ns)
+    else:
+        wire = _line(sizes, taken, counts)
+    fitted = np.array([wire.ns(int(b)) for b in rows.bytes])
+    off = np.abs(durations - fitted) / np.maximum(durations, 1)
+    return Fit(
+        wire=wire,
+        count=len(rows),
+        sizes=len(sizes),
+        residual_share=float(np.median(off)) if len(off) else 0.0,
+        by_unit_ns={
+            int(unit): round(float(durations[rows.unit == unit].mean()))
+            for unit in np.unique(rows.unit)
+        },
+    )
+
+
+def _by_size(
+    sizes: Int64s, durations: Int64s
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    each: dict[int, list[int]] = defaultdict(list)
+    for size, duration in zip(sizes.tolist(), durations.tolist(), strict=True):
+        each[size].append(duration)
+    ordered = sorted(each)
+    return (
+        np.array(ordered, dtype=np.float64),
+        np.array([np.mean(each[size]) for size in ordered]),
+        np.array([len(each[size]) for size in ordered], dtype=np.float64),
+    )
+
+
+def _one_size(size: float, taken: float, latency_ns: int) -> Wire:
+    latency = min(latency_ns, int(taken) // 2)
+    rate = size * 1e9 / max(taken - latency, 1.0)
+    return Wire(latency_ns=latency, bytes_per_second=max(rate, 1.0))
+
+
+def _line(
+    sizes: npt.NDArray[np.float64],
+    taken: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.float64],
+) -> Wire:
+    mean_size = np.average(sizes, weights=counts)
+    mean_taken = np.average(taken, weights=counts)
+    spread = np.average((sizes - mean_size) ** 2, weights=counts)
+    together = np.average((sizes - mean_size) * (taken - mean_taken), weights=counts)
+    slope = together / spread  # ns per byte
+    latency = mean_taken - slope * mean_size
+    if slope <= 0:
+        return Wire(latency_ns=round(float(mean_taken)), bytes_per_second=FREE)
+    if latency < 0:
+        # A line through the origin: nothing takes less than no time.
+        products = np.average(sizes * taken, weights=counts)
+        slope = products / np.average(sizes**2, weights=counts)
+        latency = np.float64(0)
+    return Wire(latency_ns=round(float(latency)), bytes_per_second=float(1e9 / slope))

@@ -1,0 +1,1 @@
+"""One step replayed: opcodes, lanes, time, memory."""

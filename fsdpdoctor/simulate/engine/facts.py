@@ -1,0 +1,19 @@
+"""What a run says beside its step, that no replay needs and every change does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsdpdoctor.schema import UNKNOWN, BlockSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a run says beside its step, that decides which changes make sense."""
+
+    tied: tuple[tuple[str, ...], ...] = ()  # FQNs that share one parameter
+    blocks: tuple[BlockSpec, ...] = ()  # module classes that repeat
+    local_world_size: int = UNKNOWN  # ranks on a node
+    device_bytes: int | None = None  # of memory; None: not known
+    available: tuple[str, ...] | None = None  # FSDPModule's methods; None: not known
+    inferred: bool = False  # from a trace, which names no parameters and no dtypes

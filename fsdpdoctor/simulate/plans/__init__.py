@@ -1,0 +1,1 @@
+"""Changes: applied, priced, searched, and as code."""

@@ -1,0 +1,129 @@
+"""What a plan would give for a run: predictions, each with its error bar.
+
+[Note: Error bars]
+The replay of the run as it was shows what the simulator does not know. That rest is
+taken to stay: a prediction is the simulated step plus it. The bar is the largest of
+the replay's error, the spread of the measured steps and MIN_ERROR; on top comes the
+fit's own residual, on the exposed time that a plan is said to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fsdpdoctor.quantities import signed_percent
+from fsdpdoctor.simulate.calibration.calibrate import Calibration
+from fsdpdoctor.simulate.engine.simulate import Outcome, simulate
+from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.plans.change_step import changed, forbidden
+from fsdpdoctor.simulate.plans.plan import Plan
+
+MAX_REPLAY_ERROR = 0.10
+"""Of the step: a replay that is off by more explains the run too badly to change it."""
+
+MIN_ERROR = 0.01
+"""Of the step. Runs of one job on a quiet machine differ by about as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What one plan gives."""
+
+    plan: Plan
+    step: Step  # as the plan makes it
+    step_ns: int
+    error_ns: int  # to either side, see [Note: Error bars]
+    gain_ns: int  # against the measured step
+    exposed_ns: Mapping[str, int]  # by kind of collective
+    peak_bytes: int | None  # None: the run's own memory is not known
+    memory_cost_bytes: int  # of parameters, buffers and gradients, at their peak
+    gathered_peak_bytes: int
+    assumptions: tuple[str, ...]
+    forbidden: str | None  # why it should not be done, though it can be simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A run replayed as it was, and how far off that is."""
+
+    calibration: Calibration
+    outcome: Outcome
+    error: float  # signed share of the measured step
+    lane_errors: Mapping[str, float]  # exposed time by kind, as shares of the step
+
+    @property
+    def usable(self) -> bool:
+        """Whether predictions may be made from it."""
+        return abs(self.error) <= MAX_REPLAY_ERROR
+
+    @property
+    def why_withheld(self) -> str:
+        """The sentence for a user who asks for predictions that cannot be made."""
+        measured = self.calibration.measured_ns
+        return (
+            f"the replay of this run is off by {signed_percent(self.error)} "
+            f"({self.outcome.step_ns / 1e6:.1f} ms against {measured / 1e6:.1f} ms "
+            f"measured), more than {MAX_REPLAY_ERROR:.0%}: predictions are withheld. "
+            "Record more steps on a quieter machine, or with --every 1"
+        )
+
+
+def replay(calibration: Calibration) -> Replay:
+    """Simulate a run as it was."""
+    outcome = simulate(calibration.step)
+    measured = max(calibration.measured_ns, 1)
+    return Replay(
+        calibration=calibration,
+        outcome=outcome,
+        error=outcome.step_ns / measured - 1,
+        lane_errors={
+            kind: (by_kind - calibration.exposed_ns[kind]) / measured
+            for kind, by_kind in exposed_by_kind(outcome).items()
+        },
+    )
+
+
+def exposed_by_kind(outcome: Outcome) -> dict[str, int]:
+    """Exposed time, by the names that reports use."""
+    exposed = outcome.exposed
+    return {
+        "all_gather": exposed.all_gather_ns,
+        "reduce_scatter": exposed.reduce_scatter_ns,
+        "all_reduce": exposed.all_reduce_ns,
+    }
+
+
+def predict(base: Replay, plan: Plan) -> Prediction:
+    """The run under a plan. Raises UsageError where the plan does not fit it."""
+    calibration = base.calibration
+    made = changed(plan, calibration.step, calibration.facts)
+    outcome = simulate(made.step)
+    unexplained = calibration.measured_ns - base.outcome.step_ns
+    step_ns = outcome.step_ns + unexplained
+    exposed = exposed_by_kind(outcome)
+    known = calibration.step.resident_bytes > 0
+    return Prediction(
+        plan=plan,
+        step=made.step,
+        step_ns=step_ns,
+        error_ns=_error_ns(base, exposed),
+        gain_ns=calibration.measured_ns - step_ns,
+        exposed_ns=exposed,
+        peak_bytes=outcome.peak_bytes if known else None,
+        memory_cost_bytes=outcome.peak_bytes - base.outcome.peak_bytes,
+        gathered_peak_bytes=outcome.gathered_peak_bytes,
+        assumptions=made.assumptions,
+        forbidden=forbidden(plan, calibration.step),
+    )
+
+
+def _error_ns(base: Replay, exposed: Mapping[str, int]) -> int:
+    calibration = base.calibration
+    share = max(abs(base.error), calibration.spread, MIN_ERROR)
+    total = share * calibration.measured_ns
+    before = exposed_by_kind(base.outcome)
+    for kind, fit in calibration.fits.items():
+        if kind in before:
+            total += fit.residual_share * abs(exposed[kind] - before[kind])
+    return round(total)

@@ -1,0 +1,1 @@
+"""What is kept outside memory, and files that are not on this machine."""
