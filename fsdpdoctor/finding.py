@@ -29,7 +29,7 @@ class Confidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """Where a finding can be seen: one stretch of one rank's step."""
 
     rank: int
@@ -68,7 +68,7 @@ class Finding:
     cost_bytes: int | None = None
     evidence: Mapping[str, Value] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
-    places: tuple[Place, ...] = ()  # worst first, a handful
+    places: tuple[Location, ...] = ()  # worst first, a handful
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class NetworkModel:
     """The network of a job: which link a collective uses."""
 
     rules: tuple[Rule, ...]
@@ -182,17 +182,19 @@ def _rule_text(rule: Rule) -> str:
     return f"{':'.join(names)}={rule.link}" if names else str(rule.link)
 
 
-def uniform(bytes_per_second: float, latency_ns: int = CUSTOM_LATENCY_NS) -> Wire:
+def uniform(
+    bytes_per_second: float, latency_ns: int = CUSTOM_LATENCY_NS
+) -> NetworkModel:
     """One link for everything."""
     link = Link(name="custom", bytes_per_second=bytes_per_second, latency_ns=latency_ns)
-    return Wire(rules=(Rule(link=link),))
+    return NetworkModel(rules=(Rule(link=link),))
 
 
 DEFAULT_WIRE = "intra=nvlink4,inter=ib400"
-"""What `parse_wire` makes of nothing: a node of H100s, an adapter for each GPU."""
+"""What `parse_network` makes of nothing: a node of H100s, an adapter for each GPU."""
 
 
-def parse_wire(text: str) -> Wire:
+def parse_network(text: str) -> NetworkModel:
     """Read `--bandwidth`: links with commas between, each perhaps named.
 
     `nvlink4`, `25GB/s`, `200Gb/s@5us`, `shard=nvlink4,replicate=ib400`,
@@ -211,7 +213,7 @@ def parse_wire(text: str) -> Wire:
     if None not in scopes and {Role.SHARD, Role.REPLICATE} <= scopes:
         slowest = min((rule.link for rule in rules), key=lambda k: k.bytes_per_second)
         rules = (*rules, Rule(link=slowest))
-    return Wire(rules=rules)
+    return NetworkModel(rules=rules)
 
 
 def _parse_rule(text: str) -> Rule:

@@ -24,8 +24,8 @@ from fsdpdoctor.run_writer import (
     NAMES,
     SCALARS,
     TABLES,
-    Names,
     RankWriter,
+    StringTable,
     write_run_header,
 )
 from fsdpdoctor.schema import (
@@ -318,7 +318,7 @@ def _read_stream(
 ) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
     """The steps, names and, where the stream breaks off, how."""
     steps: list[StepRecord] = []
-    names = Names()
+    names = StringTable()
     try:
         content = path.read_bytes()[:size]
     except OSError as error:
@@ -335,7 +335,7 @@ def _read_stream(
     return tuple(steps), names.all, None
 
 
-def _step_of(batch: Any, names: Names) -> StepRecord:
+def _step_of(batch: Any, names: StringTable) -> StepRecord:
     fields = {field.name: i for i, field in enumerate(batch.schema.fields)}
     if missing := [n for n in (*SCALARS, *TABLES, NAMES) if n not in fields]:
         raise ValueError(f"the stream has no column {', '.join(missing)}")

@@ -217,26 +217,31 @@ class Heartbeat:
         self._map.close()
 
 
-class Names:
-    """Interns strings: the ids that `Spans.name` and `Counters.name` hold."""
+class StringTable:
+    """Interns strings: ids are given in the order in which they first came.
+
+    They are what `Spans.name` and `Counters.name` hold, and the names of a trace.
+    """
 
     def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
+        self.strings: list[str] = []
         self._written = 0
 
-    def id(self, name: str) -> int:
-        """The id of a name, a new one where it is new."""
-        found = self._ids.get(name)
-        if found is None:
-            found = self._ids[name] = len(self._ids)
-        return found
+    def id(self, text: str) -> int:
+        """The id of a string, a new one where it is new."""
+        known = self.ids.get(text)
+        if known is None:
+            known = self.ids[text] = len(self.strings)
+            self.strings.append(text)
+        return known
 
     def take_new(self) -> list[str]:
-        """The names added since the last call, for `RankWriter.write_step`."""
-        new = list(self._ids)[self._written :]
-        self._written = len(self._ids)
+        """The strings added since the last call, for `RankWriter.write_step`."""
+        new = self.strings[self._written :]
+        self._written = len(self.strings)
         return new
 
     @property
     def all(self) -> tuple[str, ...]:
-        return tuple(self._ids)
+        return tuple(self.strings)

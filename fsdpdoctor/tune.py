@@ -135,7 +135,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class TuneLimits:
     """How much may be run."""
 
     max_runs: int  # the baseline's among them
@@ -188,11 +188,11 @@ def candidates_of(
 def _unpredicted(base: Replay) -> list[Candidate]:
     calibration = base.calibration
     found: list[Candidate] = []
-    for plan in possible(single_changes(base), calibration.facts.available):
+    for plan in possible(single_changes(base), calibration.constraints.available):
         if forbidden(plan, calibration.step) is not None:
             continue
         try:
-            made = changed(plan, calibration.step, calibration.facts)
+            made = changed(plan, calibration.step, calibration.constraints)
         except UsageError:
             continue  # this model has no such parts
         found.append(Candidate(plan=plan, step=made.step))
@@ -206,7 +206,7 @@ class Tuner:
         self,
         run: Callable[[Candidate | None], Outcome],
         clock: Callable[[], float],
-        budget: Budget,
+        budget: TuneLimits,
     ) -> None:
         self._run = run
         self._clock = clock

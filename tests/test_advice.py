@@ -71,7 +71,7 @@ def test_every_change_applies_to_the_run_it_is_advised_for(case: str) -> None:
         assert calibration is not None
         plan = plan_of(change)
         assert plan.changes == change
-        changed(plan, calibration.step, calibration.facts)
+        changed(plan, calibration.step, calibration.constraints)
 
 
 def test_the_drawn_runs_are_advised_every_kind_of_change() -> None:

@@ -79,7 +79,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved(plain: Path, path: Path, plan: Plan) -> None:
     """A plan for the model that the run recorded."""
     base = calibrate(ranks(plain)[0])
-    save_plan(plan, path, settings(plan, changed(plan, base.step, base.facts).step))
+    save_plan(
+        plan, path, settings(plan, changed(plan, base.step, base.constraints).step)
+    )
 
 
 @pytest.mark.ranks

@@ -14,7 +14,12 @@ from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
 from fsdpdoctor.errors import InputError, UsageError
-from fsdpdoctor.planning.memory_plan import Budget, Training, budgets, cost_of_tokens
+from fsdpdoctor.planning.memory_plan import (
+    MemoryBudget,
+    Training,
+    budgets,
+    cost_of_tokens,
+)
 from fsdpdoctor.planning.meta_model import meta_model
 from fsdpdoctor.planning.model_shape import (
     ModelShape,
@@ -73,7 +78,7 @@ def test_a_config_has_the_parameters_of_its_own_code(name: str, tmp_path: Path) 
 def test_ddp_is_arithmetic() -> None:
     """Float32 weights, gradients and buckets, bfloat16 copies, two moments."""
     shape = shape_of_count("1000", 10)
-    assert budgets(shape, Training(world_size=4))[0] == Budget(
+    assert budgets(shape, Training(world_size=4))[0] == MemoryBudget(
         strategy="ddp",
         parameters=4000,
         optimizer=8000,

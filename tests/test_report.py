@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from fsdpdoctor.errors import InputError, NewerFormatError
-from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Place, Severity
+from fsdpdoctor.finding import (
+    Advice,
+    Confidence,
+    Finding,
+    Location,
+    NotJudged,
+    Severity,
+)
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.report_view import headline
 from fsdpdoctor.report import Report, decode, diagnose, encode, report_of
@@ -17,7 +24,7 @@ from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.facts_health import NO_COMMUNICATION
 from fsdpdoctor.report.value import (
     ByCause,
-    Capture,
+    CaptureOverlap,
     PhaseCounts,
     PhaseTimes,
     StoppedRank,
@@ -65,7 +72,7 @@ FINDING = Finding(
     cost_bytes=1 << 20,
     evidence={"counted": [2, 1.5, {"seen": None}], "exact": True},
     advice=(Advice(text="do not", code="x = 1", memory_cost_bytes=0),),
-    places=(Place(rank=0, step=3, start_ns=1, end_ns=2, unit="layers.1"),),
+    places=(Location(rank=0, step=3, start_ns=1, end_ns=2, unit="layers.1"),),
 )
 NOT_JUDGED = NotJudged(
     code="FD302",
@@ -488,7 +495,7 @@ def test_a_capture_without_steps_still_has_its_communication() -> None:
     report = report_of(measured(loose, source="kineto"))
 
     assert report.step_time_ns.mean is None
-    assert report.capture == Capture(
+    assert report.capture == CaptureOverlap(
         communication_ns=4 * MS, overlapped_ns=1 * MS, exposed_ns=3 * MS
     )
     assert headline(report).startswith(

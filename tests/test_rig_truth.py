@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.network import Wire, uniform
+from fsdpdoctor.network import NetworkModel, uniform
 from fsdpdoctor.quantities import MS, US
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind, StepRecord
@@ -21,7 +21,7 @@ WIRES = {"slow": uniform(10e6, 100 * US), "fast": uniform(50e6, 20 * US)}
 DEPTHS = (0, 1, 2)
 
 
-def job_of(wire: Wire, depth: int) -> Job:
+def job_of(wire: NetworkModel, depth: int) -> Job:
     """Eight ranks; six blocks of 64 KiB that compute for 2 and 4 ms."""
     return Job(
         wire=wire,

@@ -11,7 +11,7 @@ import pytest
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.run import open_run
-from fsdpdoctor.run_writer import Heartbeat, Names, RankWriter, write_run_header
+from fsdpdoctor.run_writer import Heartbeat, RankWriter, StringTable, write_run_header
 from fsdpdoctor.schema import (
     Counters,
     Kind,
@@ -31,7 +31,7 @@ def write_rank(folder: Path, rank: int, steps: int = 3) -> None:
     """A rank of a few small steps."""
     header = RankHeader(rank=rank, world_size=2, units=(UNIT,))
     writer = RankWriter(folder, header)
-    names = Names()
+    names = StringTable()
     for step in range(steps):
         spans = Spans.build(
             kind=[Kind.FORWARD, Kind.SYNC],

@@ -18,11 +18,11 @@ from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.run import open_run
 from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.tune import (
-    Budget,
     Candidate,
     Failed,
     Measured,
     Outcome,
+    TuneLimits,
     Tuner,
     Tuning,
     Verdict,
@@ -75,10 +75,12 @@ def measured(step_ms: int, *bits: str) -> Measured:
 
 
 def tuned(
-    drawn: Drawn, budget: Budget | None = None, candidates: Sequence[Candidate] = ALL
+    drawn: Drawn,
+    budget: TuneLimits | None = None,
+    candidates: Sequence[Candidate] = ALL,
 ) -> Tuning:
     """The whole of it."""
-    tuner = Tuner(drawn.run, drawn.clock, budget or Budget(max_runs=20))
+    tuner = Tuner(drawn.run, drawn.clock, budget or TuneLimits(max_runs=20))
     tuner.measure_baseline()
     return tuner.tune(candidates)
 
@@ -179,7 +181,9 @@ def test_nothing_is_kept_where_all_fail() -> None:
 
 def test_a_script_that_fails_as_it_is_ends_the_tuning() -> None:
     """There is nothing to compare with."""
-    tuner = Tuner(drawn([Failed(reason="died")]).run, lambda: 0.0, Budget(max_runs=5))
+    tuner = Tuner(
+        drawn([Failed(reason="died")]).run, lambda: 0.0, TuneLimits(max_runs=5)
+    )
 
     with pytest.raises(FsdpDoctorError, match="the script as it is: died"):
         tuner.measure_baseline()
@@ -214,7 +218,7 @@ def test_bits_are_not_judged_where_the_script_has_none_of_its_own() -> None:
 def test_runs_end_with_their_number() -> None:
     """Of seven runs, two candidates get a look; the last one was not needed."""
     runs = drawn([100], [70], [80], [60], [60])
-    tuning = tuned(runs, Budget(max_runs=6))
+    tuning = tuned(runs, TuneLimits(max_runs=6))
 
     assert runs.order == [
         BASE,
@@ -231,13 +235,13 @@ def test_runs_end_with_their_number() -> None:
 def test_no_run_is_started_that_would_end_too_late() -> None:
     """Minutes are counted by the longest run so far."""
     runs = drawn([100], [70], [80], [60], [60])
-    tuning = tuned(runs, Budget(max_runs=20, seconds=3.5 * 60))
+    tuning = tuned(runs, TuneLimits(max_runs=20, seconds=3.5 * 60))
 
     assert runs.order == [BASE, *names(ASYNC, PREFETCH)]
     assert tuning.stopped == "the time was up"
     assert verdicts(tuning)["merge 2"] is Verdict.NOT_RUN
     with pytest.raises(UsageError, match="--max-runs is 1"):
-        Budget(max_runs=1)
+        TuneLimits(max_runs=1)
 
 
 @pytest.mark.parametrize(

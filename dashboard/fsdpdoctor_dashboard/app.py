@@ -137,7 +137,7 @@ def _layout() -> Component:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageRequest:
     """What an address asks for."""
 
     page: str
@@ -151,11 +151,11 @@ class Asked:
         return urlencode(dict(zip(names, self.runs, strict=False)))
 
 
-def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> Asked:
+def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> PageRequest:
     query = parse_qs(search.lstrip("?"))
     first = query.get("run", [library.entries[0].id])[0]
     runs = [first, *query.get("with", [])[:1]]
-    return Asked(
+    return PageRequest(
         page=app.strip_relative_path(pathname) or "",
         runs=tuple(runs),
         choices={name: query[name][0] for name in ("rank", "step") if name in query},
@@ -214,7 +214,7 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         return _show(library, serving, asked, theme or "light", shown)
 
 
-def _state(library: Library, asked: Asked) -> str:
+def _state(library: Library, asked: PageRequest) -> str:
     """How far the runs are, in words that change when there is something new."""
     words = []
     for run_id in asked.runs:
@@ -232,7 +232,7 @@ def _state(library: Library, asked: Asked) -> str:
 def _show(
     library: Library,
     serving: Serving,
-    asked: Asked,
+    asked: PageRequest,
     theme: str,
     shown: list[str] | None,
 ) -> tuple[object, object, object]:
@@ -295,7 +295,7 @@ def _loading(words: str, done: int, total: int) -> Component:
     return html.Div([html.P(words), bar], className="loading", role="status")
 
 
-def _nav(serving: Serving, asked: Asked) -> Sequence[Component]:
+def _nav(serving: Serving, asked: PageRequest) -> Sequence[Component]:
     return [
         dcc.Link(
             title,
@@ -306,7 +306,7 @@ def _nav(serving: Serving, asked: Asked) -> Sequence[Component]:
     ]
 
 
-def _runs(serving: Serving, library: Library, asked: Asked) -> Component:
+def _runs(serving: Serving, library: Library, asked: PageRequest) -> Component:
     """Every run by name: a click shows it, another sets it beside this one."""
     library.look()
     here = f"{serving.prefix}{asked.page}"

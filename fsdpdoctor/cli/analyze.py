@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
 from fsdpdoctor.cli.output import (
     format_option,
     jobs_option,
@@ -82,7 +82,9 @@ def command(
     sleep 20
     fsdpdoctor analyze s3://bucket/traces --scheduler tcp://$(hostname):8786
     """
-    how = Reading(jobs=jobs, cache=cache, rank_regex=rank_regex, scheduler=scheduler)
+    how = ReadOptions(
+        jobs=jobs, cache=cache, rank_regex=rank_regex, scheduler=scheduler
+    )
     run = open_paths(paths, how)
     report = report_of(measure_run(run, how), run)
     print_report(report, format_, as_json=as_json, out=out)

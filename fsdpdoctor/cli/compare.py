@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths
+from fsdpdoctor.cli.inputs import ReadOptions, measure_paths
 from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
 from fsdpdoctor.renderers.comparison import show_comparison
 from fsdpdoctor.report import report_of
@@ -35,5 +35,5 @@ def command(run_a: Path, run_b: Path, as_json: bool, jobs: int | None) -> None:
 
 
 def _subject(path: Path, jobs: int | None) -> Subject:
-    measures = measure_paths((path,), Reading(jobs=jobs))
+    measures = measure_paths((path,), ReadOptions(jobs=jobs))
     return Subject(name=str(path), measures=measures, report=report_of(measures))

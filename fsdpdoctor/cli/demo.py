@@ -29,7 +29,7 @@ def command(out: Path | None) -> None:
     fsdpdoctor demo
     """
     recorder.require_torch()
-    folder = short(run_folder.new_place(out, "demo").folder)
+    folder = short(run_folder.new_location(out, "demo").folder)
     run = ["run", "--nproc-per-node", str(RANKS), "--out", folder, "-m", SCRIPT]
     click.echo(
         "A small transformer, trained for 12 steps with FSDP2 on "

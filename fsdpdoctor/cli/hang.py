@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import Reading, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, open_paths
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.hang.diagnose import Diagnosis, Operation, diagnose
@@ -76,7 +76,7 @@ def _checked(path: Path) -> Path:
 
 def _record(path: Path) -> RankData:
     """One rank's record: ranks of a training issue the same collectives."""
-    run = open_paths((path,), Reading())
+    run = open_paths((path,), ReadOptions())
     return next(iter(run.load()))
 
 

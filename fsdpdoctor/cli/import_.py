@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, open_paths
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.run import is_run_folder, save_run
 from fsdpdoctor.storage.remote_path import path_of
@@ -38,7 +38,7 @@ def command(paths: tuple[Path, ...], out: Path, rank_regex: str | None) -> None:
     """
     if is_run_folder(out):
         raise InputError(f"{out} holds a run already; give a new folder")
-    run = open_paths(paths, Reading(rank_regex=rank_regex))
+    run = open_paths(paths, ReadOptions(rank_regex=rank_regex))
     try:
         save_run(run, out)
     except OSError as error:

@@ -45,7 +45,7 @@ WORTH_A_BAR = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How to read what the paths name."""
 
     jobs: int | None = None  # processes; None: as many as pay
@@ -54,7 +54,7 @@ class Reading:
     scheduler: str | None = None  # of a dask cluster, which reads in place of processes
 
 
-def open_paths(paths: Sequence[Path], how: Reading) -> Run:
+def open_paths(paths: Sequence[Path], how: ReadOptions) -> Run:
     """The run that some paths name: its folders, `latest`, or files of traces."""
     found = [_folder(path) for path in paths]
     if how.scheduler is not None:
@@ -103,12 +103,12 @@ def _open_inside(parent: Path, runs: Sequence[Path]) -> Run:
     )
 
 
-def measure_paths(paths: Sequence[Path], how: Reading) -> Measures:
+def measure_paths(paths: Sequence[Path], how: ReadOptions) -> Measures:
     """Open and measure."""
     return measure_run(open_paths(paths, how), how)
 
 
-def measure_run(run: Run, how: Reading) -> Measures:
+def measure_run(run: Run, how: ReadOptions) -> Measures:
     """Measure an open run, in processes where that is worth it or asked for."""
     sizes = {source.rank: _size(source) for source in run.sources}
     size = sum(sizes.values())
@@ -135,7 +135,7 @@ def _size(source: RankSource) -> int:
 
 
 @contextmanager
-def _workers(run: Run, how: Reading, size: int) -> Iterator[Executor | None]:
+def _workers(run: Run, how: ReadOptions, size: int) -> Iterator[Executor | None]:
     """Processes over ranks, or a cluster's; None where this one is enough."""
     if how.scheduler is not None:
         with cluster_executor(how.scheduler) as executor:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, open_paths
 from fsdpdoctor.cli.view import NEEDS_DASH
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.run import Run, is_run_folder
@@ -117,7 +117,7 @@ def _wait_for_end(pipe: int, ended: threading.Event) -> None:
 
 
 def _open(path: Path) -> Run:
-    return open_paths([path], Reading(cache=False))
+    return open_paths([path], ReadOptions(cache=False))
 
 
 def _announce(address: Address) -> None:

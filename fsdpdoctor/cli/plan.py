@@ -15,7 +15,7 @@ from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.planning.memory_plan import (
     OPTIMIZERS,
-    Budget,
+    MemoryBudget,
     Training,
     budgets,
     cost_of_tokens,
@@ -124,7 +124,7 @@ def _shape(model: str, layers: int | None) -> ModelShape:
 
 def _encode(
     shape: ModelShape,
-    found: dict[bool, list[Budget]],
+    found: dict[bool, list[MemoryBudget]],
     fits: int | None,
     costs: Costs | None,
 ) -> str:

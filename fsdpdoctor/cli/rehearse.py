@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from fsdpdoctor import recorder
-from fsdpdoctor.cli.run import Asked, be_a_rank
+from fsdpdoctor.cli.run import RunOptions, run_rank
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, parse_wire
+from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, parse_network
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 
@@ -67,7 +67,7 @@ def command(
     fsdpdoctor rehearse --mesh 8x64 --bandwidth shard=nvlink4,replicate=ib400 train.py
     """
     size, replicas = _job(world_size, mesh)
-    wire = parse_wire(bandwidth)
+    wire = parse_network(bandwidth)
     sampling_of(steps, every)  # says what is wrong before anything starts
     recorder.require_torch()
     if not is_module and not Path(script).is_file():
@@ -78,8 +78,8 @@ def command(
         wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node
     )
     click.echo(f"fsdpdoctor: {rehearsal.note}", err=True)
-    be_a_rank(
-        Asked(
+    run_rank(
+        RunOptions(
             target=Target(name=script, is_module=is_module, args=args),
             out=out,
             steps=steps,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
 from fsdpdoctor.cli.output import (
     chosen_format,
     format_option,
@@ -50,7 +50,7 @@ def command(
     fsdpdoctor report latest --format markdown
     fsdpdoctor report fsdpdoctor-runs/latest --out report.html
     """
-    how = Reading(jobs=jobs)
+    how = ReadOptions(jobs=jobs)
     opened = open_paths((run,), how)
     measures = measure_run(opened, how)
     report = report_of(measures, opened)

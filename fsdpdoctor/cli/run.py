@@ -18,10 +18,10 @@ from fsdpdoctor import recorder
 from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.recorder.launch import run_script as launching
-from fsdpdoctor.recorder.launch.profiler_schedule import Capture, capture_of
-from fsdpdoctor.recorder.launch.sigterm import TermWatch
+from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
+from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import redact, run_folder
-from fsdpdoctor.recorder.storage.sampling import Beside, sampling_of
+from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.schema import rank_stem
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def command(
         options = _torchrun_options(nproc_per_node, torchrun_options)
         if not is_module and not Path(script).is_file():
             raise UsageError(f"cannot run {script}: there is no such file")
-        place = run_folder.new_place(out, script)
-        os.environ.update(run_folder.pass_on(place))
+        place = run_folder.new_location(out, script)
+        os.environ.update(run_folder.to_environment(place))
         own = [
             *_option("--steps", steps),
             *_option("--every", every),
@@ -130,8 +130,8 @@ def command(
             *["--no-report"] * no_report,
         ]
         launching.torchrun(options, target, own)
-    be_a_rank(
-        Asked(
+    run_rank(
+        RunOptions(
             target=target,
             out=out,
             steps=steps,
@@ -159,7 +159,7 @@ def _torchrun_options(nproc: str, given: dict[str, str | None]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RunOptions:
     """What this process is to run, and how to record it."""
 
     target: launching.Target
@@ -172,16 +172,18 @@ class Asked:
     settings: Settings | None = None  # of the plan to apply
     stop_after: int | None = None  # steps
     check_bits: bool = False
-    capture: Capture | None = None  # by torch.profiler
+    capture: ProfilerSchedule | None = None  # by torch.profiler
     live: bool = False  # shown in a browser meanwhile
 
 
-def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> None:
+def run_rank(
+    asked: RunOptions, job: AbstractContextManager[None] | None = None
+) -> None:
     """Run and record; the process then ends as the script has ended.
 
     `job` surrounds the script and its recording, not the report.
     """
-    place = run_folder.agree(asked.out, asked.target.name)
+    place = run_folder.agree_on_folder(asked.out, asked.target.name)
     first = os.environ.get("RANK", "0") == "0"
     view = _live_view(place.folder) if first and asked.live else None
     with job or nullcontext():
@@ -193,7 +195,7 @@ def be_a_rank(asked: Asked, job: AbstractContextManager[None] | None = None) -> 
     if isinstance(error, (SystemExit, PlanError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
-        launching.die_of_interrupt()
+        launching.reraise_sigint()
     if error is not None:
         raise SystemExit(1)
 
@@ -204,7 +206,7 @@ def _live_view(folder: Path) -> LiveView:
     return LiveView(folder)
 
 
-def _run(asked: Asked, place: run_folder.Place) -> BaseException | None:
+def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:
     """Run and record; what ended the script, None for its end."""
     run = launching.load(asked.target)
     # Around the recording: its hooks come and go, and must go back to these.
@@ -213,7 +215,9 @@ def _run(asked: Asked, place: run_folder.Place) -> BaseException | None:
         return _record(asked, place, lambda: _to_the_end(run, watchers))
 
 
-def _changes(asked: Asked, folder: Path) -> Iterator[AbstractContextManager[Watcher]]:
+def _changes(
+    asked: RunOptions, folder: Path
+) -> Iterator[AbstractContextManager[ScriptListener]]:
     """What is done to the script beside recording it."""
     if asked.settings is not None:
         from fsdpdoctor.recorder.changes.apply_plan import applying
@@ -230,7 +234,7 @@ def _changes(asked: Asked, folder: Path) -> Iterator[AbstractContextManager[Watc
         yield capturing(asked.capture, folder, int(os.environ.get("RANK", 0)))
 
 
-class Watcher(Protocol):
+class ScriptListener(Protocol):
     """Who wants to know that the script has come to its own end."""
 
     def script_ended(self) -> None:
@@ -238,7 +242,7 @@ class Watcher(Protocol):
         ...
 
 
-def _to_the_end(run: Callable[[], None], watchers: Sequence[Watcher]) -> None:
+def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> None:
     ended: SystemExit | None = None
     try:
         run()
@@ -253,16 +257,16 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[Watcher]) -> None:
 
 
 def _record(
-    asked: Asked, place: run_folder.Place, run: Callable[[], None]
+    asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
-    from fsdpdoctor.recorder.recording_config import Plan
+    from fsdpdoctor.recorder.recording_config import RecordingConfig
 
     sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
     if asked.capture is not None:
-        sampling = Beside(sampling, asked.capture.steps)
+        sampling = AroundProfiler(sampling, asked.capture.steps)
         notes += (asked.capture.note(int(os.environ.get("WORLD_SIZE", 1))),)
     session = recorder.start(
-        Plan(
+        RecordingConfig(
             folder=place.folder,
             run_id=place.run_id,
             sampling=sampling,
@@ -271,7 +275,7 @@ def _record(
             notes=notes,
         )
     )
-    watch = TermWatch(session.say_ended)
+    watch = SigtermHandler(session.say_ended)
     watch.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         run_folder.point_latest(place.folder)

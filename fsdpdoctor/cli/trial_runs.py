@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fsdpdoctor.cli.inputs import Reading, measure_paths, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, measure_paths, open_paths
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.recorder.storage.run_folder import VARIABLE
 from fsdpdoctor.simulate.plans.forecast import replay_run
@@ -114,7 +114,7 @@ class TrialRuns:
         return SLOWER * self._first_s + START_S
 
     def _measured(self, folder: Path) -> Measured:
-        how = Reading(jobs=1)
+        how = ReadOptions(jobs=1)
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder} holds no run")
         replay = replay_run(open_paths((folder,), how), measure_paths((folder,), how))

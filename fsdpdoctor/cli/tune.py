@@ -16,10 +16,10 @@ from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.cli.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.recorder.storage.run_folder import new_place
+from fsdpdoctor.recorder.storage.run_folder import new_location
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
 from fsdpdoctor.simulate.plans.plan import save_plan
-from fsdpdoctor.tune import Budget, Tuner, Tuning, candidates_of
+from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, candidates_of
 
 
 @click.command(
@@ -92,7 +92,7 @@ def command(
         raise UsageError("tune starts the ranks itself: call it outside torchrun")
     if not is_module and not Path(script).is_file():
         raise UsageError(f"cannot run {script}: there is no such file")
-    budget = Budget(
+    budget = TuneLimits(
         max_runs=max_runs, seconds=None if minutes is None else minutes * 60
     )
     options = ["--every", "1", "--stop-after", str(steps), "--check-bits"]
@@ -100,7 +100,7 @@ def command(
         launch=_launch(nproc_per_node, launcher),
         options=[*options, "--no-report"],
         script=[*["-m"] * is_module, script, *args],
-        folder=new_place(out, f"tune-{Path(script).stem}").folder,
+        folder=new_location(out, f"tune-{Path(script).stem}").folder,
         timeout_s=timeout,
         say=lambda line: click.echo(line, err=True),
     )
@@ -125,13 +125,13 @@ def _launch(nproc: str | None, launcher: str | None) -> list[str]:
 
 
 def _tune(
-    runs: TrialRuns, budget: Budget, *, same_bits: bool, memory: int | None
+    runs: TrialRuns, budget: TuneLimits, *, same_bits: bool, memory: int | None
 ) -> Tuning:
     tuner = Tuner(runs.run, time.monotonic, budget)
     tuner.measure_baseline()
     base = runs.first
     assert base is not None  # the baseline was measured
-    limit = memory or base.calibration.facts.device_bytes
+    limit = memory or base.calibration.constraints.device_bytes
     candidates = candidates_of(base, same_bits=same_bits, limit_bytes=limit)
     return tuner.tune(candidates, None if base.usable else base.why_withheld)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.inputs import RUNS_FOLDER, Reading, open_paths
+from fsdpdoctor.cli.inputs import RUNS_FOLDER, ReadOptions, open_paths
 from fsdpdoctor.errors import MissingDependencyError, UsageError
 from fsdpdoctor.network import Link, parse_link
 from fsdpdoctor.run import Run
@@ -111,7 +111,7 @@ def _named(path: Path) -> Path:
 
 
 def _open(path: Path) -> Run:
-    return open_paths([path], Reading())
+    return open_paths([path], ReadOptions())
 
 
 def _announcer(browser: bool) -> Callable[[Address], None]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import Reading, measure_run, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
 from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
 from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
@@ -118,13 +118,13 @@ def command(
     fsdpdoctor whatif latest --reshard false --save plan.json
     fsdpdoctor whatif latest --reshard false --code accelerate
     """
-    how = Reading(jobs=jobs)
+    how = ReadOptions(jobs=jobs)
     opened = open_paths((run,), how)
     base = replay_run(opened, measure_run(opened, how))
     plans = _plans(base, options)
     found = forecast(base, plans)
     if searching and base.usable:
-        best = tuple(search(base, memory or base.calibration.facts.device_bytes))
+        best = tuple(search(base, memory or base.calibration.constraints.device_bytes))
         found = replace(found, predictions=(*found.predictions, *best))
     if save is not None:
         _save(found, save)

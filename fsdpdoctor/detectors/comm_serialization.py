@@ -11,7 +11,7 @@ from fsdpdoctor.analysis.stall_causes import queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
 from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, place_of, steady
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 
@@ -51,7 +51,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
         )
     step_ns = steady(m)
     yield from _environment(m)
-    total, units, places = 0, dict[str, int](), list[Place]()
+    total, units, places = 0, dict[str, int](), list[Location]()
     for rank in m.ranks:
         stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
         queued = m.causes[rank.rank]["queued"][rank.in_judged(rank.stalls.step)]

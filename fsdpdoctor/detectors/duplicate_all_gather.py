@@ -14,7 +14,7 @@ from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.gather_counts import StepGathers, step_gathers
 from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
 from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step, place_of
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
 
@@ -43,7 +43,7 @@ class _Excess:
     expected: int = 0
     why: Counter[str] = field(default_factory=Counter)
     ranks: set[int] = field(default_factory=set)
-    places: list[Place] = field(default_factory=list)
+    places: list[Location] = field(default_factory=list)
 
 
 Key = tuple[str, int]

@@ -132,7 +132,7 @@ def host_issue_bound(m: Measures) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Dry:
+class _LaunchBound:
     """Passes at whose end the device had run out of work, per judged step and rank."""
 
     phase: str
@@ -142,7 +142,7 @@ class _Dry:
     units: tuple[str, ...]  # the most expensive first
 
 
-def _ran_dry(m: Measures) -> _Dry | None:
+def _ran_dry(m: Measures) -> _LaunchBound | None:
     """The phase that runs dry at the end of most of its passes, if there is one: a
     host that is late now and then is not what limits the step.
     """
@@ -152,7 +152,7 @@ def _ran_dry(m: Measures) -> _Dry | None:
         calls = sum(unit_sums(m, "caught_up_calls", phase).values())
         ns = unit_sums(m, "caught_up_ns", phase)
         if calls >= CAUGHT_UP_SHARE * known > 0:
-            dry = _Dry(
+            dry = _LaunchBound(
                 phase=name,
                 known=per_step(m, known),
                 calls=per_step(m, calls),

@@ -20,7 +20,7 @@ from fsdpdoctor.detectors.tables import (
     per_step,
     steady,
 )
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence, Kind, Phase
 
@@ -43,7 +43,7 @@ class _Site:
     wait_ns: int = 0
     starved_ns: int = 0  # host-late time of the first stall after each
     ranks: set[int] = field(default_factory=set)
-    places: list[Place] = field(default_factory=list)
+    places: list[Location] = field(default_factory=list)
 
 
 @detector(CODE, NAME, needs={Evidence.STEPS, Evidence.SYNC_CALLS})
@@ -126,8 +126,8 @@ def _starved_after(stalls: Exposed, start_ns: int, end_ns: int) -> int:
     return int(stalls.rows.host_late[nearest])
 
 
-def _place(rank: RankMeasures, step: int, start_ns: int, end_ns: int) -> Place:
-    return Place(rank=rank.rank, step=step, start_ns=start_ns, end_ns=end_ns)
+def _place(rank: RankMeasures, step: int, start_ns: int, end_ns: int) -> Location:
+    return Location(rank=rank.rank, step=step, start_ns=start_ns, end_ns=end_ns)
 
 
 def _advice(m: Measures) -> tuple[Advice, ...]:

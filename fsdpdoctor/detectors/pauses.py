@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.finding import Place, Value
+from fsdpdoctor.finding import Location, Value
 from fsdpdoctor.schema import Kind
 
 
@@ -22,12 +22,12 @@ class Pauses:
     longest_ns: int
     by_rank: dict[str, Value]  # nanoseconds per step
     values: dict[int, int]  # events by their value: a collection's generation
-    places: tuple[Place, ...]  # the longest ones
+    places: tuple[Location, ...]  # the longest ones
 
 
 def pauses(m: Measures, kind: Kind, *, all_steps: bool = False) -> Pauses:
     """The events of one kind in judged steps, or in all that were recorded."""
-    places: list[Place] = []
+    places: list[Location] = []
     by_rank: dict[str, Value] = {}
     values: dict[int, int] = {}
     steps = 0
@@ -46,7 +46,9 @@ def pauses(m: Measures, kind: Kind, *, all_steps: bool = False) -> Pauses:
         ):
             values[int(value)] = values.get(int(value), 0) + int(times)
         places += [
-            Place(rank=rank.rank, step=int(step), start_ns=int(start), end_ns=int(end))
+            Location(
+                rank=rank.rank, step=int(step), start_ns=int(start), end_ns=int(end)
+            )
             for step, start, end in zip(
                 events.step, events.start_ns, events.end_ns, strict=True
             )

@@ -26,7 +26,7 @@ from fsdpdoctor.detectors.tables import (
     place_of,
     unit_sums,
 )
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
 
@@ -238,7 +238,7 @@ def _groups(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
 def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
     """Windows of a pass without gradients that were still open at the step's end."""
     units: dict[str, int] = {}
-    places: list[Place] = []
+    places: list[Location] = []
     for rank in m.ranks:
         for at in _open_at_end(rank, Flag.NO_GRAD):
             windows = rank.windows

@@ -14,7 +14,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import count, duration, size
 from fsdpdoctor.run import Beat
@@ -139,11 +139,11 @@ def _texts(ended: dict[int, str]) -> Iterator[tuple[str, str]]:
         yield str(rank), how
 
 
-def _last_place(rank: RankMeasures, beat: Beat | None) -> tuple[Place, ...]:
+def _last_place(rank: RankMeasures, beat: Beat | None) -> tuple[Location, ...]:
     if beat is None:
         return ()
     return (
-        Place(
+        Location(
             rank=rank.rank,
             step=beat.step,
             start_ns=beat.time_ns,

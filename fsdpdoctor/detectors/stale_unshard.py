@@ -10,7 +10,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
 from fsdpdoctor.detectors.tables import place_of, recompute_seen
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
 
@@ -39,7 +39,7 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
         raise CannotTell("there is no whole step", Evidence.STEPS)
     counts: dict[str, int] = {}
     held: dict[str, int] = {}
-    places: list[Place] = []
+    places: list[Location] = []
     for rank in m.ranks:
         windows = rank.windows
         stale = rank.in_judged(windows.step) & (windows.flags & Flag.NEVER_USED != 0)

@@ -15,7 +15,7 @@ from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.tables import steady
-from fsdpdoctor.finding import Advice, Confidence, Finding, Place, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
@@ -264,12 +264,12 @@ def _words(where: Where) -> str:
     return f"{Kind(kind).name.lower()}{of} ({Phase(phase).name.lower()})"
 
 
-def _places(m: Measures, rank: int, step: int) -> tuple[Place, ...]:
+def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:
     """The worst step of the late rank."""
     mine = next(r for r in m.ranks if r.rank == rank)
     row = int(np.flatnonzero(mine.steps.step == step)[0])
     start, end = int(mine.steps.start_ns[row]), int(mine.steps.end_ns[row])
-    return (Place(rank=rank, step=step, start_ns=start, end_ns=end),)
+    return (Location(rank=rank, step=step, start_ns=start, end_ns=end),)
 
 
 def _why(m: Measures, rank: int) -> tuple[str, dict[str, int]]:

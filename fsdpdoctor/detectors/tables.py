@@ -24,7 +24,7 @@ from fsdpdoctor.analysis.rank_measures import (
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.analysis.timeline import Collectives, first_of_step
 from fsdpdoctor.detectors.base import CannotTell
-from fsdpdoctor.finding import Place, Value
+from fsdpdoctor.finding import Location, Value
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import (
     ROOT,
@@ -130,11 +130,11 @@ class Exposed:
     def ranks(self) -> tuple[int, ...]:
         return tuple(int(r) for r in np.unique(self.rows.rank))
 
-    def places(self, limit: int = 3) -> tuple[Place, ...]:
+    def places(self, limit: int = 3) -> tuple[Location, ...]:
         """The longest stalls."""
         order = np.argsort(-self.rows.duration_ns, kind="stable")[:limit]
         return tuple(
-            Place(
+            Location(
                 rank=int(self.rows.rank[at]),
                 step=int(self.rows.step[at]),
                 start_ns=int(self.rows.start_ns[at]),
@@ -189,9 +189,9 @@ class Placed(Protocol):
     def unit(self) -> npt.NDArray[np.int32]: ...
 
 
-def place_of(rank: RankMeasures, rows: Placed, at: SupportsIndex) -> Place:
+def place_of(rank: RankMeasures, rows: Placed, at: SupportsIndex) -> Location:
     """Where to look for one row of a rank's table."""
-    return Place(
+    return Location(
         rank=rank.rank,
         step=int(rows.step[at]),
         start_ns=int(rows.start_ns[at]),

@@ -18,7 +18,6 @@ import numpy as np
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.kineto.source import attribute, rank_data
-from fsdpdoctor.importers.reader.decode_json import Interner
 from fsdpdoctor.importers.reader.trace_file import (
     KEPT_OP_PREFIXES,
     Cat,
@@ -27,6 +26,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     TraceFile,
 )
 from fsdpdoctor.run import RankData
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN
 
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".
@@ -124,7 +124,7 @@ def _tables(db: sqlite3.Connection) -> set[str]:
 class _Columns:
     """Rows as they come out of the database."""
 
-    names: Interner = field(default_factory=Interner)
+    names: StringTable = field(default_factory=StringTable)
     rows: list[tuple[int, ...]] = field(default_factory=list)
     seen: int = 0
     dropped: int = 0

@@ -21,6 +21,8 @@ from fsdpdoctor.simulate.engine.memory import Peak, peak_of
 from fsdpdoctor.simulate.engine.opcodes import Held
 from fsdpdoctor.simulate.engine.step import (
     ITEMSIZE,
+    CommCost,
+    CommCosts,
     Mesh,
     MicroBatch,
     Node,
@@ -28,8 +30,6 @@ from fsdpdoctor.simulate.engine.step import (
     Segment,
     Step,
     Unit,
-    Wire,
-    Wires,
 )
 
 OPTIMIZERS: Mapping[str, float] = {
@@ -86,7 +86,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class MemoryBudget:
     """One strategy's bytes on a rank's device, at the step's peak."""
 
     strategy: str
@@ -111,7 +111,7 @@ class Budget:
         )
 
 
-def budgets(shape: ModelShape, how: Training) -> list[Budget]:
+def budgets(shape: ModelShape, how: Training) -> list[MemoryBudget]:
     """Every strategy, from the one that needs most to the one that needs least."""
     found = [_ddp(shape, how)]
     sharded = replace(how, replicas=1)
@@ -124,7 +124,7 @@ def budgets(shape: ModelShape, how: Training) -> list[Budget]:
     return found
 
 
-def _ddp(shape: ModelShape, how: Training) -> Budget:
+def _ddp(shape: ModelShape, how: Training) -> MemoryBudget:
     """DistributedDataParallel under autocast: everything whole on every rank."""
     stored = ITEMSIZE[how.stored_dtype]
     trainable = shape.trainable_numel
@@ -132,7 +132,7 @@ def _ddp(shape: ModelShape, how: Training) -> Budget:
     if how.working_dtype != how.stored_dtype:
         # Autocast keeps a cast copy of every weight until its context ends.
         copies = shape.numel * ITEMSIZE[how.working_dtype]
-    return Budget(
+    return MemoryBudget(
         strategy="ddp",
         parameters=shape.numel * stored,
         optimizer=round(trainable * OPTIMIZERS[how.optimizer]),
@@ -166,13 +166,13 @@ def _keep_all(step: Step) -> Step:
     return replace(_keep_parameters(step), micro_batches=flags)
 
 
-def _fsdp2(name: str, shape: ModelShape, how: Training, policy: Policy) -> Budget:
+def _fsdp2(name: str, shape: ModelShape, how: Training, policy: Policy) -> MemoryBudget:
     step = policy(step_of(shape, how))
     peak = peak_of(step)
     held = peak.held
     shards = step.mesh.shard
     known = shape.activations is not None and how.batch is not None
-    return Budget(
+    return MemoryBudget(
         strategy=name,
         parameters=_stored_bytes(step, shards),
         optimizer=_optimizer_bytes(step, shards, how),
@@ -197,7 +197,7 @@ def _optimizer_bytes(step: Step, shards: int, how: Training) -> int:
     return round(numel * OPTIMIZERS[how.optimizer])
 
 
-def _offloaded(zero3: Budget, shape: ModelShape, how: Training) -> Budget:
+def _offloaded(zero3: MemoryBudget, shape: ModelShape, how: Training) -> MemoryBudget:
     """CPUOffloadPolicy: shards, their gradients and the optimizer on the host."""
     step = step_of(shape, how)
     shards = step.mesh.shard
@@ -222,7 +222,7 @@ def _offloaded(zero3: Budget, shape: ModelShape, how: Training) -> Budget:
 
 def step_of(shape: ModelShape, how: Training) -> Step:
     """The model, block-wrapped, under FSDP2 with a default policy."""
-    free = Wire(latency_ns=0, bytes_per_second=1e18)
+    free = CommCost(latency_ns=0, bytes_per_second=1e18)
     units, items = [_unit(ROOT, shape.root, how, root=True)], []
     kept, full, logits = _by_block(shape, how)
     segments = [Segment(forward_ns=1, backward_ns=1)]
@@ -253,7 +253,7 @@ def step_of(shape: ModelShape, how: Training) -> Step:
         segments=tuple(segments),
         root=Node(units=(0,), items=(0, *items, len(segments) - 1)),
         mesh=Mesh(shard=shard, replicate=how.replicas),
-        wires=Wires(all_gather=free, reduce_scatter=free, all_reduce=free),
+        wires=CommCosts(all_gather=free, reduce_scatter=free, all_reduce=free),
         micro_batches=(MicroBatch(),) * how.micro_batches,
     )
     stays = _stored_bytes(step, shard) + _optimizer_bytes(step, shard, how)

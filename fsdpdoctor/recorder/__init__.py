@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fsdpdoctor.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from fsdpdoctor.recorder.recording_config import Plan
+    from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.session import Session
 
 _current: Session | None = None
@@ -38,7 +38,7 @@ def require_torch() -> None:
         )
 
 
-def start(plan: Plan) -> Session:
+def start(plan: RecordingConfig) -> Session:
     """Begin to record this process. One recording at a time."""
     from fsdpdoctor.recorder.session import Session
 
@@ -77,14 +77,16 @@ def record(
         yield _current.folder
         return
     require_torch()
-    from fsdpdoctor.recorder.recording_config import Plan
+    from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.storage import redact, run_folder
     from fsdpdoctor.recorder.storage.sampling import sampling_of
 
     sampling = sampling_of(steps, every)
-    place = run_folder.agree(Path(out) if out else None, sys.argv[0] or "python")
+    place = run_folder.agree_on_folder(
+        Path(out) if out else None, sys.argv[0] or "python"
+    )
     session = start(
-        Plan(
+        RecordingConfig(
             folder=place.folder,
             run_id=place.run_id,
             sampling=sampling,

@@ -2,8 +2,8 @@
 
 [Note: The border] Our code runs inside somebody's training step. An error of
 ours is caught where we enter, said once, and ends the recording; an error of
-theirs passes through untouched. `Guard` is that border. What we do in their
-stead inside it (a wait that they would make next) goes through `Guard.theirs`.
+theirs passes through untouched. `ErrorBorder` is that border. What we do in their
+stead inside it (a wait that they would make next) goes through `ErrorBorder.user_call`.
 
 [Note: Unseen frames] A warning says in whose line it was caused by counting
 frames, and ours must not count: the line shown, and with it which warnings are
@@ -37,7 +37,7 @@ def unseen(function: AFunction) -> AFunction:
     return function
 
 
-class Guard:
+class ErrorBorder:
     """Counts what the recorder costs, and stops it at its first own error."""
 
     def __init__(self, stop: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class Guard:
         finally:
             self.cost_ns += perf_counter_ns() - entered
 
-    def theirs(self, call: Function, *args: Any) -> None:
+    def user_call(self, call: Function, *args: Any) -> None:
         """Do inside our border what is theirs: its errors pass, its time is no
         cost of ours.
         """
@@ -138,7 +138,7 @@ class Patches:
 
 
 def bracket(
-    original: Function, guard: Guard, before: Function, after: Function
+    original: Function, guard: ErrorBorder, before: Function, after: Function
 ) -> Function:
     """`original` with our code around it.
 

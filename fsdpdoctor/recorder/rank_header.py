@@ -17,10 +17,10 @@ from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
-from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage import redact
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.recorder.storage.sampling import Beside, EveryStep
+from fsdpdoctor.recorder.storage.sampling import AroundProfiler, EveryStep
 from fsdpdoctor.run_writer import write_run_header
 from fsdpdoctor.schema import UNKNOWN, Evidence, RankHeader, RunHeader
 from fsdpdoctor.version import __version__
@@ -52,12 +52,12 @@ class Headers:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RecordingConfig,
         recording: Recording,
         units: Units,
         groups: Groups,
         model: ModelWatch,
-        names: internals.Names,
+        names: internals.TorchSymbols,
     ) -> None:
         self._plan = plan
         self._rec = recording
@@ -111,7 +111,9 @@ class Headers:
             torch=str(torch.__version__),
             python=platform.python_version(),
             nccl=_nccl_version() if self._rec.clock.of_device else None,
-            every=sampling.every if isinstance(sampling, EveryStep | Beside) else 1,
+            every=sampling.every
+            if isinstance(sampling, EveryStep | AroundProfiler)
+            else 1,
             available=self._names.available(),
             notes=self._plan.notes,
         )

@@ -9,7 +9,7 @@ from fsdpdoctor.recorder.storage.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RecordingConfig:
     """What to record, and where to."""
 
     folder: Path

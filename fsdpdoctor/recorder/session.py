@@ -27,12 +27,12 @@ from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
-from fsdpdoctor.recorder.patching import Guard, Patches
+from fsdpdoctor.recorder.patching import ErrorBorder, Patches
 from fsdpdoctor.recorder.rank_header import Headers, place
-from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
-from fsdpdoctor.recorder.storage.recording import Recording, Rows
+from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
 from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
@@ -60,11 +60,11 @@ class _Pending:
 class Session:
     """The one recording of this process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RecordingConfig) -> None:
         self._plan = plan
         self._groups = Groups()
-        self._names = internals.Names()
-        self._guard = Guard(self._stop)
+        self._names = internals.TorchSymbols()
+        self._guard = ErrorBorder(self._stop)
         plan.folder.mkdir(parents=True, exist_ok=True)
         heartbeat = Heartbeat(plan.folder, place()[0])
         self._rec = Recording(HostClock(), self._guard, heartbeat)
@@ -283,7 +283,7 @@ class Session:
         if self._device is None and (device := plain_device(module)) is not None:
             self.device_seen(device)
 
-    def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
+    def step_recorded(self, bounds: StepBounds, rows: BufferPosition) -> None:
         """Keep a step until its device times are there; write those that are."""
         rec = self._rec
         timed, self._timed = self._timed, TimedSteps()

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from fsdpdoctor.network import Reach, Role, Wire
+from fsdpdoctor.network import NetworkModel, Reach, Role
 from fsdpdoctor.rehearsal.modelled_work import Transfer, WireWork, cycles_per_ns
 from fsdpdoctor.schema import Kind
 
@@ -44,7 +44,7 @@ _ProcessGroup: Any = dist.ProcessGroup
 class World:
     """The job that is modelled, and what was seen of it."""
 
-    wire: Wire
+    wire: NetworkModel
     size: int
     shard_size: int  # ranks per replica: `size` without HSDP
     node_size: int  # ranks per node

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint import state_dict_saver as saver
 from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import Wire
+from fsdpdoctor.network import NetworkModel
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.modelled_group import BACKEND, World, modelling
 from fsdpdoctor.rehearsal.modelled_work import Transfer
@@ -45,7 +45,7 @@ Function = Callable[..., Any]
 class Rehearsal:
     """The job that is rehearsed."""
 
-    wire: Wire
+    wire: NetworkModel
     world_size: int
     replicas: int = 1  # more than one: HSDP
     node_size: int = 8  # ranks per node

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.planning.memory_plan import Budget, Training
+from fsdpdoctor.planning.memory_plan import MemoryBudget, Training
 from fsdpdoctor.planning.model_shape import ModelShape
 from fsdpdoctor.quantities import count, size
 
@@ -40,7 +40,7 @@ class Costs:
 def show_budgets(
     shape: ModelShape,
     how: Training,
-    found: Mapping[bool, Sequence[Budget]],
+    found: Mapping[bool, Sequence[MemoryBudget]],
     console: Console,
     *,
     fits: int | None,
@@ -93,7 +93,7 @@ CELL = 10
 """Characters of a column: a size, and a space before it."""
 
 
-def _table(budgets: Sequence[Budget], fits: int | None) -> Iterator[str]:
+def _table(budgets: Sequence[MemoryBudget], fits: int | None) -> Iterator[str]:
     """Lines of columns that keep their width on a narrow terminal."""
     headings = [*(heading for _, heading, _ in PARTS), "total", "on host"]
     last = "" if fits is None else "  fits"
@@ -111,7 +111,7 @@ def _cell(value: int | None) -> str:
     return UNKNOWN_CELL if value is None else size(value)
 
 
-def _bar(budget: Budget, longest: int) -> str:
+def _bar(budget: MemoryBudget, longest: int) -> str:
     bar = ""
     reached = 0
     for name, _, letter in PARTS:

@@ -31,7 +31,7 @@ from fsdpdoctor.renderers.tables import (
 )
 from fsdpdoctor.report.value import (
     ByCause,
-    Capture,
+    CaptureOverlap,
     FindingRow,
     Report,
     StoppedRank,
@@ -156,7 +156,7 @@ def headline(report: Report) -> str:
     return f"{line}; outside FSDP2 {_bare(others)} more" if others else line
 
 
-def _without_steps(capture: Capture | None) -> str:
+def _without_steps(capture: CaptureOverlap | None) -> str:
     """What a source without a whole step can say."""
     if capture is None:
         return "exposed time not measured: no whole step was recorded"

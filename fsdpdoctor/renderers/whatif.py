@@ -28,7 +28,10 @@ def show_forecast(
     console.print(_table(found))
     for at, prediction in enumerate(found.predictions, 1):
         lines = code_in(
-            dialect, prediction.plan, prediction.step, found.base.calibration.facts
+            dialect,
+            prediction.plan,
+            prediction.step,
+            found.base.calibration.constraints,
         )
         _show_details(at, prediction, lines, console)
 

@@ -18,7 +18,7 @@ from fsdpdoctor.report.collectives_ranks import collective_rows, rank_rows
 from fsdpdoctor.report.facts_health import health, recorder_cost, run_facts
 from fsdpdoctor.report.units import by_cause, unit_rows
 from fsdpdoctor.report.value import (
-    Capture,
+    CaptureOverlap,
     Exposed,
     FindingRow,
     OverlapShare,
@@ -86,11 +86,11 @@ def report_from(
     )
 
 
-def _capture(m: Measures) -> Capture | None:
+def _capture(m: Measures) -> CaptureOverlap | None:
     if Evidence.KERNELS not in m.evidence:
         return None
     whole = m.overlap("all")
-    return Capture(
+    return CaptureOverlap(
         communication_ns=whole.communication_ns,
         overlapped_ns=whole.overlapped_ns,
         exposed_ns=whole.exposed_ns,

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from fsdpdoctor.errors import InputError, NewerFormatError
-from fsdpdoctor.finding import Advice, NotJudged, Place
+from fsdpdoctor.finding import Advice, Location, NotJudged
 
 REPORT_VERSION = 1
 """Of the JSON. It rises when a field changes its meaning or goes."""
@@ -100,7 +100,7 @@ class OverlapShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class CaptureOverlap:
     """Communication of a whole capture, steps or not, all ranks together.
 
     Kernels only; memcpy and memset are not compute.
@@ -228,7 +228,7 @@ class FindingRow:
     summary: str
     evidence: Mapping[str, object]
     advice: tuple[Advice, ...]
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,7 @@ class Report:
     step_time_ns: StepTime
     exposed_ns_per_step: Exposed
     overlap_share: OverlapShare
-    capture: Capture | None = None  # None: the source has no kernels
+    capture: CaptureOverlap | None = None  # None: the source has no kernels
     budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
     units: tuple[UnitRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()

@@ -31,7 +31,7 @@ from torch import nn
 
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.host_issue_bound import CAUGHT_UP_SHARE
-from fsdpdoctor.network import Wire, uniform
+from fsdpdoctor.network import NetworkModel, uniform
 from fsdpdoctor.quantities import MS, US, ms, percent, size
 from fsdpdoctor.recorder.storage.sampling import Adaptive, EveryStep, Sampling
 from fsdpdoctor.run import RankData, open_run
@@ -145,7 +145,7 @@ def check_exposure() -> Iterator[Row]:
             yield _exposure(name, wire, depth, base_ns)
 
 
-def _exposure(name: str, wire: Wire, depth: int, base_ns: float) -> Row:
+def _exposure(name: str, wire: NetworkModel, depth: int, base_ns: float) -> Row:
     data, rest = record(replace(JOB, wire=wire, depth=depth))
     expected = steady(rest) - base_ns
     measured = steady(stalls_ns(data))

@@ -18,7 +18,7 @@ from fsdpdoctor.report.value import CollectiveRow
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit
-from fsdpdoctor.simulate.engine.step import Wire
+from fsdpdoctor.simulate.engine.step import CommCost
 from fsdpdoctor_dashboard.pages.collective_figures import (
     ALGORITHM,
     BUS,
@@ -38,7 +38,7 @@ MIB = 1 << 20
 def fitted(bytes_per_second: float, sizes: int = 2) -> KindTimes:
     """All-gathers with a line: 20 us and so many bytes per second."""
     fit = Fit(
-        wire=Wire(latency_ns=20 * US, bytes_per_second=bytes_per_second),
+        wire=CommCost(latency_ns=20 * US, bytes_per_second=bytes_per_second),
         count=8,
         sizes=sizes,
         residual_share=0.08,

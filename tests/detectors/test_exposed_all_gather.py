@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
-from fsdpdoctor.finding import Place, Severity
+from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
@@ -32,7 +32,7 @@ def test_units_with_one_cause_are_one_finding() -> None:
         "wire": 8 * MS,
         "tail": 0,
     }
-    assert finding.places[0] == Place(
+    assert finding.places[0] == Location(
         rank=0,
         step=3,
         start_ns=(3 * 48 + 16) * MS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fsdpdoctor.analysis.measures import Measures, reduce
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
-from fsdpdoctor.finding import Confidence, Place, Severity
+from fsdpdoctor.finding import Confidence, Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import Beat, RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
@@ -62,7 +62,7 @@ def test_a_killed_rank_is_named_with_where_it_was() -> None:
         "9, micro-batch 0, 10.0 ms before the last event elsewhere"
     )
     assert finding.places == (
-        Place(rank=0, step=9, start_ns=100 * MS, end_ns=100 * MS, unit="layers.1"),
+        Location(rank=0, step=9, start_ns=100 * MS, end_ns=100 * MS, unit="layers.1"),
     )
 
 

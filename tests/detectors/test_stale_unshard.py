@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdpdoctor.detectors.stale_unshard import stale_unshard
-from fsdpdoctor.finding import Place, Severity
+from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
@@ -26,7 +26,7 @@ def test_gathered_and_freed_for_nothing() -> None:
     assert finding.evidence["windows_per_step"] == {"layers.0": 1.0}
     assert finding.evidence["prefetched_by"] == {"layers.0": ["layers.1"]}
     assert 'listed = ["layers.1"]' in codes(finding)[0]
-    assert finding.places[0] == Place(
+    assert finding.places[0] == Location(
         rank=0, step=3, start_ns=28 * MS, end_ns=32 * MS, unit="layers.0"
     )
 

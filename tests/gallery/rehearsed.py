@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from fsdpdoctor import recorder
-from fsdpdoctor.network import parse_wire
+from fsdpdoctor.network import parse_network
 from fsdpdoctor.recorder import session  # noqa: F401 - before time is virtual
-from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.rig.fake import one_thread
@@ -32,8 +32,8 @@ def rehearse(
     steps: str,
 ) -> None:
     """Record some training into a folder, as `fsdpdoctor rehearse` would."""
-    job = Rehearsal(wire=parse_wire(bandwidth), world_size=world_size)
-    plan = Plan(
+    job = Rehearsal(wire=parse_network(bandwidth), world_size=world_size)
+    plan = RecordingConfig(
         folder=folder,
         run_id=folder.name,
         sampling=sampling_of(steps, None),

@@ -18,6 +18,8 @@ from fsdpdoctor.schema import (
     Evidence,
 )
 from fsdpdoctor.simulate.engine.step import (
+    CommCost,
+    CommCosts,
     HostCosts,
     Mesh,
     Node,
@@ -25,8 +27,6 @@ from fsdpdoctor.simulate.engine.step import (
     Segment,
     Step,
     Unit,
-    Wire,
-    Wires,
 )
 from fsdpdoctor.simulate.engine.synthetic_record import record
 
@@ -48,9 +48,9 @@ HOST = HostCosts(
 """About what FSDP2's hooks take on a server's core."""
 
 
-def wire(gigabytes_per_second: float) -> Wire:
+def wire(gigabytes_per_second: float) -> CommCost:
     """A link with 20 us of latency."""
-    return Wire(latency_ns=20 * US, bytes_per_second=gigabytes_per_second * 1e9)
+    return CommCost(latency_ns=20 * US, bytes_per_second=gigabytes_per_second * 1e9)
 
 
 def unit(fqn: str, rows: int = ROWS, row: int = ROW, **known: Any) -> Unit:
@@ -83,7 +83,7 @@ def step(gather: float = 200, reduce: float = 200, **known: Any) -> Step:
         "segments": (first, *(block for _ in range(LAYERS)), last),
         "root": Node(units=(0,), items=(0, *nodes, LAYERS + 1)),
         "mesh": Mesh(shard=64),
-        "wires": Wires(all_gather=wire(gather), reduce_scatter=wire(reduce)),
+        "wires": CommCosts(all_gather=wire(gather), reduce_scatter=wire(reduce)),
         "host": HOST,
         "after_ns": MS,
         "host_after_ns": MS // 2,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.run import RankData
-from fsdpdoctor.run_writer import Names
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     ROOT,
     UNKNOWN,
@@ -38,7 +38,7 @@ class _Drawing:
     kernels: int
     kernel_ns: int
     host: int
-    names: Names
+    names: StringTable
     rows: list[dict[str, int]] = field(default_factory=list)
     compute: int = 0
     gather: int = 0
@@ -172,7 +172,7 @@ def generated_rank(
     kernel_ns: int = 400 * US,
 ) -> RankData:
     """A rank that prefetches backward, as FSDP2 does by default."""
-    names = Names()
+    names = StringTable()
     drawing = _Drawing(kernels=kernels, kernel_ns=kernel_ns, host=EPOCH_NS, names=names)
     records = [_step(drawing, step, layers) for step in range(steps)]
     return RankData(

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fsdpdoctor.importers.reader.decode_json import DAMAGED, Interner, Rows
+from fsdpdoctor.importers.reader.decode_json import DAMAGED, DecodedRows
 from fsdpdoctor.importers.reader.read_trace import Decode
 from fsdpdoctor.importers.reader.trace_file import Events, MemoryEvents, Ops, TraceFile
+from fsdpdoctor.run_writer import StringTable
 
 Outcome = tuple[dict[str, object], list[str]] | None
 """The columns of a chunk and the names so far; None: a damaged chunk."""
 
 
-def outcome(rows: Rows, names: Interner) -> Outcome:
+def outcome(rows: DecodedRows, names: StringTable) -> Outcome:
     """Rows and names as values that compare."""
     columns = {
         field: value.tolist() if isinstance(value, np.ndarray) else repr(value)
@@ -31,7 +32,7 @@ def outcome(rows: Rows, names: Interner) -> Outcome:
 
 def outcomes(chunks: Sequence[bytes], decode: Decode) -> list[Outcome]:
     """What a decoder makes of a file's chunks, one after the other."""
-    names = Interner()
+    names = StringTable()
     found: list[Outcome] = []
     for chunk in chunks:
         try:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.host.model_spec import plain_device
-from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.session import Session
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.run import open_run
@@ -49,7 +49,9 @@ def test_refuses_units_that_it_cannot_time(
     devices: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     """A number of the wrong clock would be a wrong number."""
-    session = Session(Plan(folder=tmp_path, run_id="test", sampling=EveryStep()))
+    session = Session(
+        RecordingConfig(folder=tmp_path, run_id="test", sampling=EveryStep())
+    )
     session.attach()
     *before, refused = devices
     for device in before:

@@ -14,8 +14,8 @@ from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.analysis.timeline import Collectives, collectives_of
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.recorder.launch.profiler_schedule import Capture, capture_of
-from fsdpdoctor.recorder.storage.sampling import Adaptive, Beside, EveryStep
+from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
+from fsdpdoctor.recorder.storage.sampling import Adaptive, AroundProfiler, EveryStep
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import RankData, Run, in_memory, open_run
 from fsdpdoctor.schema import Kind, StepRecord
@@ -214,8 +214,10 @@ def test_the_script_comes_first(script: str, said: str | None, tmp_path: Path) -
 
 def test_what_is_asked_for() -> None:
     """The defaults are few steps and ranks; a step is needed to start the profiler."""
-    assert capture_of(2, None, None) == Capture(first=5, count=2, ranks=(0, 1))
-    assert capture_of(1, "7,3,3", "20:40") == Capture(first=20, count=1, ranks=(3, 7))
+    assert capture_of(2, None, None) == ProfilerSchedule(first=5, count=2, ranks=(0, 1))
+    assert capture_of(1, "7,3,3", "20:40") == ProfilerSchedule(
+        first=20, count=1, ranks=(3, 7)
+    )
     assert capture_of(1, None, "0:4").first == 1
     assert capture_of(1, None, ":4").first == 5
     for ranks in ("", "a", "1,", "-1", "0-3"):
@@ -227,7 +229,7 @@ def test_what_is_asked_for() -> None:
 
 def test_sampling_beside_a_capture() -> None:
     """Captured steps are recorded, their neighbours are not, others are as before."""
-    sampling = Beside(EveryStep(4), range(6, 8))
+    sampling = AroundProfiler(EveryStep(4), range(6, 8))
 
     assert [step for step in range(14) if sampling.records(step)] == [0, 4, 6, 7, 12]
-    assert (sampling.every, Beside(Adaptive(), range(6, 8)).every) == (4, 1)
+    assert (sampling.every, AroundProfiler(Adaptive(), range(6, 8)).every) == (4, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.patching import Guard, Patches, bracket
+from fsdpdoctor.recorder.patching import ErrorBorder, Patches, bracket
 
 
 class Target:
@@ -28,10 +28,10 @@ class Inherits(Target):
     """Has no `double` of its own."""
 
 
-def guard() -> tuple[Guard, list[str]]:
+def guard() -> tuple[ErrorBorder, list[str]]:
     """A guard, and what it stopped for."""
     stopped: list[str] = []
-    return Guard(stopped.append), stopped
+    return ErrorBorder(stopped.append), stopped
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
@@ -114,13 +114,13 @@ def test_what_we_do_for_them_raises_as_theirs() -> None:
 
     watch, stopped = guard()
     double = bracket(
-        Target.double, watch, lambda target, value: watch.theirs(wait), nothing
+        Target.double, watch, lambda target, value: watch.user_call(wait), nothing
     )
 
     with pytest.raises(ValueError, match="connection closed by peer"):
         double(Target(), 3)
     with pytest.raises(ValueError, match="connection closed by peer"):
-        watch.run(watch.theirs, wait)
+        watch.run(watch.user_call, wait)
     assert waits == [1, 1]
     assert stopped == []
 
@@ -129,7 +129,7 @@ def test_time_spent_for_them_is_no_cost() -> None:
     """A wait inside our border is taken out of what the recorder costs."""
     watch, _ = guard()
 
-    watch.run(watch.theirs, lambda: time.sleep(0.05))
+    watch.run(watch.user_call, lambda: time.sleep(0.05))
 
     assert watch.take_cost() < 25 * MS  # half of the sleep: a margin for a busy machine
 

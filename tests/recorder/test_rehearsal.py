@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import parse_wire, uniform
+from fsdpdoctor.network import parse_network, uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.rig.models import mlp
 from tests.rig.ranks import TRAIN
@@ -146,7 +146,7 @@ def test_an_untouched_script_runs(
     losses = tmp_path / "losses"
     arguments = ["--fault", "hsdp", "--steps", "2", "--losses", str(losses)]
     monkeypatch.setattr(sys, "argv", [str(TRAIN), *arguments])
-    wire = parse_wire("shard=nvlink4,replicate=ib400")
+    wire = parse_network("shard=nvlink4,replicate=ib400")
     with rehearsing(Rehearsal(wire=wire, world_size=64, replicas=8)):
         runpy.run_path(str(TRAIN), run_name="__main__")
     assert (tmp_path / "losses.0.json").is_file()
@@ -162,7 +162,7 @@ def test_refuses_a_job_that_cannot_be() -> None:
 
 def test_the_note_says_that_losses_are_meaningless() -> None:
     """It goes into the run's header, and from there into every report."""
-    assert Rehearsal(wire=parse_wire("ib400"), world_size=64, replicas=8).note == (
+    assert Rehearsal(wire=parse_network("ib400"), world_size=64, replicas=8).note == (
         "losses are meaningless: a rehearsal of rank 0 of 64 as 8x8 on a modelled "
         "wire, ib400 (46.0 GB/s, 30.0 us)"
     )

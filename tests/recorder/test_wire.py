@@ -15,11 +15,11 @@ from fsdpdoctor.network import (
     DEFAULT_WIRE,
     PRESETS,
     Link,
+    NetworkModel,
     Reach,
     Role,
-    Wire,
     parse_link,
-    parse_wire,
+    parse_network,
     uniform,
 )
 from fsdpdoctor.quantities import MS, US
@@ -58,7 +58,7 @@ def test_a_group_of_one_takes_no_time() -> None:
     assert LINK.duration_ns(Kind.ALL_REDUCE, 1_000_000, 1) == 0
 
 
-def speeds(wire: Wire, kind: Kind = Kind.ALL_GATHER) -> list[float]:
+def speeds(wire: NetworkModel, kind: Kind = Kind.ALL_GATHER) -> list[float]:
     """The bandwidths, in GB/s, of shard and replicate groups inside and across."""
     return [
         wire.link(role, reach, kind).bytes_per_second / GB
@@ -82,12 +82,12 @@ def speeds(wire: Wire, kind: Kind = Kind.ALL_GATHER) -> list[float]:
 )
 def test_bandwidths_are_read_as_written(text: str, expected: list[float]) -> None:
     """Each form that `--bandwidth` takes, and which name beats which."""
-    assert speeds(parse_wire(text)) == expected
+    assert speeds(parse_network(text)) == expected
 
 
 def test_a_collective_may_have_its_own_link() -> None:
     """A rule for a kind, and one for a kind on one role, leave the others alone."""
-    wire = parse_wire("10GB/s,reduce-scatter=5GB/s,shard:all-gather=2GB/s")
+    wire = parse_network("10GB/s,reduce-scatter=5GB/s,shard:all-gather=2GB/s")
 
     assert speeds(wire, Kind.REDUCE_SCATTER) == [5.0] * 4
     assert speeds(wire, Kind.ALL_GATHER) == [2.0, 2.0, 10.0, 10.0]
@@ -96,7 +96,7 @@ def test_a_collective_may_have_its_own_link() -> None:
 
 def test_other_groups_use_the_slower_of_shard_and_replicate() -> None:
     """The user's own groups, where only FSDP2's two are given."""
-    wire = parse_wire("shard=20GB/s,replicate=2GB/s")
+    wire = parse_network("shard=20GB/s,replicate=2GB/s")
     link = wire.link(Role.OTHER, Reach.INTRA, Kind.ALL_REDUCE)
     assert link.bytes_per_second == 2 * GB
 
@@ -113,7 +113,7 @@ def test_a_latency_can_be_given_to_anything() -> None:
 
 def test_a_wire_says_what_it_is() -> None:
     """In the words it was given, with the figures behind a preset."""
-    assert str(parse_wire("shard=nvlink4@3us,1MB/s")) == (
+    assert str(parse_network("shard=nvlink4@3us,1MB/s")) == (
         "shard=nvlink4@3us (360 GB/s, 3.00 us), 1MB/s (20.0 us)"
     )
 
@@ -134,7 +134,7 @@ def test_a_wire_says_what_it_is() -> None:
 def test_says_what_is_wrong_with_a_bandwidth(text: str, message: str) -> None:
     """What was seen and what was expected, in one line."""
     with pytest.raises(UsageError, match=message):
-        parse_wire(text)
+        parse_network(text)
 
 
 def test_sleeps_to_the_deadline_and_never_short_of_it() -> None:
@@ -148,7 +148,7 @@ def test_sleeps_to_the_deadline_and_never_short_of_it() -> None:
 def log() -> Iterator[list[Transfer]]:
     """A job of 8 ranks as 2 replicas of 4, on nodes of 4, and what it did."""
     seen: list[Transfer] = []
-    wire = parse_wire("shard=1GB/s@1ms,replicate=1GB/s@2ms,3GB/s@3ms")
+    wire = parse_network("shard=1GB/s@1ms,replicate=1GB/s@2ms,3GB/s@3ms")
     world = World(wire=wire, size=8, shard_size=4, node_size=4, log=seen)
     with modelled_world(world):
         yield seen

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.simulate.plans.predict import Prediction
@@ -25,7 +25,7 @@ def run(step_ms: int, exposed_ms: int) -> Measured:
 
 def candidate(plan: Plan, step_ms: int) -> Candidate:
     """A plan, and a prediction of its step with no exposed time left."""
-    made = changed(plan, step(2), Facts()).step
+    made = changed(plan, step(2), RunConstraints()).step
     prediction = Prediction(
         plan=plan,
         step=made,

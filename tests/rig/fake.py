@@ -22,8 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor import recorder
-from fsdpdoctor.network import Wire
-from fsdpdoctor.recorder.recording_config import Plan
+from fsdpdoctor.network import NetworkModel
+from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import EveryStep, Sampling
 from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
 from fsdpdoctor.rehearsal.modelled_work import Transfer
@@ -35,7 +35,7 @@ from tests.rig.models import Spins, Stack, sleepers
 class Job:
     """What is trained, on what network, and how FSDP2 is told to do it."""
 
-    wire: Wire
+    wire: NetworkModel
     world_size: int = 8
     replicas: int = 1  # more: HSDP
     blocks: int = 6
@@ -229,7 +229,7 @@ def one_thread() -> Iterator[None]:
 def recording_to(folder: Path, sampling: Sampling | None = None) -> Iterator[None]:
     """Record what is trained inside, by default each step of it, into `folder`."""
     recorder.start(
-        Plan(
+        RecordingConfig(
             folder=folder,
             run_id="rig",
             sampling=sampling or EveryStep(),

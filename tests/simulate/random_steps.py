@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
+    CommCost,
+    CommCosts,
     HostCosts,
     Mesh,
     MicroBatch,
     Segment,
     Step,
-    Wire,
-    Wires,
 )
 from tests.simulate.steps import (
     checkpointed,
@@ -34,10 +34,10 @@ def times(most_us: int = 3_000) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def wires(draw: st.DrawFn) -> Wire:
+def wires(draw: st.DrawFn) -> CommCost:
     """Latency up to 1 ms; a layer's 2 KiB take 20 us to 20 ms."""
     rate = draw(st.sampled_from([1e5, 5e5, 1e6, 5e6, 1e8]))
-    return Wire(latency_ns=draw(times(1_000)), bytes_per_second=rate)
+    return CommCost(latency_ns=draw(times(1_000)), bytes_per_second=rate)
 
 
 @st.composite
@@ -104,7 +104,7 @@ def steps(draw: st.DrawFn) -> Step:
         blocking=blocking,
         segments=tuple(draw(segments(launches=not blocking)) for _ in base.segments),
         mesh=mesh,
-        wires=Wires(
+        wires=CommCosts(
             all_gather=gather,
             reduce_scatter=scatter,
             all_reduce=draw(wires()),

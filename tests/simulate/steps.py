@@ -7,14 +7,14 @@ from typing import Any
 
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
+    CommCost,
+    CommCosts,
     Mesh,
     Node,
     Param,
     Segment,
     Step,
     Unit,
-    Wire,
-    Wires,
 )
 
 MS = 1_000_000
@@ -49,9 +49,9 @@ ROOT_UNIT = Unit(
 )
 
 
-def wire(latency_ns: int = MS // 10, bytes_per_second: float = 1e6) -> Wire:
+def wire(latency_ns: int = MS // 10, bytes_per_second: float = 1e6) -> CommCost:
     """About 2 ms for the 2 KiB of a layer."""
-    return Wire(latency_ns=latency_ns, bytes_per_second=bytes_per_second)
+    return CommCost(latency_ns=latency_ns, bytes_per_second=bytes_per_second)
 
 
 def step(layers: int = 4, **known: Any) -> Step:
@@ -73,7 +73,7 @@ def step(layers: int = 4, **known: Any) -> Step:
             ),
         ),
         "mesh": Mesh(shard=8),
-        "wires": Wires(all_gather=wire(), reduce_scatter=wire()),
+        "wires": CommCosts(all_gather=wire(), reduce_scatter=wire()),
     }
     return Step(**(given | known))
 

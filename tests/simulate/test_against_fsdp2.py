@@ -15,11 +15,11 @@ from fsdpdoctor.simulate.engine.opcodes import Held
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
+    CommCosts,
     Mesh,
     MicroBatch,
     Node,
     Segment,
-    Wires,
 )
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import (
@@ -50,7 +50,7 @@ def test_reshard_policies(monkeypatch: pytest.MonkeyPatch, reshard: bool | int) 
     """Gathers, copies, frees and reductions come in FSDP2's order for each policy."""
     model = sharded(reshard_after_forward=reshard)
     base = step(
-        wires=Wires(all_gather=wire(), reduce_scatter=wire(), post_forward=wire())
+        wires=CommCosts(all_gather=wire(), reduce_scatter=wire(), post_forward=wire())
     )
     check(
         truth(monkeypatch, model),
@@ -192,7 +192,7 @@ def test_hybrid_mesh(monkeypatch: pytest.MonkeyPatch, sync_all_reduce: bool) -> 
     flags = (MicroBatch(all_reduce=sync_all_reduce), MicroBatch())
     expected = step(
         mesh=Mesh(shard=4, replicate=2),
-        wires=Wires(all_gather=wire(), reduce_scatter=wire(), all_reduce=wire()),
+        wires=CommCosts(all_gather=wire(), reduce_scatter=wire(), all_reduce=wire()),
         micro_batches=flags,
     )
     check(truth(monkeypatch, model, flags), simulated(expected))

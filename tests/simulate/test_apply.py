@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from fsdpdoctor.errors import InputError, NewerFormatError, PlanError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.recorder.changes.apply_plan import applying
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.code import settings
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("world")
 
 def planned(plan: Plan, layers: int = 4) -> Step:
     """The small model's step under a plan."""
-    return changed(plan, step(layers, blocking=True), Facts()).step
+    return changed(plan, step(layers, blocking=True), RunConstraints()).step
 
 
 def saved(folder: Path, plan: Plan, layers: int = 4) -> Settings:
@@ -83,8 +83,10 @@ def test_accumulation_is_told_by_counting_backwards(
 ) -> None:
     """The third of three micro-batches reduces; what the script itself said is moot."""
     plan = Plan(accumulation=how)
-    three = changed(Plan(micro_batches=3), step(4, blocking=True), Facts()).step
-    made = changed(plan, three, Facts()).step
+    three = changed(
+        Plan(micro_batches=3), step(4, blocking=True), RunConstraints()
+    ).step
+    made = changed(plan, three, RunConstraints()).step
     path = tmp_path / "plan.json"
     (tmp_path / "run.json").write_text("{}")
     save_plan(plan, path, settings(plan, made))

@@ -13,16 +13,16 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
-from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_wire, own_durations
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_comm_cost, own_durations
 from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
+    CommCost,
+    CommCosts,
     HostCosts,
     Mesh,
     MicroBatch,
     Step,
-    Wire,
-    Wires,
 )
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.predict import replay
@@ -50,8 +50,10 @@ COPIES: dict[str, Any] = {
     "copy_out_ns": 22_000,
     "reduce_copy_in_ns": 33_000,
 }
-SMALL = Wires(all_gather=wire(), reduce_scatter=wire(), post_forward=wire(50_000, 1e7))
-HYBRID = Wires(all_gather=wire(), reduce_scatter=wire(), all_reduce=wire())
+SMALL = CommCosts(
+    all_gather=wire(), reduce_scatter=wire(), post_forward=wire(50_000, 1e7)
+)
+HYBRID = CommCosts(all_gather=wire(), reduce_scatter=wire(), all_reduce=wire())
 BOTH = (MicroBatch(sync=False), MicroBatch())
 
 STEPS: dict[str, Step] = {
@@ -86,7 +88,7 @@ def test_a_simulated_run_is_replayed_exactly(name: str, blocking: bool) -> None:
 
 def test_the_wire_is_found_again() -> None:
     """Two sizes of gathers lie on one line: latency and bandwidth."""
-    base = step(wires=Wires(all_gather=wire(70_000, 2e6), reduce_scatter=wire()))
+    base = step(wires=CommCosts(all_gather=wire(70_000, 2e6), reduce_scatter=wire()))
 
     found = calibrate(record(base)).step.wires.all_gather
 
@@ -113,17 +115,17 @@ def collectives(sizes: list[int], durations: list[int]) -> Collectives:
 def test_one_size_has_no_latency_of_its_own() -> None:
     """All of it is called bandwidth, unless a latency is known from elsewhere."""
     rows = collectives([1000, 1000], [500, 500])
-    fit = fit_wire(rows, rows.duration_ns)
-    told = fit_wire(rows, rows.duration_ns, 100)
+    fit = fit_comm_cost(rows, rows.duration_ns)
+    told = fit_comm_cost(rows, rows.duration_ns, 100)
 
-    assert fit.wire == Wire(latency_ns=0, bytes_per_second=2e9)
-    assert told.wire == Wire(latency_ns=100, bytes_per_second=2.5e9)
+    assert fit.wire == CommCost(latency_ns=0, bytes_per_second=2e9)
+    assert told.wire == CommCost(latency_ns=100, bytes_per_second=2.5e9)
 
 
 def test_larger_and_faster_is_no_bandwidth() -> None:
     """Where size makes no difference, the whole is latency."""
     rows = collectives([1000, 2000], [500, 400])
-    assert fit_wire(rows, rows.duration_ns).wire == Wire(
+    assert fit_comm_cost(rows, rows.duration_ns).wire == CommCost(
         latency_ns=450, bytes_per_second=FREE
     )
 
@@ -131,7 +133,7 @@ def test_larger_and_faster_is_no_bandwidth() -> None:
 def test_no_line_below_zero() -> None:
     """A line that would cross below zero goes through it."""
     rows = collectives([1000, 2000], [100, 900])
-    found = fit_wire(rows, rows.duration_ns).wire
+    found = fit_comm_cost(rows, rows.duration_ns).wire
 
     # Least squares: sum of sizes squared over sum of sizes times durations.
     assert found.latency_ns == 0

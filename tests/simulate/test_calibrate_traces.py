@@ -16,9 +16,9 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind, Lane, Spans
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.calibration.trace_settings import working
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.simulate import simulate
-from fsdpdoctor.simulate.engine.step import HostCosts, Mesh, Step, Unit, Wires
+from fsdpdoctor.simulate.engine.step import CommCosts, HostCosts, Mesh, Step, Unit
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.plan import ALL, Plan
@@ -89,7 +89,7 @@ def test_a_trace_is_replayed_and_predicts_the_same(name: str, tmp_path: Path) ->
         Plan(forward_prefetch=1, backward_prefetch=1),
         Plan(reshard_after_forward={ALL: False}),
     ):
-        truth = simulate(changed(plan, base, Facts()).step).step_ns
+        truth = simulate(changed(plan, base, RunConstraints()).step).step_ns
         assert abs(predict(found, plan).step_ns / truth - 1) <= 0.05
 
 
@@ -128,7 +128,9 @@ def test_lists_show_as_far_as_they_had_an_effect(tmp_path: Path) -> None:
 
 def test_a_reshard_over_fewer_ranks_shows_in_the_group(tmp_path: Path) -> None:
     """Backward gathered on a group of two."""
-    small = Wires(all_gather=wire(), reduce_scatter=wire(), post_forward=wire(50_000))
+    small = CommCosts(
+        all_gather=wire(), reduce_scatter=wire(), post_forward=wire(50_000)
+    )
     base = on_device(with_units(step(wires=small), reshard_after_forward=2))
     found = calibrate(imported(base, tmp_path / "rank0.json")).step
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import MicroBatch
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.code import REPLACES, code, settings
@@ -40,7 +40,7 @@ PLANS = {
 def pasted(plan: Plan) -> tuple[Any, str]:
     """A model with the plan's code run after its own sharding, or in its place."""
     base = step(4, blocking=True)
-    lines = code(plan, changed(plan, base, Facts()).step)
+    lines = code(plan, changed(plan, base, RunConstraints()).step)
     model: Any = Net(4)
     if REPLACES not in lines:
         for block in model.layers:
@@ -58,7 +58,10 @@ def test_pasted_code_does_what_was_simulated(
     """Order, bytes and policies of real FSDP2 are those of the changed step."""
     plan = PLANS[name]
     model, _ = pasted(plan)
-    check(truth(monkeypatch, model), simulated(changed(plan, step(4), Facts()).step))
+    check(
+        truth(monkeypatch, model),
+        simulated(changed(plan, step(4), RunConstraints()).step),
+    )
 
 
 @pytest.mark.usefixtures("world")
@@ -66,7 +69,7 @@ def test_pasted_code_does_what_was_simulated(
 def test_pasted_accumulation(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """`before_micro_batch` sets the flags that were simulated."""
     plan = Plan(accumulation=how, micro_batches=3)
-    base = changed(plan, step(4), Facts()).step
+    base = changed(plan, step(4), RunConstraints()).step
     model, lines = pasted(plan)
     scope: dict[str, Any] = {"model": model}
     exec(lines, scope)
@@ -90,7 +93,7 @@ def test_pasted_accumulation(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 def test_code_is_short_and_names_the_users_modules() -> None:
     """Blocks that count up are a range; nothing is repeated per block."""
     plan = Plan(forward_prefetch=1, unshard_async_op=True)
-    lines = code(plan, changed(plan, step(12), Facts()).step)
+    lines = code(plan, changed(plan, step(12), RunConstraints()).step)
 
     assert lines == "\n".join(
         [
@@ -109,7 +112,7 @@ def test_settings_name_every_unit_and_list() -> None:
     """What `run --apply` reads is explicit: no depth, no stars."""
     plan = Plan(forward_prefetch=1, reshard_after_forward={"*": False})
 
-    assert settings(plan, changed(plan, step(2), Facts()).step) == {
+    assert settings(plan, changed(plan, step(2), RunConstraints()).step) == {
         "units": {
             "<root>": {
                 "reshard_after_forward": False,

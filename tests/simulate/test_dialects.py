@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor.schema import BlockSpec
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.frameworks import DIALECTS, Snippet, code_in, snippets
@@ -26,7 +26,7 @@ from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import step
 from tests.simulate.test_code import PLANS
 
-FACTS = Facts(
+FACTS = RunConstraints(
     blocks=(
         BlockSpec(
             container="layers", module_class="Block", count=4, units=4, numel=512

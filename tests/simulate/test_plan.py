@@ -10,7 +10,7 @@ import pytest
 from fsdpdoctor.errors import InputError, NewerFormatError, UsageError
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     Mesh,
@@ -30,7 +30,7 @@ from tests.simulate.steps import ROOT_PARAMS, checkpointed, layer_params, step
 
 def under(plan: Plan, base: Step | None = None) -> Step:
     """A step under a plan."""
-    return changed(plan, base or step(4), Facts()).step
+    return changed(plan, base or step(4), RunConstraints()).step
 
 
 def test_depth_makes_lists_in_the_order_of_the_pass() -> None:
@@ -74,7 +74,7 @@ def test_wrapping_shares_the_compute_out() -> None:
     block = BlockSpec(
         container="layers", module_class="Block", count=2, units=0, numel=512
     )
-    wrapped = changed(Plan(wrap="Block"), base, Facts(blocks=(block,))).step
+    wrapped = changed(Plan(wrap="Block"), base, RunConstraints(blocks=(block,))).step
     total = sum(s.forward_ns for s in base.segments)
 
     assert [u.fqn for u in wrapped.units] == ["<root>", "layers.0", "layers.1"]
@@ -118,9 +118,9 @@ def test_what_does_not_fit_is_refused(plan: Plan, said: str) -> None:
 
 def test_tied_weights_are_not_split() -> None:
     """FSDP2 wants a shared weight in one unit."""
-    facts = Facts(tied=(("embed.weight", "head.weight"),))
+    constraints = RunConstraints(tied=(("embed.weight", "head.weight"),))
     with pytest.raises(UsageError, match="share a weight"):
-        changed(Plan(split_root=True), step(4), facts)
+        changed(Plan(split_root=True), step(4), constraints)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
@@ -197,8 +197,10 @@ def test_recomputation_forbids_forward_prefetch() -> None:
 def test_methods_that_torch_lacks_are_not_proposed() -> None:
     """An older torch cannot separate the groups."""
     base = base_of(step(6))
-    facts = replace(base.calibration.facts, available=("set_reshard_after_forward",))
-    old = replace(base, calibration=replace(base.calibration, facts=facts))
+    constraints = replace(
+        base.calibration.constraints, available=("set_reshard_after_forward",)
+    )
+    old = replace(base, calibration=replace(base.calibration, constraints=constraints))
     found = search(old)
 
     assert not [p for p in found if p.plan.separate_reduce_scatter_group]

@@ -15,7 +15,7 @@ from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Spans
 from fsdpdoctor.simulate.engine.opcodes import durations
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.simulate import simulate, simulate_ranks, walk
-from fsdpdoctor.simulate.engine.step import Step, Wire, Wires
+from fsdpdoctor.simulate.engine.step import CommCost, CommCosts, Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.engine.timing import Clock, Exposed
 from tests.simulate.random_steps import steps
@@ -126,9 +126,9 @@ def test_the_budget_adds_up(step: Step) -> None:
 @given(step=steps(), kind=st.sampled_from(["all_gather", "reduce_scatter"]))
 def test_more_bandwidth_is_never_slower(step: Step, kind: str) -> None:
     """A faster wire ends no operation later."""
-    wire: Wire = getattr(step.wires, kind)
+    wire: CommCost = getattr(step.wires, kind)
     faster = replace(wire, bytes_per_second=2 * wire.bytes_per_second)
-    wires: Wires = replace(step.wires, **{kind: faster})
+    wires: CommCosts = replace(step.wires, **{kind: faster})
     plan = program(step)
     run = walk(step, plan, durations(step), 1)[0][1].end
     quick = walk(step, plan, durations(replace(step, wires=wires)), 1)[0][1].end

@@ -16,7 +16,7 @@ from fsdpdoctor.quantities import MS, duration, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind
-from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_wire
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
 from fsdpdoctor_dashboard.pages.figures import styled
 
 KIND_COLOURS = {
@@ -62,9 +62,9 @@ def kinds_of(measures: Measures) -> list[KindTimes]:
         told = wire_ns > 0
         matched = bool(told.any())
         fit = (
-            fit_wire(rows.rows(told), wire_ns[told])
+            fit_comm_cost(rows.rows(told), wire_ns[told])
             if matched
-            else fit_wire(rows, rows.duration_ns)
+            else fit_comm_cost(rows, rows.duration_ns)
         )
         found.append(KindTimes(kind, rows, fit, matched))
     return found

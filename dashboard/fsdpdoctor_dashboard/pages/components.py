@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.finding import Place
+from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
@@ -235,7 +235,7 @@ def table_tools(name: str, what: str) -> Component:
     )
 
 
-def place_link(context: Context, run: OpenRun, place: Place) -> str | None:
+def place_link(context: Context, run: OpenRun, place: Location) -> str | None:
     """The timeline, at the place that shows a finding."""
     found = on_timeline(run, place)
     if found is None:
@@ -245,7 +245,7 @@ def place_link(context: Context, run: OpenRun, place: Place) -> str | None:
     return context.link("timeline", t0=t0 - room, t1=t1 + room)
 
 
-def on_timeline(run: OpenRun, place: Place) -> tuple[int, int] | None:
+def on_timeline(run: OpenRun, place: Location) -> tuple[int, int] | None:
     """A place as the timeline counts: ns from its origin on, on the shared clock."""
     origin = run.store.origin_ns
     start = place_on_timeline(run.measures, place.rank, place.step, place.start_ns)

@@ -115,7 +115,7 @@ class Replays:
         kept = self._of(run)
         with kept.lock:
             if kept.found is None:
-                kept.found = search(base, base.calibration.facts.device_bytes)
+                kept.found = search(base, base.calibration.constraints.device_bytes)
             return kept.found
 
 

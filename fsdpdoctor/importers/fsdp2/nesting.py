@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpdoctor.importers.reader.trace_file import Events, Int64s, Rows
+from fsdpdoctor.importers.reader.trace_file import Events, Int64s, RowIds
 from fsdpdoctor.schema import UNKNOWN
 
 
@@ -34,7 +34,7 @@ class Nesting:
         return found
 
 
-def nest(events: Events, wanted: Rows) -> Nesting:
+def nest(events: Events, wanted: RowIds) -> Nesting:
     """Nest the events of some rows, which ascend."""
     rows = wanted.astype(np.int64)
     # Of events that start together, the longer is outside.

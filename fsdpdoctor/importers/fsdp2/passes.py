@@ -55,7 +55,7 @@ class Passes:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Host:
+class _PassTracker:
     """The host's state while its labels go by."""
 
     forward: list[tuple[int, int]] = field(default_factory=list)  # unit, since
@@ -127,7 +127,7 @@ def passes_of_labels(tree: LabelTree, trace: TraceFile) -> Passes:
     backward from the end of its pre_backward to its post_backward. A forward inside
     a backward is activation recomputation.
     """
-    host = _Host()
+    host = _PassTracker()
     for time_ns, _, what, unit in sorted(_moments(tree, trace)):
         _step_host(host, what, unit, time_ns)
         host.note(time_ns)
@@ -160,7 +160,7 @@ def _moments(tree: LabelTree, trace: TraceFile) -> list[tuple[int, int, str, int
     return found
 
 
-def _step_host(host: _Host, what: str, unit: int, time_ns: int) -> None:
+def _step_host(host: _PassTracker, what: str, unit: int, time_ns: int) -> None:
     if what == Label.ROOT_PRE_FORWARD:
         if not host.in_backward:
             host.leave_micro_batch(time_ns)  # a forward without a backward
@@ -187,7 +187,7 @@ def _step_host(host: _Host, what: str, unit: int, time_ns: int) -> None:
         host.optimizer = what == "optimizer begins"
 
 
-def _finish(host: _Host) -> Passes:
+def _finish(host: _PassTracker) -> Passes:
     changes = np.array(host.changes, dtype=np.int64).reshape(-1, 5)
     return Passes(
         since_ns=changes[:, 0],

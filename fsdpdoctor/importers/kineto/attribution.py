@@ -20,17 +20,17 @@ from fsdpdoctor.importers.reader.trace_file import (
     Cat,
     CommArgs,
     Int64s,
-    Rows,
+    RowIds,
     TraceFile,
     names_that,
     rows_named,
 )
-from fsdpdoctor.run_writer import Names
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN, Spans
 from fsdpdoctor.storage.spill import blocks, let_go
 
 
-class Placed(NamedTuple):
+class SpansWithHostTime(NamedTuple):
     """Spans, and for each the host time that says which step it belongs to."""
 
     spans: Spans
@@ -60,7 +60,7 @@ class Context:
     comm_ops: Nesting  # c10d operators and the annotations of their backends
     groups: Groups
     units: list[str]  # FQNs; those of the labels, else what `device_order` makes up
-    names: Names  # of the rank's record; begins with the trace's
+    names: StringTable  # of the rank's record; begins with the trace's
 
     @property
     def has_labels(self) -> bool:
@@ -77,7 +77,7 @@ def build_context(trace: TraceFile) -> Context:
     tree = build_label_tree(trace)
     passes = passes_of_labels(tree, trace)
     info = trace.metadata.get("distributedInfo")
-    names = Names()
+    names = StringTable()
     for name in trace.names:
         names.id(name)
     return Context(
@@ -92,7 +92,7 @@ def build_context(trace: TraceFile) -> Context:
     )
 
 
-def comm_op_rows(trace: TraceFile) -> Rows:
+def comm_op_rows(trace: TraceFile) -> RowIds:
     """Rows of the host's events that say which collective is called."""
     named = names_that(trace, lambda name: name.startswith(COMM_OP_PREFIXES))
     return rows_named(trace, (Cat.CPU_OP, Cat.ANNOTATION), named)

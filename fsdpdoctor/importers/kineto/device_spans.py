@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.nesting import nest
 from fsdpdoctor.importers.fsdp2.passes import autograd_threads
-from fsdpdoctor.importers.kineto.attribution import Context, Placed, pick
+from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime, pick
 from fsdpdoctor.importers.kineto.communication import (
     Collective,
     Communication,
@@ -119,7 +119,7 @@ _FOUND_APART = (
 """The columns of a `_Device` that are found out where all communication is seen."""
 
 
-def device_spans(context: Context, work: DeviceWork) -> Placed:
+def device_spans(context: Context, work: DeviceWork) -> SpansWithHostTime:
     """All device work of a trace, by start.
 
     Communication, of which one kernel says something of another, is read as a whole;
@@ -145,7 +145,7 @@ def device_spans(context: Context, work: DeviceWork) -> Placed:
         begin += len(some)
     spans = Spans(**shelf.take())  # type: ignore[arg-type]
     host_ns = work.host_ns if keep.all() else work.host_ns[keep]
-    return Placed(spans=spans, host_ns=host_ns)
+    return SpansWithHostTime(spans=spans, host_ns=host_ns)
 
 
 def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:

@@ -14,7 +14,11 @@ import numpy as np
 
 from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.operations import Operation
-from fsdpdoctor.importers.kineto.attribution import Context, Placed, comm_args_of
+from fsdpdoctor.importers.kineto.attribution import (
+    Context,
+    SpansWithHostTime,
+    comm_args_of,
+)
 from fsdpdoctor.importers.kineto.device_spans import LANE_OF
 from fsdpdoctor.importers.kineto.kernels import collective_kind, operation_name
 from fsdpdoctor.importers.kineto.process_groups import (
@@ -49,12 +53,12 @@ class _HostCollective:
     pass_at: int
 
 
-def host_collectives(context: Context) -> Placed:
+def host_collectives(context: Context) -> SpansWithHostTime:
     """Collectives, and the host's waits for FSDP2's own, by start."""
     found = _find(context)
     spans = Spans.concat([_collective_spans(context, found), *_beside(found)])
     spans = spans.rows(np.argsort(spans.start_ns, kind="stable"))
-    return Placed(spans=spans, host_ns=spans.start_ns)
+    return SpansWithHostTime(spans=spans, host_ns=spans.start_ns)
 
 
 def _find(context: Context) -> list[_HostCollective]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.passes import annotation_rows
-from fsdpdoctor.importers.kineto.attribution import Context, Placed, pick
+from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime, pick
 from fsdpdoctor.importers.kineto.kernels import SYNCHRONIZING_CALLS
 from fsdpdoctor.importers.reader.trace_file import Cat, Int64s, names_that, rows_named
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase, Spans
@@ -37,7 +37,7 @@ HOST_KINDS: dict[Label, Kind] = {
 device work belongs, or lie around an all-gather's."""
 
 
-def host_spans(context: Context) -> Placed:
+def host_spans(context: Context) -> SpansWithHostTime:
     """All host spans of a trace, by start."""
     parts = [
         _label_spans(context),
@@ -47,7 +47,7 @@ def host_spans(context: Context) -> Placed:
     ]
     spans = Spans.concat(parts)
     spans = spans.rows(np.argsort(spans.start_ns, kind="stable"))
-    return Placed(spans=spans, host_ns=spans.start_ns)
+    return SpansWithHostTime(spans=spans, host_ns=spans.start_ns)
 
 
 def _label_spans(context: Context) -> Spans:

@@ -18,7 +18,7 @@ from fsdpdoctor.importers.reader.op_filter import (
 from fsdpdoctor.importers.reader.trace_file import (
     Events,
     Int64s,
-    Rows,
+    RowIds,
     TraceFile,
     names_that,
 )
@@ -75,7 +75,7 @@ def find_launches(trace: TraceFile) -> DeviceWork:
 HOST_NS = "host_ns"
 
 
-def _by_start(events: Events) -> Rows:
+def _by_start(events: Events) -> RowIds:
     """The rows of device work in the order in which it began."""
     found = rows_that(events, "start_ns", lambda some: is_any(some.cat, *DEVICE_CATS))
     return found.rows[np.argsort(found.values, kind="stable")]
@@ -90,7 +90,7 @@ class _Launches:
     ops: RowsById  # operators by External id
     of_graph: npt.NDArray[np.bool_]  # by name
 
-    def of(self, work: Rows) -> dict[str, npt.NDArray[np.generic]]:
+    def of(self, work: RowIds) -> dict[str, npt.NDArray[np.generic]]:
         """The columns of some device work, but for what is estimated."""
         events, ops = self.trace.events, self.trace.ops
         correlation, external = events.correlation[work], events.external[work]
@@ -117,7 +117,7 @@ class _Launches:
         }
 
 
-def _estimated(trace: TraceFile, work: Rows, launched_ns: Int64s) -> Int64s:
+def _estimated(trace: TraceFile, work: RowIds, launched_ns: Int64s) -> Int64s:
     """Launch times, the unknown ones from their neighbours: a stream keeps its order.
 
     What ran before a stream's first launch of the trace was launched before the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fsdpdoctor.importers.fsdp2.passes import PassSpan, optimizer_windows
-from fsdpdoctor.importers.kineto.attribution import Context, Placed
+from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime
 from fsdpdoctor.importers.kineto.launch_windows import on_compute_lane, ran_within
 from fsdpdoctor.importers.reader.trace_file import Int64s
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase, Spans
@@ -43,15 +43,17 @@ def _as_spans(passes: list[PassSpan], start_ns: Int64s, end_ns: Int64s) -> Spans
     )
 
 
-def passes_on_host(context: Context) -> Placed:
+def passes_on_host(context: Context) -> SpansWithHostTime:
     """Where the host is the compute lane: the passes as they were called."""
     passes = _windows(context)
     start_ns = np.array([one.start_ns for one in passes], dtype=np.int64)
     end_ns = np.array([one.end_ns for one in passes], dtype=np.int64)
-    return Placed(spans=_as_spans(passes, start_ns, end_ns), host_ns=start_ns)
+    return SpansWithHostTime(
+        spans=_as_spans(passes, start_ns, end_ns), host_ns=start_ns
+    )
 
 
-def passes_on_device(context: Context, device: Placed) -> Placed:
+def passes_on_device(context: Context, device: SpansWithHostTime) -> SpansWithHostTime:
     """From the first to the last kernel that a pass launched on the compute lane.
 
     A pass that launched none has no span.
@@ -64,4 +66,4 @@ def passes_on_device(context: Context, device: Placed) -> Placed:
     some = np.flatnonzero(ran.start_ns != NO_TIME)
     kept = [passes[i] for i in some.tolist()]
     spans = _as_spans(kept, ran.start_ns[some], ran.end_ns[some])
-    return Placed(spans=spans, host_ns=starts[some])
+    return SpansWithHostTime(spans=spans, host_ns=starts[some])

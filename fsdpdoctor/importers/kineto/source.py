@@ -12,7 +12,7 @@ import numpy as np
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.kineto.attribution import (
     Context,
-    Placed,
+    SpansWithHostTime,
     build_context,
     rows_that,
 )
@@ -127,7 +127,7 @@ class Attributed:
     """What is left of a trace once its work is attributed: its events can go."""
 
     header: RankHeader
-    parts: tuple[Placed, ...]
+    parts: tuple[SpansWithHostTime, ...]
     steps: tuple[StepWindow, ...]
     launches: tuple[int, ...]  # the host's, in each step
     memory: tuple[MemorySamples, ...]  # of each step

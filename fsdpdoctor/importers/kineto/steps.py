@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.fsdp2.passes import annotation_rows, optimizer_windows
-from fsdpdoctor.importers.kineto.attribution import Placed
+from fsdpdoctor.importers.kineto.attribution import SpansWithHostTime
 from fsdpdoctor.importers.kineto.kernels import is_launch
 from fsdpdoctor.importers.kineto.launch_windows import done_by, on_compute_lane
 from fsdpdoctor.importers.reader.trace_file import (
     Cat,
     Int64s,
-    Rows,
+    RowIds,
     TraceFile,
     names_that,
     rows_named,
@@ -92,7 +92,10 @@ class CutSpans:
 
 
 def cut_into_steps(
-    parts: Sequence[Placed], windows: Sequence[StepWindow], *, on_device: bool
+    parts: Sequence[SpansWithHostTime],
+    windows: Sequence[StepWindow],
+    *,
+    on_device: bool,
 ) -> CutSpans:
     """Give every span to the step in which the host launched or did it.
 
@@ -127,11 +130,11 @@ class _Picked:
     """Spans and the window of each: which rows are whose."""
 
     spans: Spans
-    order: Rows  # by window
+    order: RowIds  # by window
     ends: Int64s  # in `order`, of what lies outside every window and of each window
 
     @classmethod
-    def of(cls, part: Placed, windows: Sequence[StepWindow]) -> _Picked:
+    def of(cls, part: SpansWithHostTime, windows: Sequence[StepWindow]) -> _Picked:
         window = np.empty(len(part.spans), dtype=np.int32)
         counts = np.zeros(1 + len(windows), dtype=np.int64)
         for block in blocks(len(window)):
@@ -140,13 +143,15 @@ class _Picked:
         order = np.argsort(window, kind="stable").astype(np.int32)
         return cls(spans=part.spans, order=order, ends=np.cumsum(counts))
 
-    def rows(self, window: int) -> Rows:
+    def rows(self, window: int) -> RowIds:
         """The rows of a window, or with UNKNOWN of none."""
         first = self.ends[window] if window != UNKNOWN else 0
         return self.order[first : self.ends[window + 1]]
 
 
-def _cut(parts: Sequence[Placed], windows: Sequence[StepWindow]) -> list[Spans]:
+def _cut(
+    parts: Sequence[SpansWithHostTime], windows: Sequence[StepWindow]
+) -> list[Spans]:
     """The spans of each window, by start, and last those outside every window.
 
     They are slices of one table, into which each step's rows are picked from the
@@ -155,7 +160,7 @@ def _cut(parts: Sequence[Placed], windows: Sequence[StepWindow]) -> list[Spans]:
     picked = [_Picked.of(part, windows) for part in parts]
     shelf, ends = Shelf(Spans.columns()), [0]
     for window in (*range(len(windows)), UNKNOWN):
-        mine = _Together.of([(one.spans, one.rows(window)) for one in picked])
+        mine = _MergedRows.of([(one.spans, one.rows(window)) for one in picked])
         numbering = _Numbering() if window == UNKNOWN else _numbering(mine)
         for block in blocks(len(mine.row)):
             shelf.put((n, numbering.of(n, mine, block)) for n in Spans.columns())
@@ -166,15 +171,15 @@ def _cut(parts: Sequence[Placed], windows: Sequence[StepWindow]) -> list[Spans]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Together:
+class _MergedRows:
     """Some rows of several tables, by start."""
 
     parts: Sequence[Spans]
     part: npt.NDArray[np.int8]  # [N] whose row it is
-    row: Rows  # [N]
+    row: RowIds  # [N]
 
     @classmethod
-    def of(cls, found: Sequence[tuple[Spans, Rows]]) -> _Together:
+    def of(cls, found: Sequence[tuple[Spans, RowIds]]) -> _MergedRows:
         starts = np.concatenate([spans.start_ns[rows] for spans, rows in found])
         order = np.argsort(starts, kind="stable")
         del starts
@@ -202,7 +207,7 @@ class _Numbering:
     micro_batch: int = 0
     gather: int = UNKNOWN  # row
 
-    def of(self, name: str, step: _Together, block: slice) -> npt.NDArray[np.generic]:
+    def of(self, name: str, step: _MergedRows, block: slice) -> npt.NDArray[np.generic]:
         """Some rows of a step's column: micro-batches counted within the step, and
         its first all-gather marked.
         """
@@ -214,7 +219,7 @@ class _Numbering:
         return column
 
 
-def _numbering(step: _Together) -> _Numbering:
+def _numbering(step: _MergedRows) -> _Numbering:
     gather, micro_batches = UNKNOWN, []
     for block in blocks(len(step.row)):
         found = step.column("micro_batch", block)
@@ -236,7 +241,7 @@ def windows_at(time_ns: Int64s, windows: Sequence[StepWindow]) -> Int64s:
     return np.where(inside, at, UNKNOWN)
 
 
-def _device_bounds(parts: Sequence[Placed], starts: Int64s) -> Int64s:
+def _device_bounds(parts: Sequence[SpansWithHostTime], starts: Int64s) -> Int64s:
     """When each step began on the device."""
     work = [on_compute_lane(part.spans, part.host_ns) for part in parts]
     return np.maximum(starts, done_by(itertools.chain(*work), starts))

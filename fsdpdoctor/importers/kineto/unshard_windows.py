@@ -15,7 +15,11 @@ import numpy as np
 from fsdpdoctor.importers.fsdp2.label_tree import LabelSpan, LabelTree
 from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.operations import HOOKS, Operation
-from fsdpdoctor.importers.kineto.attribution import Context, Placed, rows_that
+from fsdpdoctor.importers.kineto.attribution import (
+    Context,
+    SpansWithHostTime,
+    rows_that,
+)
 from fsdpdoctor.importers.kineto.launch_windows import done_by, on_compute_lane
 from fsdpdoctor.importers.reader.trace_file import Int64s
 from fsdpdoctor.schema import NO_TIME, Flag, Kind, Lane, Spans
@@ -104,13 +108,17 @@ def _between(
     ]
 
 
-def windows_on_host(windows: list[Window], work: Placed) -> Placed:
+def windows_on_host(
+    windows: list[Window], work: SpansWithHostTime
+) -> SpansWithHostTime:
     """Where the host is the compute lane: as it made and freed them."""
     ends = np.array([window.freed_ns for window in windows], dtype=np.int64)
     return _placed(windows, work.spans, ends)
 
 
-def windows_on_device(windows: list[Window], work: Placed) -> Placed:
+def windows_on_device(
+    windows: list[Window], work: SpansWithHostTime
+) -> SpansWithHostTime:
     """Until all that was launched before the reshard is done."""
     spans = work.spans
     freed = np.array([window.freed_ns for window in windows], dtype=np.int64)
@@ -120,7 +128,7 @@ def windows_on_device(windows: list[Window], work: Placed) -> Placed:
     return _placed(windows, spans, freed if done[-1] == NO_TIME else done[:-1])
 
 
-def _placed(windows: list[Window], spans: Spans, end_ns: Int64s) -> Placed:
+def _placed(windows: list[Window], spans: Spans, end_ns: Int64s) -> SpansWithHostTime:
     """Windows from their copy-out, or their gather where nothing copied out."""
     gathers = rows_that(spans, lambda one: one.kind == Kind.ALL_GATHER)
     copies = rows_that(spans, lambda one: one.kind == Kind.COPY_OUT)
@@ -146,7 +154,7 @@ def _placed(windows: list[Window], spans: Spans, end_ns: Int64s) -> Placed:
         end_ns=np.maximum(starts, end_ns[known]),
         bytes=[sizes[one.op] for one in kept],
     )
-    return Placed(spans=made.rows(order), host_ns=host_ns[order])
+    return SpansWithHostTime(spans=made.rows(order), host_ns=host_ns[order])
 
 
 def _last_ends(spans: Spans) -> dict[int, int]:

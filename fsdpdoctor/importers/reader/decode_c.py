@@ -14,8 +14,7 @@ from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
     NO_ARGS,
     Complete,
-    Interner,
-    Rows,
+    DecodedRows,
     as_int,
     decode_args,
     decode_chunk,
@@ -30,6 +29,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     Int64s,
     starts_with,
 )
+from fsdpdoctor.run_writer import StringTable
 
 Columns = tuple[bytes, ...]
 Scanned = tuple[int, list[bytes], Columns]
@@ -60,7 +60,7 @@ class CDecoder:
         self._ids = np.empty(0, dtype=np.int32)  # of the scanner's names
         self._comm = np.empty(0, dtype=np.bool_)  # which of them say a collective
 
-    def __call__(self, chunk: bytes, names: Interner) -> Rows:
+    def __call__(self, chunk: bytes, names: StringTable) -> DecodedRows:
         """The rows of a chunk. Raises one of `decode_json.DAMAGED`."""
         scanned = self._scanner.scan(chunk)
         if scanned is None:
@@ -71,7 +71,7 @@ class CDecoder:
             self._forget()  # of names that no row has
             raise
 
-    def _rows(self, chunk: bytes, scanned: Scanned, names: Interner) -> Rows:
+    def _rows(self, chunk: bytes, scanned: Scanned, names: StringTable) -> DecodedRows:
         """All that may be damaged is decoded before a name gets its id."""
         events, new, columns = scanned
         texts = [_text(raw) for raw in new]
@@ -96,7 +96,7 @@ class CDecoder:
         ]
         ids = np.array([names.id(text) for text in texts], dtype=np.int32)
         self._ids = np.concatenate((self._ids, ids))
-        rows = Rows(
+        rows = DecodedRows(
             events=events,
             cat=cat.astype(np.int8),
             name=self._ids[name],
@@ -123,11 +123,11 @@ def _text(raw: bytes) -> str:
 
 
 def _corrected(
-    rows: Rows,
+    rows: DecodedRows,
     at: Int64s,
     found: Sequence[tuple[Complete, int, int] | None],
-    names: Interner,
-) -> Rows:
+    names: StringTable,
+) -> DecodedRows:
     """Rows whose values C does not take, from their events' own text."""
     kept = [one for one in found if one is not None]
     assert len(kept) == len(at)  # C keeps only what is kept here

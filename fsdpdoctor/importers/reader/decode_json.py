@@ -30,6 +30,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     CommArgs,
     Int64s,
 )
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN
 
 Scalar: TypeAlias = int | float | str | None
@@ -101,23 +102,7 @@ DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a chunk that is not as expected."""
 
 
-class Interner:
-    """Strings to ids, in the order in which they first came."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
-        self.strings: list[str] = []
-
-    def id(self, text: str) -> int:
-        """The id of a string, a new one where it is new."""
-        found = self.ids.get(text)
-        if found is None:
-            found = self.ids[text] = len(self.strings)
-            self.strings.append(text)
-        return found
-
-
-class Rows(NamedTuple):
+class DecodedRows(NamedTuple):
     """The kept rows of a chunk. `comm_args` are of the rows in `comm_rows`."""
 
     events: int  # of every kind
@@ -136,7 +121,7 @@ class Rows(NamedTuple):
     comm_args: list[Args]
 
 
-def decode_chunk(chunk: bytes, names: Interner) -> Rows:
+def decode_chunk(chunk: bytes, names: StringTable) -> DecodedRows:
     """The rows of a chunk. Raises one of `DAMAGED` where any event is damaged."""
     text = b"[" + chunk + b"]"
     decoded = _events.decode(text)
@@ -165,15 +150,18 @@ def decode_event(text: bytes) -> tuple[Complete, int, int] | None:
 
 
 def rows_of(
-    kept: Sequence[Complete], events: int, times: tuple[Int64s, Int64s], names: Interner
-) -> Rows:
+    kept: Sequence[Complete],
+    events: int,
+    times: tuple[Int64s, Int64s],
+    names: StringTable,
+) -> DecodedRows:
     """Columns of decoded events, of which all are kept."""
     arguments = [e.args for e in kept]
     cat = np.array([CATEGORIES[e.cat] for e in kept], dtype=np.int8)
     name = _name_ids([e.name for e in kept], names)
     collective = np.array([a.collective is not None for a in arguments], dtype=np.bool_)
     comm_rows = np.flatnonzero(collective | _calls_comm(cat, name, names)).tolist()
-    return Rows(
+    return DecodedRows(
         events=events,
         cat=cat,
         name=name,
@@ -191,7 +179,7 @@ def rows_of(
     )
 
 
-def _name_ids(texts: list[str], names: Interner) -> npt.NDArray[np.int32]:
+def _name_ids(texts: list[str], names: StringTable) -> npt.NDArray[np.int32]:
     known = names.ids
     found = [known.get(text, UNKNOWN) for text in texts]
     if UNKNOWN in found:
@@ -200,7 +188,7 @@ def _name_ids(texts: list[str], names: Interner) -> npt.NDArray[np.int32]:
 
 
 def _calls_comm(
-    cat: npt.NDArray[np.int8], name: npt.NDArray[np.int32], names: Interner
+    cat: npt.NDArray[np.int8], name: npt.NDArray[np.int32], names: StringTable
 ) -> npt.NDArray[np.bool_]:
     """Which rows are host events whose arguments may describe a collective."""
     said = np.zeros(len(names.strings), dtype=np.bool_)
@@ -230,7 +218,7 @@ def as_int(value: Scalar) -> int:
     return UNKNOWN
 
 
-def thread_id(value: Scalar, names: Interner) -> int:
+def thread_id(value: Scalar, names: StringTable) -> int:
     """A process's or thread's id: its number, or below -1 one made of its name."""
     if isinstance(value, str) and not _DECIMAL.fullmatch(value):
         return -2 - names.id(value)
@@ -273,7 +261,7 @@ def _ints(values: list[Scalar]) -> Int64s:
     return np.array([as_int(value) for value in values], dtype=np.int64)
 
 
-def _thread_ids(values: list[Scalar], names: Interner) -> Int64s:
+def _thread_ids(values: list[Scalar], names: StringTable) -> Int64s:
     array = np.array(values) if values else np.empty(0, dtype=np.int64)
     if array.dtype == np.int64:
         return array

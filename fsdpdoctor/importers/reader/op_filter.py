@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.importers.reader.trace_file import Bools, Cat, Events, Int64s, Rows
+from fsdpdoctor.importers.reader.trace_file import Bools, Cat, Events, Int64s, RowIds
 from fsdpdoctor.schema import UNKNOWN, is_any
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
@@ -33,7 +33,7 @@ def asked_of_ops(events: Events) -> Int64s:
 class RowsAndValues(NamedTuple):
     """Some rows, and what one column has there."""
 
-    rows: Rows
+    rows: RowIds
     values: Int64s
 
 
@@ -64,7 +64,7 @@ class RowsById(NamedTuple):
     """Rows, found by an id of theirs."""
 
     ids: Int64s  # ascending
-    rows: Rows
+    rows: RowIds
 
     @classmethod
     def of(cls, ids: Int64s, rows: npt.NDArray[np.integer]) -> RowsById:
@@ -73,7 +73,7 @@ class RowsById(NamedTuple):
             ids, rows = ids[order], rows[order]
         return cls(ids=ids, rows=rows.astype(np.int32))
 
-    def find(self, wanted: Int64s) -> Rows:
+    def find(self, wanted: Int64s) -> RowIds:
         """For each wanted id the last row that has it, or UNKNOWN."""
         if not len(self.ids):
             return np.full(len(wanted), UNKNOWN, dtype=np.int32)

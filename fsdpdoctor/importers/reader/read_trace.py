@@ -19,8 +19,7 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader.chunks import Chunk, Framing, chunks
 from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
-    Interner,
-    Rows,
+    DecodedRows,
     comm_args,
     decode_chunk,
     rows_of,
@@ -41,10 +40,11 @@ from fsdpdoctor.importers.reader.trace_file import (
     TraceFile,
     starts_with,
 )
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import NO_TIME, UNKNOWN
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
-Decode = Callable[[bytes, Interner], Rows]
+Decode = Callable[[bytes, StringTable], DecodedRows]
 """`decode_json.decode_chunk`, or the C scanner's."""
 
 _RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})')
@@ -86,7 +86,7 @@ class _Columns:
     """The columns of a file as its chunks come in."""
 
     decode: Decode
-    names: Interner = field(default_factory=Interner)
+    names: StringTable = field(default_factory=StringTable)
     memory: list[MemoryEvents] = field(default_factory=list)
     comms: dict[CommArgs, int] = field(default_factory=dict)
     events: Shelf = field(default_factory=lambda: Shelf(Events.columns()))
@@ -132,7 +132,7 @@ class _Columns:
             self.damaged_at = found.damaged_at
         self.truncated_at = found.truncated_at
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: DecodedRows) -> None:
         self.seen += rows.events
         if new := self.names.strings[len(self.kept_op) :]:
             kept = np.array(starts_with(new, KEPT_OP_PREFIXES), dtype=np.bool_)
@@ -149,7 +149,7 @@ class _Columns:
         self.ops.put((name, getattr(rows, name)[named]) for name in Ops.columns())
         self._add_events(rows, sound & (~is_op | self.kept_op[rows.name]))
 
-    def _add_events(self, rows: Rows, keep: npt.NDArray[np.bool_]) -> None:
+    def _add_events(self, rows: DecodedRows, keep: npt.NDArray[np.bool_]) -> None:
         comm = np.full(len(rows.cat), UNKNOWN, dtype=np.int32)
         seq = np.full(len(rows.cat), UNKNOWN, dtype=np.int64)
         for row, args in zip(rows.comm_rows.tolist(), rows.comm_args, strict=True):

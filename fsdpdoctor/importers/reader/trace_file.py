@@ -21,7 +21,7 @@ from fsdpdoctor.storage.spill import blocks, let_go
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-Rows = npt.NDArray[np.int32]
+RowIds = npt.NDArray[np.int32]
 """Row numbers: no file has two thousand million events."""
 
 
@@ -179,7 +179,7 @@ def names_that(trace: TraceFile, test: Callable[[str], object]) -> Bools:
     return np.array([bool(test(name)) for name in trace.names], dtype=np.bool_)
 
 
-def rows_named(trace: TraceFile, cats: Collection[Cat], named: Bools) -> Rows:
+def rows_named(trace: TraceFile, cats: Collection[Cat], named: Bools) -> RowIds:
     """Rows of events of some categories, of the names that a mask by id has."""
     events = trace.events
     found = [np.empty(0, dtype=np.int32)]

@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 
 from fsdpdoctor.errors import PlanError
 from fsdpdoctor.plan_file import Settings, UnitSettings, module_names, words
-from fsdpdoctor.recorder.changes.fully_shard_override import Resharding
+from fsdpdoctor.recorder.changes.fully_shard_override import FullyShardOverride
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.host.model_spec import outermost_module
 from fsdpdoctor.recorder.patching import Patches
@@ -86,7 +86,7 @@ class Applier:
     def __init__(self, settings: Settings, on_applied: Callable[[], None]) -> None:
         self._settings = settings
         self._on_applied = on_applied
-        self._names = internals.Names()
+        self._names = internals.TorchSymbols()
         self._patches = Patches()
         self._handles: list[Any] = []
         self._misfit: str | None = None  # why it did not fit the model seen last
@@ -99,7 +99,7 @@ class Applier:
         self._check_job()
         if self._settings.by_unit or self._settings.regroups:
             _check_lists(self._settings)
-        resharding = Resharding(self._settings)
+        resharding = FullyShardOverride(self._settings)
         if resharding.needed:
             resharding.attach(self._patches)
         state_class = self._names.state_class

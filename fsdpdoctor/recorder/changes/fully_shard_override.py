@@ -39,7 +39,7 @@ class Call:
     arguments: dict[str, Any]
 
 
-class Resharding:
+class FullyShardOverride:
     """Calls of `fully_shard` as a plan would have them."""
 
     def __init__(self, settings: Settings) -> None:

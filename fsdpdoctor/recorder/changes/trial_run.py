@@ -52,7 +52,7 @@ class Trial:
 
     def attach(self) -> None:
         """See steps and models from here on. Raises UsageError without FSDP2."""
-        names = internals.Names()
+        names = internals.TorchSymbols()
         if not names.found:
             raise UsageError(
                 f"torch {torch.__version__} has no FSDP2 "

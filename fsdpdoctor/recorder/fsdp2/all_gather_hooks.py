@@ -16,7 +16,7 @@ from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
-from fsdpdoctor.recorder.patching import Guard, unseen
+from fsdpdoctor.recorder.patching import ErrorBorder, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
@@ -25,13 +25,17 @@ class GatherHooks:
     """One recorded step's view of FSDP2's all-gathers."""
 
     def __init__(
-        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+        self,
+        recording: Recording,
+        units: Units,
+        groups: Groups,
+        names: internals.TorchSymbols,
     ) -> None:
         self._rec = recording
-        self._guard: Guard = recording.guard
+        self._guard: ErrorBorder = recording.guard
         self._units = units
         self._groups = groups
-        self._swap = internals.Swap(names.all_gather_class)
+        self._swap = internals.ArgumentSwap(names.all_gather_class)
         self._gathering: Op | None = None
         self._copy_in: tuple[Any, int] = (None, NO_TIME)
 
@@ -83,7 +87,9 @@ class GatherHooks:
         copy_stream = next(internals.streams_of(args), None) if of_device else None
         self._copy_in = (copy_stream, self._rec.mark(copy_stream))
         self._rec.beat(Kind.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
-        return self._swap(args, lambda inner: internals.Collective(inner, self.call))
+        return self._swap(
+            args, lambda inner: internals.CollectiveProxy(inner, self.call)
+        )
 
     def _copied_in(self) -> int | None:
         op, rec = self._gathering, self._rec
@@ -139,9 +145,9 @@ class GatherHooks:
         start = rec.mark()
         if result.all_gather_event is not None and rec.clock.of_device:
             stream = internals.current_stream(unit.group())
-            self._guard.theirs(stream.wait_event, result.all_gather_event)
+            self._guard.user_call(stream.wait_event, result.all_gather_event)
         if waits:
-            self._guard.theirs(work.wait)
+            self._guard.user_call(work.wait)
         end = rec.mark()
         if op is None:
             return end  # issued before recording started

@@ -17,7 +17,11 @@ class CollectiveHooks:
     """One recorded step's view of FSDP2's collectives."""
 
     def __init__(
-        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+        self,
+        recording: Recording,
+        units: Units,
+        groups: Groups,
+        names: internals.TorchSymbols,
     ) -> None:
         self._names = names
         self._gathers = GatherHooks(recording, units, groups, names)
@@ -37,7 +41,7 @@ class CollectiveHooks:
             if hasattr(module, name)
         }
 
-    def dist(self, real: Any) -> internals.Dist:
+    def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`."""
         calls = internals.dist_calls(
             self._names,
@@ -45,4 +49,4 @@ class CollectiveHooks:
             self._reductions.scatter_call,
             self._reductions.all_reduce_call,
         )
-        return internals.Dist(real, calls)
+        return internals.DistProxy(real, calls)

@@ -61,7 +61,7 @@ def _module(name: str) -> Any:
         return None
 
 
-class Names:
+class TorchSymbols:
     """Where the installed torch keeps what the recorder wraps."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Names:
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
-def freeing_methods(names: Names) -> tuple[str, ...]:
+def freeing_methods(names: TorchSymbols) -> tuple[str, ...]:
     """The methods of FSDPParamGroup that free its unsharded parameters.
 
     `reshard` calls the inner two; so do state dicts and `reset_iter_state`.
@@ -184,7 +184,7 @@ def current_stream(group: Any) -> Any:
     return group.device_handle.current_stream()
 
 
-class Collective:
+class CollectiveProxy:
     """A stand-in for an AllGather or ReduceScatter object, for one call.
 
     It forwards everything; FSDP2 checks the type of the object it keeps, never
@@ -214,7 +214,7 @@ class Collective:
         return getattr(self._inner, name)
 
 
-class Dist(types.ModuleType):
+class DistProxy(types.ModuleType):
     """`torch.distributed` as `_fsdp_collectives` sees it, some calls bracketed.
 
     Everything else is looked up in the real module at each use, so whoever
@@ -240,7 +240,7 @@ def _through(real: Any, name: str, call: Callable[..., Any]) -> Callable[..., An
 
 
 def dist_calls(
-    names: Names,
+    names: TorchSymbols,
     gather: Callable[..., Any],
     scatter: Callable[..., Any],
     all_reduce: Callable[..., Any],
@@ -255,7 +255,7 @@ def dist_calls(
     return calls
 
 
-class Swap:
+class ArgumentSwap:
     """Replaces the one argument of a class in each call of one function.
 
     Where it stands is found once: the class's own check costs a microsecond for

@@ -20,7 +20,7 @@ from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 
-class Passes(Protocol):
+class PassListener(Protocol):
     """Who is told of root forwards and of the end of backwards."""
 
     def root_forward_begins(
@@ -58,7 +58,7 @@ class UnitHooks:
         self._units = units
         self.memory = memory
 
-    def wrappers(self, names: internals.Names) -> dict[str, Any]:
+    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Any]:
         """The bracketed methods of FSDPParamGroup, by name."""
         pairs: dict[str, tuple[Function, Function]] = {
             "unshard": (self._unshard_begins, self._unshard_ended),
@@ -282,7 +282,7 @@ class UnitHooks:
                 continue
             reduction = self._units.reduction_of(event)
             start = self._rec.mark(stream)
-            self._rec.guard.theirs(stream.wait_event, event)
+            self._rec.guard.user_call(stream.wait_event, event)
             self._units.waited(reduction, unit, start, self._rec.mark(stream))
 
     def _reduce_wait_begins(self, group: Any) -> Any:
@@ -316,13 +316,15 @@ class UnitHooks:
 class StateHooks:
     """FSDP2's per-module states: root forwards, ends of backwards, new trees."""
 
-    def __init__(self, recording: Recording, units: Units, passes: Passes) -> None:
+    def __init__(
+        self, recording: Recording, units: Units, passes: PassListener
+    ) -> None:
         self._rec = recording
         self._units = units
         self._passes = passes
         self._queued_before = False
 
-    def wrappers(self, names: internals.Names) -> dict[str, Any]:
+    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Any]:
         """The bracketed methods of FSDPState, by name."""
         pairs: dict[str, tuple[Function, Function]] = {
             "_root_pre_forward": (self._root_begins, self._root_begun),

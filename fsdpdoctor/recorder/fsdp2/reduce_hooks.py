@@ -10,7 +10,7 @@ from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
-from fsdpdoctor.recorder.patching import Guard, unseen
+from fsdpdoctor.recorder.patching import ErrorBorder, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
 
@@ -41,13 +41,17 @@ class ReductionHooks:
     """One recorded step's view of how FSDP2 reduces gradients."""
 
     def __init__(
-        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+        self,
+        recording: Recording,
+        units: Units,
+        groups: Groups,
+        names: internals.TorchSymbols,
     ) -> None:
         self._rec = recording
-        self._guard: Guard = recording.guard
+        self._guard: ErrorBorder = recording.guard
         self._units = units
         self._groups = groups
-        self._swap = internals.Swap(names.reduce_scatter_class)
+        self._swap = internals.ArgumentSwap(names.reduce_scatter_class)
         self._reducing: Reducing | None = None
 
     def reduce(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +97,7 @@ class ReductionHooks:
         )
         return self._swap(
             args,
-            lambda inner: internals.Collective(
+            lambda inner: internals.CollectiveProxy(
                 inner,
                 self.scatter_call,
                 lambda: self._guard.run(self._allocates),

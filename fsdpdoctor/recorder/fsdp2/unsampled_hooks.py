@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.fsdp2.param_group_hooks import Passes
+from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.patching import unseen
@@ -30,7 +30,11 @@ class LightHooks:
     """An unrecorded step's view: who runs, and which collective is issued."""
 
     def __init__(
-        self, recording: Recording, units: Units, groups: Groups, names: internals.Names
+        self,
+        recording: Recording,
+        units: Units,
+        groups: Groups,
+        names: internals.TorchSymbols,
     ) -> None:
         self._rec = recording
         self._units = units
@@ -50,7 +54,7 @@ class LightHooks:
             if hasattr(owner, name)
         }
 
-    def state_wrappers(self, passes: Passes) -> dict[str, Any]:
+    def state_wrappers(self, passes: PassListener) -> dict[str, Any]:
         """The wrapped methods of FSDPState: root forwards make steps."""
         owner = self._names.state_class
         if not hasattr(owner, "_root_pre_forward"):
@@ -93,9 +97,9 @@ class LightHooks:
             if hasattr(module, name)
         }
 
-    def dist(self, real: Any) -> internals.Dist:
+    def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`: counts all-reduces."""
-        return internals.Dist(real, {"all_reduce": self._all_reduce_call})
+        return internals.DistProxy(real, {"all_reduce": self._all_reduce_call})
 
     def _beating(
         self, original: Callable[..., Any], kind: int, phase: int

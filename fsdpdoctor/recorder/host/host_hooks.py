@@ -136,7 +136,7 @@ class HostHooks:
         rec = self._rec
         rec.counters.add(rec.names.id(name), perf_counter_ns(), value)
 
-    def ignored_params(self, names: internals.Names) -> None:
+    def ignored_params(self, names: internals.TorchSymbols) -> None:
         """See which parameters `fully_shard` is told to leave alone."""
         name = "_get_modules_and_states"
         find = getattr(names.fully_shard_module, name, None)
@@ -149,7 +149,9 @@ class HostHooks:
         bracketed = bracket(find, self._rec.guard, begins, _nothing)
         self._always.put(names.fully_shard_module, name, bracketed)
 
-    def manual_unshard(self, names: internals.Names, units: Units) -> dict[str, Any]:
+    def manual_unshard(
+        self, names: internals.TorchSymbols, units: Units
+    ) -> dict[str, Any]:
         """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
 
         def begins(*args: Any, **kwargs: Any) -> None:

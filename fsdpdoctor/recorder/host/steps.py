@@ -23,7 +23,7 @@ import torch
 from fsdpdoctor.recorder.fsdp2 import flag_bits
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.storage.recording import Recording, Rows
+from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
     NO_TIME,
@@ -63,7 +63,7 @@ class Sink(Protocol):
         """Keep rows from here on, or stop."""
         ...
 
-    def step_recorded(self, bounds: StepBounds, rows: Rows) -> None:
+    def step_recorded(self, bounds: StepBounds, rows: BufferPosition) -> None:
         """A step has ended whose rows are the first of the buffers."""
         ...
 
@@ -100,7 +100,7 @@ class Steps:
         self._sink = sink
         self._start = self._now()
         self._boundary: Moment | None = None
-        self._cut = Rows(0, 0, 0)
+        self._cut = BufferPosition(0, 0, 0)
         self._cost_ns = 0
         self._recorded = False
         self._manual = False

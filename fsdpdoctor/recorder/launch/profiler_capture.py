@@ -23,13 +23,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.launch.profiler_schedule import FOLDER, Capture
+from fsdpdoctor.recorder.launch.profiler_schedule import FOLDER, ProfilerSchedule
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.schema import rank_stem
 
 
 @contextmanager
-def capturing(capture: Capture, folder: Path, rank: int) -> Iterator[KinetoCapture]:
+def capturing(
+    capture: ProfilerSchedule, folder: Path, rank: int
+) -> Iterator[KinetoCapture]:
     """Capture this rank's steps, where it is among those asked for."""
     taking = KinetoCapture(capture, folder / FOLDER, rank)
     if rank in capture.ranks:
@@ -46,7 +48,7 @@ class KinetoCapture:
     It must not hurt the run: at its first error it says so, and is gone.
     """
 
-    def __init__(self, capture: Capture, folder: Path, rank: int) -> None:
+    def __init__(self, capture: ProfilerSchedule, folder: Path, rank: int) -> None:
         self._capture = capture
         self._path = folder / f"{rank_stem(rank)}.kineto.json.gz"
         self._patches = Patches()
@@ -59,7 +61,7 @@ class KinetoCapture:
 
     def attach(self) -> None:
         """See root forwards and optimizer steps. Raises UsageError without FSDP2."""
-        names = internals.Names()
+        names = internals.TorchSymbols()
         if not names.found:
             raise UsageError(
                 f"torch {torch.__version__} has no FSDP2 "

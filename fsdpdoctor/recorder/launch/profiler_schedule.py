@@ -20,7 +20,7 @@ make hundreds of gigabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class ProfilerSchedule:
     """Which steps of which ranks torch.profiler records, too."""
 
     first: int
@@ -41,7 +41,7 @@ class Capture:
         )
 
 
-def capture_of(count: int, ranks: str | None, steps: str | None) -> Capture:
+def capture_of(count: int, ranks: str | None, steps: str | None) -> ProfilerSchedule:
     """What `--kineto N --kineto-ranks 0,1 --steps A:B` ask for. Raises UsageError."""
     if count < 1:
         raise UsageError(f"--kineto is {count}, expected 1 or more steps")
@@ -53,4 +53,4 @@ def capture_of(count: int, ranks: str | None, steps: str | None) -> Capture:
     asked = re.match(r"\d+", steps or "")
     # One step before is needed to start the profiler in.
     first = FIRST_STEP if asked is None else max(int(asked[0]), 1)
-    return Capture(first=first, count=count, ranks=chosen)
+    return ProfilerSchedule(first=first, count=count, ranks=chosen)

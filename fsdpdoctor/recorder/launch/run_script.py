@@ -117,7 +117,7 @@ def report_exception(error: BaseException) -> None:
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
-def die_of_interrupt() -> None:
+def reraise_sigint() -> None:
     """End as Python ends on an interrupt that nobody caught: of the signal."""
     import atexit
 

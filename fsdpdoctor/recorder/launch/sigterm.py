@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class TermWatch:
+class SigtermHandler:
     """While it lasts, `say` is called with a text before SIGTERM ends us."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from fsdpdoctor.recorder.patching import Guard
+from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.recorder.storage.step_buffer import (
     CounterBuffer,
     MemoryBuffer,
     SpanBuffer,
 )
-from fsdpdoctor.run_writer import Heartbeat, Names
+from fsdpdoctor.run_writer import Heartbeat, StringTable
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
 
 
-class Rows(NamedTuple):
+class BufferPosition(NamedTuple):
     """How far the buffers were filled at some moment."""
 
     spans: int
@@ -32,14 +32,14 @@ class Recording:
     time: the training thread, or autograd's while that one waits for it.
     """
 
-    def __init__(self, clock: Clock, guard: Guard, heartbeat: Heartbeat) -> None:
+    def __init__(self, clock: Clock, guard: ErrorBorder, heartbeat: Heartbeat) -> None:
         self.use(clock)
         self.guard = guard
         self.heartbeat = heartbeat
         self.spans = SpanBuffer()
         self.memory = MemoryBuffer()
         self.counters = CounterBuffer()
-        self.names = Names()
+        self.names = StringTable()
         self.on = False  # whether rows are kept
         self.step = 0
         self.micro_batch = UNKNOWN
@@ -65,11 +65,11 @@ class Recording:
         seqs[group] += 1
         return seqs[group] - 1
 
-    def rows(self) -> Rows:
+    def rows(self) -> BufferPosition:
         """How far the buffers are filled."""
-        return Rows(len(self.spans), len(self.memory), len(self.counters))
+        return BufferPosition(len(self.spans), len(self.memory), len(self.counters))
 
-    def drop(self, rows: Rows) -> None:
+    def drop(self, rows: BufferPosition) -> None:
         """Forget the first rows."""
         self.spans.drop(rows.spans)
         self.memory.detach(rows.memory)

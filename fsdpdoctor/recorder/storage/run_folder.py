@@ -24,21 +24,21 @@ VARIABLE = "FSDPDOCTOR_RUN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunLocation:
     """A run's folder, and the id that all its folders share."""
 
     folder: Path
     run_id: str
 
 
-def new_place(out: Path | None, script: str) -> Place:
+def new_location(out: Path | None, script: str) -> RunLocation:
     """A place for a run that starts now. Raises UsageError where `out` is taken."""
     place = _candidate(out, script)
     _refuse_taken(place)
     return place
 
 
-def _candidate(out: Path | None, script: str) -> Place:
+def _candidate(out: Path | None, script: str) -> RunLocation:
     run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     if out is None:
         stem = re.sub(r"[^\w.-]+", "-", Path(script).stem).strip("-") or "run"
@@ -49,24 +49,24 @@ def _candidate(out: Path | None, script: str) -> Place:
             folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
     else:
         folder = out
-    return Place(folder=folder.absolute(), run_id=run_id)
+    return RunLocation(folder=folder.absolute(), run_id=run_id)
 
 
-def pass_on(place: Place) -> dict[str, str]:
+def to_environment(place: RunLocation) -> dict[str, str]:
     """The environment by which the ranks of a launcher find the place."""
-    return {VARIABLE: _telling(place)}
+    return {VARIABLE: _to_json(place)}
 
 
-def _telling(place: Place) -> str:
+def _to_json(place: RunLocation) -> str:
     return json.dumps({"folder": str(place.folder), "run_id": place.run_id})
 
 
-def _told(text: str) -> Place:
+def _from_json(text: str) -> RunLocation:
     said = json.loads(text)
-    return Place(folder=Path(said["folder"]), run_id=said["run_id"])
+    return RunLocation(folder=Path(said["folder"]), run_id=said["run_id"])
 
 
-def agree(out: Path | None, script: str) -> Place:
+def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     """The place that every rank of this job on this node arrives at.
 
     Ranks do not talk. Our own launcher has told them; else the first one to
@@ -75,17 +75,17 @@ def agree(out: Path | None, script: str) -> Place:
     """
     told = os.environ.get(VARIABLE)
     if told is not None:
-        place = _told(told)
+        place = _from_json(told)
         attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
         return place if attempt == 0 else _attempt(place, attempt)
     if "RANK" not in os.environ:
-        return new_place(out, script)
+        return new_location(out, script)
     where = RUNS if out is None else out
     where.mkdir(parents=True, exist_ok=True)
     note = where / f".job-{_job_key(out)}.json"
     if not note.exists():
         _propose(note, out, script)
-    place = _told(note.read_text())
+    place = _from_json(note.read_text())
     _refuse_taken(place)
     return place
 
@@ -117,7 +117,7 @@ def how_it_ended(error: BaseException | None) -> str:
     return f"exception: {type(error).__name__}: {text[:300]}"
 
 
-def _refuse_taken(place: Place) -> None:
+def _refuse_taken(place: RunLocation) -> None:
     """Another run's files would be mixed with this one's."""
     header = place.folder / "run.json"
     if not header.exists():
@@ -133,19 +133,19 @@ def _refuse_taken(place: Place) -> None:
         )
 
 
-def _attempt(place: Place, attempt: int) -> Place:
+def _attempt(place: RunLocation, attempt: int) -> RunLocation:
     """After a restart by torchrun the first attempt's files stay as they are."""
     folder = place.folder.with_name(f"{place.folder.name}-restart{attempt}")
-    return Place(folder=folder, run_id=f"{place.run_id}-restart{attempt}")
+    return RunLocation(folder=folder, run_id=f"{place.run_id}-restart{attempt}")
 
 
 def _propose(note: Path, out: Path | None, script: str) -> None:
     place = _candidate(out, script)
     if _spans_nodes():
         # The other nodes' ranks see neither this process nor, perhaps, this disk.
-        place = Place(folder=place.folder, run_id=_shared_id())
+        place = RunLocation(folder=place.folder, run_id=_shared_id())
     mine = note.with_name(f"{note.name}.{os.getpid()}")
-    mine.write_text(_telling(place))
+    mine.write_text(_to_json(place))
     try:
         os.link(mine, note)
     except FileExistsError:

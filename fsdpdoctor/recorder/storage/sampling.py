@@ -91,7 +91,7 @@ class Adaptive:
         return (start_ns + one_ns * steps / self._stride) / (step_ns * steps)
 
 
-class Beside:
+class AroundProfiler:
     """Records what another sampling does, and steps that somebody else captures, but
     not the steps before and after those, which hold the capture's start and end.
     """

@@ -34,7 +34,7 @@ from fsdpdoctor.schema import (
     Spans,
     UnitSpec,
 )
-from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_wire, own_durations
+from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_comm_cost, own_durations
 from fsdpdoctor.simulate.calibration.host_costs import host_costs, mean
 from fsdpdoctor.simulate.calibration.partition import (
     AFTER,
@@ -42,19 +42,21 @@ from fsdpdoctor.simulate.calibration.partition import (
     BETWEEN,
     LOSS,
     VIRTUAL_ROOT,
+    ModuleGap,
     Partition,
-    Place,
     Shape,
     device_partition,
     host_partition,
     shape_of,
 )
 from fsdpdoctor.simulate.calibration.trace_settings import as_recorded, is_trace
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.schedule import bare_program
 from fsdpdoctor.simulate.engine.step import (
     ITEMSIZE,
     Checkpoint,
+    CommCost,
+    CommCosts,
     Mesh,
     MicroBatch,
     Node,
@@ -62,8 +64,6 @@ from fsdpdoctor.simulate.engine.step import (
     Segment,
     Step,
     Unit,
-    Wire,
-    Wires,
 )
 
 NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
@@ -79,7 +79,7 @@ class Calibration:
     """A step with a run's own costs, and how well they are known."""
 
     step: Step
-    facts: Facts
+    constraints: RunConstraints
     rank: int
     steps: int  # that figures were taken from: the middle half
     measured_ns: int  # their mean step
@@ -102,7 +102,7 @@ def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibrati
     if not lines:
         raise InputError("no whole step was recorded: there is nothing to replay")
     found = _Calibrator(data, measures, lines).calibration()
-    return replace(found, facts=replace(found.facts, inferred=inferred))
+    return replace(found, constraints=replace(found.constraints, inferred=inferred))
 
 
 def check_evidence(evidence: Collection[Evidence]) -> None:
@@ -187,7 +187,7 @@ class _Calibrator:
         model = header.model
         return Calibration(
             step=step,
-            facts=Facts(
+            constraints=RunConstraints(
                 tied=model.tied if model else (),
                 blocks=model.blocks if model else (),
                 local_world_size=header.local_world_size,
@@ -211,30 +211,30 @@ class _Calibrator:
 
     # -- the model
 
-    def place_times(self, parts: Sequence[Partition]) -> dict[Place, int]:
+    def place_times(self, parts: Sequence[Partition]) -> dict[ModuleGap, int]:
         """What each place takes: means over steps and micro-batches."""
         if not parts:
             return {}
         count = len(next(iter(parts[0].inside.values()), [0])) * len(parts)
-        totals: dict[Place, int] = defaultdict(int)
+        totals: dict[ModuleGap, int] = defaultdict(int)
         for part in parts:
             for place, times in part.inside.items():
                 totals[place] += sum(times)
         return {place: round(total / count) for place, total in totals.items()}
 
     def node(
-        self, unit: int, device: Mapping[Place, int], host: Mapping[Place, int]
+        self, unit: int, device: Mapping[ModuleGap, int], host: Mapping[ModuleGap, int]
     ) -> Node:
         """A module, with the segments that some time was seen in."""
         children = self.shape.children.get(unit, ())
         items: list[int | Node] = []
         for gap in range(len(children) + 1):
             times = {
-                what: device.get(Place(unit, gap, what), 0)
+                what: device.get(ModuleGap(unit, gap, what), 0)
                 for what in ("forward", "backward", "recompute")
             }
             launch = {
-                what: host.get(Place(unit, gap, what), 0)
+                what: host.get(ModuleGap(unit, gap, what), 0)
                 for what in ("forward", "backward")
             }
             if any(times.values()) or any(launch.values()) or not children:
@@ -417,7 +417,7 @@ class _Calibrator:
             if which.any():
                 mine, taken = rows.rows(which), self.durations[which]
                 latency = min((f.wire.latency_ns for f in result.values()), default=0)
-                result[name] = fit_wire(mine, taken, latency)
+                result[name] = fit_comm_cost(mine, taken, latency)
         return result
 
     def mesh(self) -> Mesh:
@@ -522,14 +522,14 @@ def _share(total: int, count: int) -> int:
     return round(total / count) if count > 0 else 0
 
 
-def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> Wires:
-    nothing = Wire(latency_ns=0, bytes_per_second=1e18)
+def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> CommCosts:
+    nothing = CommCost(latency_ns=0, bytes_per_second=1e18)
     gather = fits["all_gather"].wire if "all_gather" in fits else nothing
     scatter = fits["reduce_scatter"].wire if "reduce_scatter" in fits else nothing
     reduce = fits["all_reduce"].wire if "all_reduce" in fits else None
     if reduce is None and mesh.replicate > 1:
         reduce = nothing
     small = fits["post_forward"].wire if "post_forward" in fits else None
-    return Wires(
+    return CommCosts(
         all_gather=gather, reduce_scatter=scatter, all_reduce=reduce, post_forward=small
     )

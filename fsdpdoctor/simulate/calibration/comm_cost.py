@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.simulate.engine.step import Wire
+from fsdpdoctor.simulate.engine.step import CommCost
 
 FREE = 1e18
 """Bytes per second where size makes no difference that can be seen."""
@@ -21,7 +21,7 @@ FREE = 1e18
 class Fit:
     """A wire fitted to collectives of one kind on one group."""
 
-    wire: Wire
+    wire: CommCost
     count: int
     sizes: int  # different numbers of bytes among them; 1: latency cannot be told
     residual_share: float  # median of |taken - fitted| / taken
@@ -51,7 +51,7 @@ def own_durations(rows: Collectives) -> Int64s:
     return result
 
 
-def fit_wire(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
+def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
     """Least squares on the mean of each size, weighted by how often it came.
 
     `latency_ns` is taken where there is one size: a line needs two.
@@ -89,17 +89,17 @@ def _by_size(
     )
 
 
-def _one_size(size: float, taken: float, latency_ns: int) -> Wire:
+def _one_size(size: float, taken: float, latency_ns: int) -> CommCost:
     latency = min(latency_ns, int(taken) // 2)
     rate = size * 1e9 / max(taken - latency, 1.0)
-    return Wire(latency_ns=latency, bytes_per_second=max(rate, 1.0))
+    return CommCost(latency_ns=latency, bytes_per_second=max(rate, 1.0))
 
 
 def _line(
     sizes: npt.NDArray[np.float64],
     taken: npt.NDArray[np.float64],
     counts: npt.NDArray[np.float64],
-) -> Wire:
+) -> CommCost:
     mean_size = np.average(sizes, weights=counts)
     mean_taken = np.average(taken, weights=counts)
     spread = np.average((sizes - mean_size) ** 2, weights=counts)
@@ -107,10 +107,12 @@ def _line(
     slope = together / spread  # ns per byte
     latency = mean_taken - slope * mean_size
     if slope <= 0:
-        return Wire(latency_ns=round(float(mean_taken)), bytes_per_second=FREE)
+        return CommCost(latency_ns=round(float(mean_taken)), bytes_per_second=FREE)
     if latency < 0:
         # A line through the origin: nothing takes less than no time.
         products = np.average(sizes * taken, weights=counts)
         slope = products / np.average(sizes**2, weights=counts)
         latency = np.float64(0)
-    return Wire(latency_ns=round(float(latency)), bytes_per_second=float(1e9 / slope))
+    return CommCost(
+        latency_ns=round(float(latency)), bytes_per_second=float(1e9 / slope)
+    )

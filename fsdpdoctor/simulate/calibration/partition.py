@@ -55,7 +55,7 @@ class Call(NamedTuple):
     end_ns: int
 
 
-class Place(NamedTuple):
+class ModuleGap(NamedTuple):
     """A stretch of a module's own work: the `gap`-th between its children."""
 
     unit: int
@@ -70,7 +70,7 @@ BEFORE, BETWEEN, LOSS, AFTER = "before", "between", "loss", "after"
 class Partition:
     """A step's own time: in each place of the model, and outside of it."""
 
-    inside: dict[Place, list[int]]  # one entry for each micro-batch
+    inside: dict[ModuleGap, list[int]]  # one entry for each micro-batch
     outside: dict[str, int]
 
 
@@ -196,7 +196,7 @@ def _host_calls(data: RankData, spans: Spans, micro_batch: int) -> list[Call]:
 def _partition(
     shape: Shape, calls: Sequence[list[Call]], free: Intervals, line: Timeline
 ) -> Partition:
-    inside: dict[Place, list[int]] = defaultdict(lambda: [0] * len(calls))
+    inside: dict[ModuleGap, list[int]] = defaultdict(lambda: [0] * len(calls))
     outside: dict[str, int] = defaultdict(int)
     known = set(shape.walk(shape.root))
     edges: list[int] = []
@@ -251,7 +251,7 @@ def _virtual_calls(calls: Sequence[Call]) -> list[Call]:
 
 def _places(
     shape: Shape, calls: Sequence[Call], free: Intervals
-) -> Iterator[tuple[Place, int]]:
+) -> Iterator[tuple[ModuleGap, int]]:
     """Each free stretch with the place it belongs to."""
     start = np.array([c.start_ns for c in calls], dtype=np.int64)
     end = np.array([c.end_ns for c in calls], dtype=np.int64)
@@ -278,4 +278,4 @@ def _places(
         else:
             gap = siblings.index(last.unit) + (0 if call.backward else 1)
         what = "backward" if call.backward else "forward"
-        yield Place(call.unit, gap, "recompute" if call.recompute else what), ns
+        yield ModuleGap(call.unit, gap, "recompute" if call.recompute else what), ns

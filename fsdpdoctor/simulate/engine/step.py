@@ -42,7 +42,7 @@ class Checkpoint(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class CommCost:
     """What a collective costs: a latency, then the bytes of its large side."""
 
     latency_ns: int
@@ -258,13 +258,13 @@ class Mesh:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wires:
+class CommCosts:
     """What each kind of collective costs, each on its group."""
 
-    all_gather: Wire
-    reduce_scatter: Wire
-    all_reduce: Wire | None = None  # HSDP
-    post_forward: Wire | None = None  # all-gathers after an integer reshard
+    all_gather: CommCost
+    reduce_scatter: CommCost
+    all_reduce: CommCost | None = None  # HSDP
+    post_forward: CommCost | None = None  # all-gathers after an integer reshard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +275,7 @@ class Step:
     segments: tuple[Segment, ...]
     root: Node
     mesh: Mesh
-    wires: Wires
+    wires: CommCosts
     host: HostCosts = field(default_factory=HostCosts)
     blocking: bool = False  # True: no streams (CPU, gloo), every wait is the host's
     micro_batches: tuple[MicroBatch, ...] = (MicroBatch(),)

@@ -6,40 +6,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import Link, Reach, Role, parse_wire
+from fsdpdoctor.network import Link, Reach, Role, parse_network
 from fsdpdoctor.schema import UNKNOWN, Kind
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import (
     ITEMSIZE,
     Checkpoint,
+    CommCost,
+    CommCosts,
     Mesh,
     MicroBatch,
     Node,
     Step,
     Unit,
-    Wire,
-    Wires,
 )
 from fsdpdoctor.simulate.plans.plan import ALL, Plan
 from fsdpdoctor.simulate.plans.regroup import merge_neighbours, split_root, wrap_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class ChangedStep:
     """A changed step, and what had to be taken for granted to make it."""
 
     step: Step
     assumptions: tuple[str, ...] = ()
 
 
-def changed(plan: Plan, step: Step, facts: Facts) -> Changed:
+def changed(plan: Plan, step: Step, constraints: RunConstraints) -> ChangedStep:
     """The step as it would be under a plan. Raises UsageError where it cannot be."""
-    if facts.inferred:
+    if constraints.inferred:
         _refuse_unknown(plan)
     said: list[str] = []
-    step = _regrouped(plan, step, facts, said)
+    step = _regrouped(plan, step, constraints, said)
     step = _in_dtypes(plan, step, said)
-    step = _on_mesh(plan, step, facts, said)
+    step = _on_mesh(plan, step, constraints, said)
     step = _resharding(plan, step)
     step = _accumulating(plan, step)
     if plan.separate_reduce_scatter_group is not None:
@@ -52,7 +52,7 @@ def changed(plan: Plan, step: Step, facts: Facts) -> Changed:
             )
     if plan.max_input_buffers is not None:
         step = replace(step, max_input_buffers=plan.max_input_buffers)
-    return Changed(step=_prefetching(plan, step), assumptions=tuple(said))
+    return ChangedStep(step=_prefetching(plan, step), assumptions=tuple(said))
 
 
 _PARAMETERS = "the parameters of each unit"
@@ -93,18 +93,20 @@ def recomputes(step: Step) -> bool:
     return any(node.checkpoint is not Checkpoint.NONE for node in step.root.walk())
 
 
-def _regrouped(plan: Plan, step: Step, facts: Facts, said: list[str]) -> Step:
+def _regrouped(
+    plan: Plan, step: Step, constraints: RunConstraints, said: list[str]
+) -> Step:
     if plan.wrap is not None:
-        found = [b for b in facts.blocks if b.module_class == plan.wrap]
+        found = [b for b in constraints.blocks if b.module_class == plan.wrap]
         if not found:
-            known = ", ".join(b.module_class for b in facts.blocks) or "none"
+            known = ", ".join(b.module_class for b in constraints.blocks) or "none"
             raise UsageError(
                 f"{plan.wrap} is no class that repeats in this model; it has: {known}"
             )
         step = wrap_blocks(step, found[0])
         said.append("compute is shared out to the blocks by their parameters")
     if plan.split_root:
-        step = split_root(step, facts.tied)
+        step = split_root(step, constraints.tied)
     if plan.merge is not None and plan.merge > 1:
         step = merge_neighbours(step, plan.merge)
     return step
@@ -145,7 +147,9 @@ def _scaled(old: Unit, new: Unit, old_shards: int, new_shards: int) -> Unit:
 # -- mesh and links
 
 
-def _on_mesh(plan: Plan, step: Step, facts: Facts, said: list[str]) -> Step:
+def _on_mesh(
+    plan: Plan, step: Step, constraints: RunConstraints, said: list[str]
+) -> Step:
     if plan.replicate is None and plan.world_size is None and plan.bandwidth is None:
         return step
     old = step.mesh
@@ -154,7 +158,7 @@ def _on_mesh(plan: Plan, step: Step, facts: Facts, said: list[str]) -> Step:
     if world % replicas:
         raise UsageError(f"{world} ranks cannot be {replicas} replicas of a shard")
     mesh = Mesh(shard=world // replicas, replicate=replicas)
-    wires = _wires(plan, step.wires, old, mesh, facts, said)
+    wires = _wires(plan, step.wires, old, mesh, constraints, said)
     units = tuple(
         _on_shards(_scaled(u, u, old.shard, mesh.shard), mesh.shard) for u in step.units
     )
@@ -185,10 +189,15 @@ def _states(step: Step, shards: int) -> int:
 
 
 def _wires(
-    plan: Plan, wires: Wires, old: Mesh, mesh: Mesh, facts: Facts, said: list[str]
-) -> Wires:
+    plan: Plan,
+    wires: CommCosts,
+    old: Mesh,
+    mesh: Mesh,
+    constraints: RunConstraints,
+    said: list[str],
+) -> CommCosts:
     if plan.bandwidth is not None:
-        return _linked(plan.bandwidth, mesh, facts, wires, said)
+        return _linked(plan.bandwidth, mesh, constraints, wires, said)
     if mesh == old:
         return wires
     if mesh.shard > 1 and old.shard == 1:
@@ -211,29 +220,33 @@ def _wires(
             after = 2 * (mesh.replicate - 1) / mesh.replicate
             rate = wires.reduce_scatter.bytes_per_second * ring / after
             said.append("all-reduces run at the reduce-scatter's bus bandwidth")
-        reduce = Wire(latency_ns=scatter.latency_ns, bytes_per_second=rate)
+        reduce = CommCost(latency_ns=scatter.latency_ns, bytes_per_second=rate)
     return replace(wires, all_gather=gather, reduce_scatter=scatter, all_reduce=reduce)
 
 
 def _linked(
-    text: str, mesh: Mesh, facts: Facts, wires: Wires, said: list[str]
-) -> Wires:
+    text: str,
+    mesh: Mesh,
+    constraints: RunConstraints,
+    wires: CommCosts,
+    said: list[str],
+) -> CommCosts:
     """Wires from links as `--bandwidth` names them."""
-    model = parse_wire(text)
-    node = facts.local_world_size
+    model = parse_network(text)
+    node = constraints.local_world_size
     if node == UNKNOWN:
         node = mesh.world_size
         said.append("all ranks are on one node: the run does not say how many are")
     shard = Reach.INTRA if mesh.shard <= node else Reach.INTER
     replicas = Reach.INTRA if mesh.world_size <= node else Reach.INTER
 
-    def wire(role: Role, reach: Reach, kind: Kind, ranks: int) -> Wire:
+    def wire(role: Role, reach: Reach, kind: Kind, ranks: int) -> CommCost:
         return wire_of(model.link(role, reach, kind), kind, ranks)
 
     small = wires.post_forward
     if small is not None:
         small = wire(Role.SHARD, Reach.INTRA, Kind.ALL_GATHER, mesh.shard)
-    return Wires(
+    return CommCosts(
         all_gather=wire(Role.SHARD, shard, Kind.ALL_GATHER, mesh.shard),
         reduce_scatter=wire(Role.SHARD, shard, Kind.REDUCE_SCATTER, mesh.shard),
         all_reduce=wire(Role.REPLICATE, replicas, Kind.ALL_REDUCE, mesh.replicate)
@@ -243,12 +256,12 @@ def _linked(
     )
 
 
-def wire_of(link: Link, kind: Kind, ranks: int) -> Wire:
+def wire_of(link: Link, kind: Kind, ranks: int) -> CommCost:
     """What a link costs a group of so many ranks."""
     moved = (ranks - 1) / ranks if ranks > 1 else 1.0
     if kind == Kind.ALL_REDUCE:
         moved *= 2
-    return Wire(
+    return CommCost(
         latency_ns=link.latency_ns, bytes_per_second=link.bytes_per_second / moved
     )
 
@@ -299,7 +312,7 @@ def _policy(size: bool | int, shards: int) -> bool | int:
     return True if size == shards else size
 
 
-def _small(step: Step, size: int) -> Wire:
+def _small(step: Step, size: int) -> CommCost:
     """The gather over fewer ranks, at the bus bandwidth of the one over all."""
     wire, shards = step.wires.all_gather, step.mesh.shard
     share = ((shards - 1) / shards) / ((size - 1) / size)

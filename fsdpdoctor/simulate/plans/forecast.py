@@ -16,7 +16,7 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import NO_TIME
 from fsdpdoctor.simulate.calibration.calibrate import calibrate, check_evidence
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.frameworks import code_in
@@ -52,11 +52,11 @@ def replay_run(run: Run, measures: Measures) -> Replay:
     check_evidence(known.evidence)  # before a trace is read once more
     source = next(s for s in run.sources if s.rank == rank)
     calibration = calibrate(source.load(), known)
-    facts = replace(
-        calibration.facts,
+    constraints = replace(
+        calibration.constraints,
         available=run.header.available or None,
     )
-    return replay(replace(calibration, facts=facts))
+    return replay(replace(calibration, constraints=constraints))
 
 
 def slowest_rank(measures: Measures) -> int:
@@ -114,13 +114,15 @@ def encode_forecast(found: Forecast, dialect: str = "fully_shard") -> str:
             },
         },
         "predictions": [
-            _prediction(p, dialect, calibration.facts) for p in found.predictions
+            _prediction(p, dialect, calibration.constraints) for p in found.predictions
         ],
     }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-def _prediction(p: Prediction, dialect: str, facts: Facts) -> Mapping[str, Any]:
+def _prediction(
+    p: Prediction, dialect: str, constraints: RunConstraints
+) -> Mapping[str, Any]:
     return {
         "plan": p.plan.changes,
         "summary": str(p.plan),
@@ -133,5 +135,5 @@ def _prediction(p: Prediction, dialect: str, facts: Facts) -> Mapping[str, Any]:
         "gathered_peak_bytes": p.gathered_peak_bytes,
         "assumptions": list(p.assumptions),
         "forbidden": p.forbidden,
-        "code": code_in(dialect, p.plan, p.step, facts),
+        "code": code_in(dialect, p.plan, p.step, constraints),
     }

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from fsdpdoctor.plan_file import module_names
 from fsdpdoctor.schema import ROOT
-from fsdpdoctor.simulate.engine.facts import Facts
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step, Unit
 from fsdpdoctor.simulate.plans.code import (
     accumulation_flags,
@@ -47,12 +47,14 @@ class Snippet:
     text: str
 
 
-def snippets(dialect: str, plan: Plan, step: Step, facts: Facts) -> list[Snippet]:
+def snippets(
+    dialect: str, plan: Plan, step: Step, constraints: RunConstraints
+) -> list[Snippet]:
     """A plan in one of DIALECTS. `step` is the step as the plan makes it."""
     if dialect == "torchtitan":
         found = [*_torchtitan(plan, step)]
     elif dialect == "accelerate":
-        found = [*_accelerate(plan, step, facts)]
+        found = [*_accelerate(plan, step, constraints)]
     elif dialect == "lightning":
         found = [*_lightning(plan, step)]
     else:
@@ -64,9 +66,9 @@ def snippets(dialect: str, plan: Plan, step: Step, facts: Facts) -> list[Snippet
     return found
 
 
-def code_in(dialect: str, plan: Plan, step: Step, facts: Facts) -> str:
+def code_in(dialect: str, plan: Plan, step: Step, constraints: RunConstraints) -> str:
     """All snippets in one text; a comment says where each goes."""
-    found = snippets(dialect, plan, step, facts)
+    found = snippets(dialect, plan, step, constraints)
     if dialect == "fully_shard":
         return "".join(snippet.text for snippet in found)
     return "\n\n".join(f"# {snippet.where}:\n{snippet.text}" for snippet in found)
@@ -185,10 +187,12 @@ def _torchtitan(plan: Plan, step: Step) -> Iterator[Snippet]:
 # -- Accelerate
 
 
-def _accelerate(plan: Plan, step: Step, facts: Facts) -> Iterator[Snippet]:
+def _accelerate(
+    plan: Plan, step: Step, constraints: RunConstraints
+) -> Iterator[Snippet]:
     """Keys where there are some, Python before or after `prepare` where not."""
     if SHARDING & set(plan.changes):
-        keys = _keys(plan, step, facts)
+        keys = _keys(plan, step, constraints)
         if keys is not None:
             yield Snippet(
                 where="in the file of accelerate launch --config_file",
@@ -206,7 +210,7 @@ def _accelerate(plan: Plan, step: Step, facts: Facts) -> Iterator[Snippet]:
         yield Snippet(where=where, text="\n".join(after))
 
 
-def _keys(plan: Plan, step: Step, facts: Facts) -> list[str] | None:
+def _keys(plan: Plan, step: Step, constraints: RunConstraints) -> list[str] | None:
     """The YAML, None where its keys cannot say it.
 
     Accelerate shards the blocks of a class and the root, all with one policy.
@@ -214,7 +218,7 @@ def _keys(plan: Plan, step: Step, facts: Facts) -> list[str] | None:
     known = {"wrap", "reshard_after_forward", "replicate"}
     inner = [unit for unit in step.units if unit.fqn != ROOT]
     policies = {unit.reshard_after_forward for unit in step.units}
-    block = _block_class(inner, facts)
+    block = _block_class(inner, constraints)
     only_keys = SHARDING & set(plan.changes) <= known
     if not only_keys or block is None or policies not in ({True}, {False}):
         return None
@@ -235,10 +239,10 @@ def _keys(plan: Plan, step: Step, facts: Facts) -> list[str] | None:
     return lines
 
 
-def _block_class(inner: Sequence[Unit], facts: Facts) -> str | None:
+def _block_class(inner: Sequence[Unit], constraints: RunConstraints) -> str | None:
     """The class whose modules are just these units."""
     names = {unit.fqn for unit in inner}
-    for block in facts.blocks:
+    for block in constraints.blocks:
         prefix = f"{block.container}." if block.container else ""
         if names == {f"{prefix}{at}" for at in range(block.count)}:
             return block.module_class

@@ -97,7 +97,7 @@ def exposed_by_kind(outcome: Outcome) -> dict[str, int]:
 def predict(base: Replay, plan: Plan) -> Prediction:
     """The run under a plan. Raises UsageError where the plan does not fit it."""
     calibration = base.calibration
-    made = changed(plan, calibration.step, calibration.facts)
+    made = changed(plan, calibration.step, calibration.constraints)
     outcome = simulate(made.step)
     unexplained = calibration.measured_ns - base.outcome.step_ns
     step_ns = outcome.step_ns + unexplained

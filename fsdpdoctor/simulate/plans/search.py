@@ -60,7 +60,7 @@ def code_cost(plan: Plan) -> int:
 
 def single_changes(base: Replay) -> Iterator[Plan]:
     """What can be tried on this run, one thing at a time."""
-    step, facts = base.calibration.step, base.calibration.facts
+    step, constraints = base.calibration.step, base.calibration.constraints
     # Without streams a list only helps where the unshard does not block.
     more: dict[str, Any] = {"unshard_async_op": True} if step.blocking else {}
     if not recomputes(step):
@@ -79,9 +79,9 @@ def single_changes(base: Replay) -> Iterator[Plan]:
     yield Plan(merge=2)
     yield Plan(merge=4)
     yield Plan(split_root=True)
-    for block in facts.blocks:
+    for block in constraints.blocks:
         yield Plan(wrap=block.module_class)
-    nodes = _nodes(step, facts.local_world_size)
+    nodes = _nodes(step, constraints.local_world_size)
     if nodes > 1 and step.mesh.replicate == 1:
         yield Plan(replicate=nodes)
 
@@ -121,7 +121,7 @@ def possible(plans: Iterable[Plan], available: Sequence[str] | None) -> list[Pla
 
 def search(base: Replay, limit_bytes: int | None = None) -> list[Prediction]:
     """The front, cheapest code change first. Nothing that the run forbids is on it."""
-    available = base.calibration.facts.available
+    available = base.calibration.constraints.available
     singles = _tried(base, possible(single_changes(base), available))
     useful = [p for p in singles if p.gain_ns > 0 or p.memory_cost_bytes < 0]
     every, beam = list(singles), useful

@@ -8,7 +8,7 @@ from fsdpdoctor.schema import UNKNOWN, BlockSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class RunConstraints:
     """What a run says beside its step, that decides which changes make sense."""
 
     tied: tuple[tuple[str, ...], ...] = ()  # FQNs that share one parameter
