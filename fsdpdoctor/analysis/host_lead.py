@@ -16,7 +16,7 @@ from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import NO_TIME, Flag, Kind, Spans
 
 CAUGHT_UP_NS = 50 * US
-"""A launch takes 10 to 30 us (`detectors.md` D02), and the device's clock is known on
+"""A launch takes 10 to 30 us (`docs/detectors.md` D02); the device's clock is known on
 the host's axis to some 10 us."""
 
 _HOOKS = {

@@ -17,7 +17,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 
 CODE, NAME = "FD108", "accumulation-comm"
 
-# `detectors.md` D10: hidden reductions are better kept, for they save memory.
+# `docs/detectors.md` D10: hidden reductions are better kept, for they save memory.
 WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
 
 # A unit counts as reduced in every micro-batch from this share of them: a step in

@@ -21,7 +21,7 @@ from fsdpdoctor.schema import (
 
 CODE, NAME = "FD302", "allocator-pressure"
 
-# `detectors.md` D20: reserved over allocated at the step's peak.
+# `docs/detectors.md` D20: reserved over allocated at the step's peak.
 FRAGMENTED = 1.5
 
 # D20: a leak shows over this many steps; and it must grow by 1 % of the peak over

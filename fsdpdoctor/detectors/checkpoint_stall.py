@@ -13,7 +13,7 @@ from fsdpdoctor.schema import Evidence, Kind
 
 CODE, NAME = "FD405", "checkpoint-stall"
 
-# Of the run's time. `detectors.md` D24 looks at outlier steps; a share of the whole
+# Of the run's time. `docs/detectors.md` D24 takes outlier steps; a share of the whole
 # run says whether they matter. To be calibrated on the gallery.
 WARNING_SHARE = 0.05
 

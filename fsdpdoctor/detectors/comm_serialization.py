@@ -18,7 +18,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 CODE, NAME = "FD106", "comm-serialization"
 
 # Below this share of the step a communicator's memory is not worth it; to be
-# calibrated on the gallery. PyTorch asks for proven wins (`detectors.md` G01).
+# calibrated on the gallery. PyTorch asks for proven wins (`docs/detectors.md` G01).
 WARNING_SHARE = 0.03
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"

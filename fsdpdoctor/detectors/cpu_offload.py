@@ -15,7 +15,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence
 
 CODE, NAME = "FD304", "cpu-offload"
 
-# `detectors.md` D19.
+# `docs/detectors.md` D19.
 OPTIMIZER_SHARE, COPY_SHARE = 0.30, 0.10
 MIN_THREADS = 4
 

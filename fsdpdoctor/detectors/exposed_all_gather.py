@@ -34,7 +34,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 CODE, NAME = "FD101", "exposed-all-gather"
 
-# `detectors.md` D01, from public reports: under 5 % of the step a fix was not worth
+# `docs/detectors.md` D01, public reports: under 5 % of the step a fix was not worth
 # its memory, at 15 % and more it was the first thing to change.
 WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
 

@@ -24,7 +24,7 @@ from fsdpdoctor.schema import Evidence, Kind
 
 CODE, NAME = "FD102", "exposed-reduce-scatter"
 
-# `detectors.md` D01, as for FD101: the two share the step.
+# `docs/detectors.md` D01, as for FD101: the two share the step.
 WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
 
 

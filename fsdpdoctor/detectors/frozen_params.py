@@ -21,7 +21,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 
 CODE, NAME = "FD503", "frozen-params"
 
-# `detectors.md` D14.
+# `docs/detectors.md` D14.
 FROZEN_SHARE = 0.90
 
 # What their gathers must cost before memory is spent on them: as FD101.

@@ -28,7 +28,7 @@ from fsdpdoctor.schema import Evidence
 
 CODE, NAME = "FD103", "host-issue-bound"
 
-# `detectors.md` D02 has 10 % of device idleness; 5 % of exposed all-gather time
+# `docs/detectors.md` D02 has 10 % of device idleness; 5 % of exposed all-gather time
 # alone, as for FD101, because that part is FSDP2's.
 LATE_SHARE, CRITICAL_SHARE = 0.05, 0.15
 IDLE_SHARE = 0.10

@@ -14,7 +14,7 @@ from fsdpdoctor.schema import COUNTER_PYTHON_OBJECTS, Evidence, Kind
 
 CODE, NAME = "FD403", "host-pause"
 
-# `detectors.md` L02: a schedule for collections won 1.5 % per step at 512 GPUs;
+# `docs/detectors.md` L02: a schedule for collections won 1.5 % per step at 512 GPUs;
 # below 2 % of one rank's own step it is noise on a small job.
 WARNING_SHARE = 0.02
 

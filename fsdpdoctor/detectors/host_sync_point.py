@@ -30,7 +30,7 @@ CODE, NAME = "FD104", "host-sync-point"
 # a change of the training loop; to be calibrated on the gallery.
 STARVED_SHARE = 0.02
 
-# `detectors.md` D03 has 1 ms of waiting; as a share, so that small models count.
+# `docs/detectors.md` D03 has 1 ms of waiting; as a share, so that small models count.
 WAIT_SHARE = 0.02
 
 

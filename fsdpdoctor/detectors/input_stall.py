@@ -14,7 +14,7 @@ from fsdpdoctor.schema import Evidence, Kind
 
 CODE, NAME = "FD402", "input-stall"
 
-# `detectors.md` D17: 5 % of the step in the data loader.
+# `docs/detectors.md` D17: 5 % of the step in the data loader.
 WARNING_SHARE = 0.05
 
 

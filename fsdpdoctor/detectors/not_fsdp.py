@@ -16,7 +16,7 @@ CODE, NAME = "FD900", "not-fsdp"
 # As many as fit a sentence.
 NAMED_PARTS = 3
 
-# `detectors.md` D25: with more exposed than this, communication is not "fine", even
+# `docs/detectors.md` D25: with more exposed than this communication is not "fine", even
 # where nothing can be changed about it (gloo); its own findings say what it is.
 EXPOSED_SHARE = 0.05
 

@@ -14,7 +14,7 @@ from fsdpdoctor.schema import Evidence, Kind, OptimizerSpec
 
 CODE, NAME = "FD404", "optimizer-overhead"
 
-# `detectors.md` D18 and M01: 10 % warns; 33 % was seen with many small weights.
+# `docs/detectors.md` D18 and M01: 10 % warns; 33 % was seen with many small weights.
 WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.30
 
 

@@ -15,7 +15,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 
 CODE, NAME = "FD204", "padding-alignment"
 
-# `detectors.md` D15: 2 % of a unit, and 2 % of all gathered bytes for a warning.
+# `docs/detectors.md` D15: 2 % of a unit, and 2 % of all gathered bytes for a warning.
 PADDING_SHARE = 0.02
 
 # D15 and K01: NCCL all-gathers whose part per rank is no multiple of 16 bytes were

@@ -40,7 +40,7 @@ SINCE = {
     "set_separate_reduce_scatter_group": "2.13",
     "set_reduce_scatter_max_input_buffers": "2.13",
 }
-"""The torch release by which each FSDPModule method is there: `detectors.md` names
+"""The torch release by which each FSDPModule method is there: `docs/detectors.md` names
 the pull requests; the last three were seen in 2.13."""
 
 RECOMPUTE_REASON = (

@@ -32,7 +32,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
 
 CODE, NAME = "FD301", "reshard-policy"
 
-# `detectors.md` D08: below 70 % of the device's memory there is room to keep units
+# `docs/detectors.md` D08: below 70 % of the device's memory there is room to keep units
 # gathered, above 90 % there is none to spare.
 ROOMY, FULL = 0.70, 0.90
 

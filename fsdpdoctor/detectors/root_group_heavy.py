@@ -17,7 +17,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec
 
 CODE, NAME = "FD203", "root-group-heavy"
 
-# `detectors.md` D07: twice the median block. A root with a norm and a small head
+# `docs/detectors.md` D07: twice the median block. A root with a norm and a small head
 # stays below it.
 HEAVY = 2.0
 

@@ -14,7 +14,7 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
 
 CODE, NAME = "FD501", "topology-mesh"
 
-# `detectors.md` D12: between hosts the gathers must cost this share of the step
+# `docs/detectors.md` D12: between hosts the gathers must cost this share of the step
 # before more memory is spent on keeping them within one.
 EXPOSED_SHARE = 0.15
 

@@ -23,7 +23,7 @@ from fsdpdoctor.schema import (
 CODE, NAME = "FD201", "wrap-too-coarse"
 
 # Blocks that are not units matter by the share of parameters they hold: half the
-# model in one unit is `detectors.md` D05's rule; below a tenth nothing is gained.
+# model in one unit is `docs/detectors.md` D05's rule; below a tenth nothing is gained.
 WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.50
 
 # Two siblings of one class are enough to overlap one with the other.

@@ -24,7 +24,7 @@ from fsdpdoctor.schema import UNKNOWN, BlockSpec, Evidence, Kind, UnitSpec
 
 CODE, NAME = "FD202", "wrap-too-fine"
 
-# `detectors.md` D06: one unit per block hides best; two and more per block only pay
+# `docs/detectors.md` D06: one unit per block hides best; two or more per block only pay
 # where each moves enough bytes.
 UNITS_PER_BLOCK = 2
 
