@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     skip = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", ".*")
-    for name in ("fsdpdoctor", "dashboard", "tests", "traces"):
+    for name in ("fsdpdoctor", "dashboard", "docs", "tests", "traces"):
         shutil.copytree(ROOT / name, source / name, ignore=skip)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_two_packages(wheel: Path) -> None:
-    """No tests, no traces; the data files that the packages need are there."""
+    """No docs, tests or traces; the data files that the packages need are there."""
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
 
