@@ -50,8 +50,8 @@ class Row(NamedTuple):
 
 HERE = "test_robustness.py"
 DAMAGE = "importers/test_damage.py"
-DEVICE = "importers/test_device_traces.py"
-RANKS = "importers/test_ranks.py"
+DEVICE = "importers/kineto/test_device_traces.py"
+RANKS = "importers/test_rank_files.py"
 
 ROWS: dict[str, Row] = {
     # Size, memory, loading
@@ -63,7 +63,9 @@ ROWS: dict[str, Row] = {
     "R04": Row((f"{HERE}::test_r04_an_empty_trace_says_what_was_dropped",)),
     "R05": Row((f"{HERE}::test_r05_captures_are_small_by_default",)),
     "R06": Row(reason="memory comes from our own samples; no snapshot is ever read"),
-    "R07": Row(("recorder/test_kineto_capture.py::test_sampling_beside_a_capture",)),
+    "R07": Row(
+        ("recorder/launch/test_profiler_capture.py::test_sampling_beside_a_capture",)
+    ),
     # Broken or odd files
     "R08": Row((f"{DAMAGE}::test_r08_invalid_escapes",)),
     "R09": Row((f"{DAMAGE}::test_r09_control_characters",)),
@@ -91,7 +93,7 @@ ROWS: dict[str, Row] = {
     ),
     "R13": Row((f"{DAMAGE}::test_r13_metadata_only",)),
     "R14": Row((f"{DAMAGE}::test_r14_stray_bracket",)),
-    "R15": Row(("importers/test_hang.py::test_r15_a_pickle_runs_no_code",)),
+    "R15": Row(("hang/test_diagnose.py::test_r15_a_pickle_runs_no_code",)),
     "R16": Row(reason="snapshots are known for what they are, and not read (R12)"),
     # Rank, process group, merging
     "R17": Row(
@@ -113,8 +115,8 @@ ROWS: dict[str, Row] = {
     "R23": Row((f"{HERE}::test_r23_r26_who_is_late_on_clocks_that_differ",)),
     "R24": Row(
         (
-            "importers/test_hang.py::test_r24_partial_sets",
-            "test_cli_hang.py::test_r24_missing_and_empty_ranks",
+            "hang/test_diagnose.py::test_r24_partial_sets",
+            "cli/test_hang.py::test_r24_missing_and_empty_ranks",
         )
     ),
     "R25": Row((f"{DEVICE}::test_r25_capture_skew",)),

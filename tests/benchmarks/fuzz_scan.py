@@ -7,8 +7,8 @@
 and holds it against msgspec, chunk by chunk: columns must be equal. `python` reads
 whole files through framing, msgspec and salvage with Atheris (libFuzzer), and holds
 the C scanner against that. What is found goes to `--found`; the inputs that reach new
-code go to `--corpus`, which a run begins with, too. tests/importers/corpus holds
-those of past runs, and test_scanners.py reads them all.
+code go to `--corpus`, which a run begins with, too. tests/importers/reader/corpus holds
+those of past runs, and test_decoders.py reads them all.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from fsdpdoctor.importers.reader.decode_json import decode_chunk
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
 from fsdpdoctor.importers.reader.trace_file import TraceFile
 from tests.benchmarks.fuzz_mutations import SEEDS, mutate
-from tests.importers.same_rows import chunks_of, outcomes, same
+from tests.importers.reader.same_rows import chunks_of, outcomes, same
 
 ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "tests" / "importers" / "corpus"
+CORPUS = ROOT / "tests" / "importers" / "reader" / "corpus"
 ASAN = "libasan.so"
 HANG_S = 20
 """Of a few kilobytes, which take milliseconds; sanitizers and load included."""

@@ -24,8 +24,8 @@ from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.plan import ALL, Plan
 from fsdpdoctor.simulate.plans.predict import predict, replay
 from tests.importers.real_traces import load
+from tests.simulate.calibration.test_calibrate import COPIES, STEPS
 from tests.simulate.steps import MS, prefetching, step, wire, with_units
-from tests.simulate.test_calibrate import COPIES, STEPS
 
 HOST = HostCosts(
     root_pre_forward_ns=8_000,

@@ -15,7 +15,7 @@ from fsdpdoctor.recorder.storage.clocks import HostClock
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN
 from tests.recorder.rehearsed import job, sharded
-from tests.recorder.test_clocks import Device
+from tests.recorder.storage.test_clocks import Device
 
 
 def bounds(step: int, start: Moment, end: Moment) -> StepBounds:

@@ -18,8 +18,8 @@ from fsdpdoctor.importers.reader.read_trace import scan_file
 from fsdpdoctor.importers.reader.trace_cache import cached_scan
 from fsdpdoctor.run import RankSource
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
+from tests.importers.reader.same_rows import same
 from tests.importers.real_traces import real
-from tests.importers.same_rows import same
 
 
 def traced(rank: int | None, world_size: int = 4, stream: int = 20) -> DrawnTrace:

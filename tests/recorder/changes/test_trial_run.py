@@ -14,8 +14,8 @@ from fsdpdoctor.plan_file import bits_file
 from fsdpdoctor.recorder.changes.apply_plan import applying
 from fsdpdoctor.recorder.changes.trial_run import on_trial
 from fsdpdoctor.simulate.plans.plan import Plan
+from tests.recorder.changes.test_apply_plan import saved, tokens
 from tests.simulate.real import sharded
-from tests.simulate.test_apply import saved, tokens
 
 pytestmark = pytest.mark.usefixtures("alone")
 

@@ -22,9 +22,9 @@ from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.frameworks import DIALECTS, Snippet, code_in, snippets
 from fsdpdoctor.simulate.plans.plan import Plan
+from tests.simulate.plans.test_code import PLANS
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import step
-from tests.simulate.test_code import PLANS
 
 FACTS = RunConstraints(
     blocks=(

@@ -65,7 +65,7 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
         "print(WORD, __name__, __package__, __spec__.name, sys.argv[1:])\n"
     )
     write(package, text, "__main__.py")
-    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}"}
     out = ("--out", str(tmp_path / "run"))
 
     plain = run_python("-m", "trainer", "-v", env=env)

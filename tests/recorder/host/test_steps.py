@@ -6,7 +6,7 @@ import pytest
 
 from fsdpdoctor.schema import COUNTER_EXCEPTIONS, UNKNOWN, Kind, Phase
 from tests.recorder.conftest import Recorded
-from tests.recorder.test_fsdp2_counts import count
+from tests.recorder.fsdp2.test_fsdp2 import count
 
 pytestmark = pytest.mark.ranks
 

@@ -15,8 +15,8 @@ from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk
 from fsdpdoctor.importers.reader.read_trace import scan_file
 from fsdpdoctor.importers.reader.trace_file import CATEGORIES
+from tests.importers.reader.same_rows import Outcome, chunks_of, outcomes, same
 from tests.importers.real_traces import FOLDER, real
-from tests.importers.same_rows import Outcome, chunks_of, outcomes, same
 
 CORPUS = Path(__file__).parent / "corpus"
 

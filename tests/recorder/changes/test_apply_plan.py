@@ -22,9 +22,9 @@ from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.code import settings
 from fsdpdoctor.simulate.plans.plan import Plan, load_plan, save_plan
+from tests.simulate.plans.test_code import PLANS
 from tests.simulate.real import Net, check, logged, sharded, simulated, truth
 from tests.simulate.steps import VOCAB, step
-from tests.simulate.test_code import PLANS
 
 pytestmark = pytest.mark.usefixtures("world")
 
