@@ -26,6 +26,16 @@ def real(name: str) -> Path:
     return path
 
 
+def found(pattern: str) -> list[Path]:
+    """The files of such names that lie there, whoever put them."""
+    return sorted(path for path in FOLDER.rglob(pattern) if path.is_file())
+
+
+def within(path: Path) -> str:
+    """Where a file lies in the folder of public traces: a test's id."""
+    return str(path.relative_to(FOLDER))
+
+
 def load(name: str) -> list[RankData]:
     """Every rank of a public trace."""
     return list(import_run([real(name)]).load())

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader import chunks
 from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk
-from fsdpdoctor.importers.reader.read_trace import scan_file
-from fsdpdoctor.importers.reader.trace_file import CATEGORIES
+from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
+from fsdpdoctor.importers.reader.trace_file import CATEGORIES, TraceFile
 from tests.importers.reader.same_rows import Outcome, chunks_of, outcomes, same
-from tests.importers.real_traces import FOLDER, real
+from tests.importers.real_traces import found, within
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -212,15 +213,23 @@ def test_names_of_damaged_chunks_get_no_id() -> None:
     assert outcomes(chunks, decoder()) == outcomes(chunks, decode_chunk)
 
 
-def test_real_traces() -> None:
-    """Every real trace, from five writers in five layouts."""
-    real("README.md")
-    paths = sorted(FOLDER.rglob("*.json.gz"))
+def read(path: Path, decode: Decode) -> TraceFile | str:
+    """A file as a decoder has it read, or what it is refused with."""
+    try:
+        return scan_file(path, decode)
+    except InputError as error:
+        return str(error)
 
-    assert len(paths) == 27
-    assert [
-        p.name for p in paths if not same(scan_file(p), scan_file(p, decoder()))
-    ] == []
+
+@pytest.mark.parametrize("path", found("*.json*"), ids=within)
+def test_real_traces(path: Path) -> None:
+    """Every trace that lies beside the project, known here or not."""
+    c, msgspec = read(path, decoder()), read(path, decode_chunk)
+
+    if isinstance(c, TraceFile) and isinstance(msgspec, TraceFile):
+        assert same(c, msgspec)
+    else:
+        assert c == msgspec
 
 
 def test_the_lock_is_released(tmp_path: Path) -> None:
