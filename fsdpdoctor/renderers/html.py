@@ -145,6 +145,8 @@ def _meta(name: str, value: str) -> str:
 
 def _body(content: Content) -> Iterator[str]:
     yield f"<h1>{escape(content.headline)}</h1>"
+    for line in content.lead:
+        yield f'<p class="lead">{escape(line)}</p>'
     for fact in content.facts:
         yield f'<p class="facts">{escape(fact)}</p>'
     for alert in content.alerts:

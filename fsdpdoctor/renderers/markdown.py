@@ -22,7 +22,7 @@ def render(report: Report) -> str:
     """The report as a Markdown document."""
     content = content_of(report)
     lines = [f"**{escape(content.headline)}**", ""]
-    lines += _paragraphs(content.facts)
+    lines += _paragraphs((*content.lead, *content.facts))
     lines += _bullets(content.alerts)
     lines += ["## Findings", ""]
     if content.no_findings is not None:

@@ -30,6 +30,7 @@ from fsdpdoctor.renderers.tables import (
     unit_table,
 )
 from fsdpdoctor.report.value import (
+    BestChange,
     ByCause,
     CaptureOverlap,
     FindingRow,
@@ -100,7 +101,8 @@ class BudgetPart:
 class Content:
     """A report in words, in the order in which it is read."""
 
-    headline: str
+    headline: str  # the verdict
+    lead: tuple[str, ...]  # the best change, and exposed time by cause
     facts: tuple[str, ...]
     alerts: tuple[str, ...]  # what makes the rest less than whole
     findings: tuple[FindingWords, ...]
@@ -118,7 +120,8 @@ def content_of(report: Report) -> Content:
     """All that is shown of a report."""
     mean = report.step_time_ns.mean
     return Content(
-        headline=headline(report),
+        headline=visible(f"{report.verdict.text.rstrip('.')}."),
+        lead=tuple(_lead(report)),
         facts=tuple(_facts(report)),
         alerts=tuple(visible(alert) for alert in _alerts(report)),
         findings=tuple(_finding(finding) for finding in report.findings),
@@ -133,8 +136,27 @@ def content_of(report: Report) -> Content:
     )
 
 
-def headline(report: Report) -> str:
-    """Exposed milliseconds per step by cause: the first line of every report."""
+def _lead(report: Report) -> Iterator[str]:
+    best = report.verdict.best_change
+    if best is not None:
+        yield _best_change(best, report.step_time_ns.mean)
+    yield exposed_line(report)
+
+
+def _best_change(best: BestChange, mean: int | None) -> str:
+    """The change that wins most, and what it is predicted to win."""
+    share = f" ({percent(best.predicted_gain_ns / mean)})" if mean else ""
+    low, high = best.gain_range_ns
+    gain = f"wins {ms(best.predicted_gain_ns)} per step{share}"
+    effects = [f"predicted {ms(low)} to {ms(high)}"]
+    if best.memory_cost_bytes:
+        word = "costs" if best.memory_cost_bytes > 0 else "saves"
+        effects.append(f"{word} {size(abs(best.memory_cost_bytes))} per rank")
+    return f"Best change, {gain}: {visible(best.text)} ({', '.join(effects)})"
+
+
+def exposed_line(report: Report) -> str:
+    """Exposed milliseconds per step by cause, in one line."""
     exposed, mean = report.exposed_ns_per_step, report.step_time_ns.mean
     if mean is None:
         return _without_steps(report.capture)
@@ -270,6 +292,9 @@ def _finding(finding: FindingRow) -> FindingWords:
     costs = []
     if finding.cost_ns_per_step is not None:
         costs.append(f"{ms(finding.cost_ns_per_step)} per step")
+    if finding.part_of is not None:
+        whole = finding.part_of
+        costs.append(f"counted in {whole.code} (finding {whole.index + 1})")
     if finding.cost_bytes is not None:
         costs.append(size(finding.cost_bytes))
     where = []

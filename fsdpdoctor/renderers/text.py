@@ -68,6 +68,8 @@ def show(report: Report, console: Console) -> None:
     """Print the report."""
     content = content_of(report)
     _say(console, Text(content.headline, style="bold"))
+    for line in content.lead:
+        _say(console, Text(line))
     for fact in content.facts:
         _say(console, Text(fact, style="dim"))
     for alert in content.alerts[:MOST_ALERTS]:

@@ -26,6 +26,7 @@ from fsdpdoctor.report.value import (
     SeverityName,
     StepTime,
 )
+from fsdpdoctor.report.verdict import with_verdict
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import Evidence, Kind
 
@@ -64,6 +65,12 @@ def report_from(
     m: Measures, findings: Sequence[Finding], not_judged: Sequence[NotJudged]
 ) -> Report:
     """The same, from findings that are already there."""
+    return with_verdict(_unordered(m, findings, not_judged))
+
+
+def _unordered(
+    m: Measures, findings: Sequence[Finding], not_judged: Sequence[NotJudged]
+) -> Report:
     return Report(
         run=run_facts(m),
         step_time_ns=_step_time(m),

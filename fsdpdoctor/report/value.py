@@ -213,6 +213,14 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartOf:
+    """The finding whose cost holds another's, which is not counted again."""
+
+    code: str
+    index: int  # in the report's findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRow:
     """A `Finding`, in JSON's words."""
 
@@ -229,6 +237,7 @@ class FindingRow:
     evidence: Mapping[str, object]
     advice: tuple[Advice, ...]
     places: tuple[Location, ...]
+    part_of: PartOf | None = None  # None: its cost is its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,11 +295,52 @@ class RecorderCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestChange:
+    """The change that the simulator backs most."""
+
+    text: str
+    code: str | None
+    apply: Mapping[str, object] | None  # a plan, for `run --apply`
+    predicted_gain_ns: int  # per step
+    gain_range_ns: tuple[int, int]
+    memory_cost_bytes: int | None  # per rank; None: not known
+
+
+VerdictKind = Literal[
+    "ended",
+    "fault",
+    "exposed",
+    "host",
+    "input",
+    "pause",
+    "optimizer",
+    "other_collectives",
+    "unexplained",
+    "nothing",
+]
+"""What costs most: the run's end, a critical fault (a wrong result, no memory), or
+what the step's time was lost to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What costs most, in one sentence, and what to do about it."""
+
+    kind: VerdictKind
+    text: str
+    cost_ns_per_step: int | None = None  # None: no step was judged
+    code: str | None = None  # of the finding that says more
+    best_change: BestChange | None = None  # None: no change is backed
+    floor_ns: int | None = None  # the mean step without anything that is only lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A run's diagnosis: the one value that every front end takes."""
 
     schema_version: int = REPORT_VERSION
     run: RunFacts
+    verdict: Verdict = Verdict(kind="nothing", text="Nothing was judged")
     step_time_ns: StepTime
     exposed_ns_per_step: Exposed
     overlap_share: OverlapShare
@@ -299,7 +349,7 @@ class Report:
     units: tuple[UnitRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()
-    findings: tuple[FindingRow, ...] = ()  # worst first
+    findings: tuple[FindingRow, ...] = ()  # faults, then by what can be gained
     not_judged: tuple[NotJudged, ...] = ()
     health: Health
     recorder: RecorderCost

@@ -69,12 +69,12 @@ def hidden(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["analyze", "report"])
-def test_prints_exposed_time_first(command: str, exposed: Path) -> None:
+def test_prints_the_verdict_and_exposed_time_first(command: str, exposed: Path) -> None:
     """8 of 16 ms; all on the wire, as both ranks arrive together."""
     result = fsdpdoctor(command, exposed)
 
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == (
+    assert result.stdout.splitlines()[1] == (
         "exposed 8.00 ms of 16.0 ms per step (50.0 %): all-gather 8.00 (wire 8.00)"
     )
     assert result.stderr == ""
@@ -93,9 +93,9 @@ def test_json_is_all_that_stdout_gets(exposed: Path) -> None:
     ("name", "start"),
     [
         ("r.html", "<!doctype html>"),
-        ("r.md", "**exposed"),
+        ("r.md", "**Compute waits"),
         ("r.json", '{\n "schema_version": 1'),
-        ("r.txt", "exposed"),
+        ("r.txt", "Compute waits"),
     ],
 )
 def test_the_files_name_says_the_format(
@@ -372,7 +372,7 @@ def test_a_pipe_gets_no_escapes_and_may_close(exposed: Path) -> None:
     )
 
     assert shown.stderr == b""
-    assert shown.stdout.startswith(b"exposed 8.00 ms of 16.0 ms per step")
+    assert shown.stdout.startswith(b"Compute waits 50.0 % of every step")
     assert shown.stdout.count(b"\n") == 1
 
 

@@ -17,7 +17,7 @@ from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.renderers.formatting import ranges, shorten, units, visible
-from fsdpdoctor.renderers.report_view import content_of, headline
+from fsdpdoctor.renderers.report_view import content_of, exposed_line
 from fsdpdoctor.renderers.text import show
 from fsdpdoctor.report import Report, decode, report_of
 from fsdpdoctor.report.diagnosis import report_from
@@ -115,7 +115,7 @@ def test_every_renderer_is_listed() -> None:
     assert modules == set(RENDERERS)
 
 
-def test_the_first_line_is_exposed_time_by_cause() -> None:
+def test_the_verdict_comes_first_and_then_exposed_time_by_cause() -> None:
     """3 ms of 12: one before the issue, one queued, one the gather, then 1 of RS."""
     report = report_with()
 
@@ -124,13 +124,19 @@ def test_the_first_line_is_exposed_time_by_cause() -> None:
         "all-gather 4.00 (host-late 1.00, queued 1.00, wire 2.00), "
         "reduce-scatter 1.00 (wire 1.00)"
     )
-    assert RENDERERS["text"](report).splitlines()[0] == expected
-    assert headline(report) == expected
+    assert RENDERERS["text"](report).splitlines()[:2] == [
+        (
+            "Compute waits 41.7 % of every step (5.00 ms of 12.0 ms), mostly for "
+            "bytes on the wire."
+        ),
+        expected,
+    ]
+    assert exposed_line(report) == expected
 
 
 def test_a_cause_that_cannot_be_told_is_not_zero() -> None:
     """One rank alone: the straggler's part is not measured."""
-    assert headline(report_of(measured(draw(PICTURE)))) == (
+    assert exposed_line(report_of(measured(draw(PICTURE)))) == (
         "exposed 5.00 ms of 12.0 ms per step (41.7 %): all-gather 4.00 (host-late "
         "1.00, queued 1.00, straggler not measured, wire 2.00), "
         "reduce-scatter 1.00 (straggler not measured, wire 1.00)"
@@ -324,7 +330,7 @@ def test_a_stopped_rank_stands_at_the_top() -> None:
         "micro-batch 2: all-gather of layers.1, backward, collective 41 of group shard"
     )
     lines = RENDERERS["text"](report).splitlines()
-    assert lines[3].startswith("! rank 1 did not end")
+    assert lines[4].startswith("! rank 1 did not end")
 
 
 def test_ranks_that_stopped_alike_are_one_line() -> None:

@@ -18,7 +18,7 @@ from fsdpdoctor.finding import (
     Severity,
 )
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.renderers.report_view import headline
+from fsdpdoctor.renderers.report_view import exposed_line
 from fsdpdoctor.report import Report, decode, diagnose, encode, report_of
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.facts_health import NO_COMMUNICATION
@@ -180,6 +180,16 @@ def test_the_json_contract() -> None:
         "places": [
             {"rank": 0, "step": 3, "start_ns": 1, "end_ns": 2, "unit": "layers.1"}
         ],
+        "part_of": None,
+    }
+    assert content["verdict"] == {
+        "kind": "exposed",
+        "text": "Compute waits 35.3 % of every step (6.00 ms of 17.0 ms), mostly for "
+        "bytes on the wire",
+        "cost_ns_per_step": 6000000,
+        "code": "FD107",
+        "best_change": None,
+        "floor_ns": 11000000,
     }
     assert content["not_judged"] == [
         {
@@ -498,7 +508,7 @@ def test_a_capture_without_steps_still_has_its_communication() -> None:
     assert report.capture == CaptureOverlap(
         communication_ns=4 * MS, overlapped_ns=1 * MS, exposed_ns=3 * MS
     )
-    assert headline(report).startswith(
+    assert exposed_line(report).startswith(
         "exposed 3.00 ms in the whole capture (75.0 % of its communication"
     )
     assert decode(encode(report)) == report

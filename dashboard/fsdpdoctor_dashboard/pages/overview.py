@@ -115,6 +115,7 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
     content = content_of(run.report)
     return [
         html.H1(content.headline),
+        *[html.P(line, className="lead") for line in content.lead],
         *[html.P(fact, className="faint") for fact in content.facts],
         *so_far(run),
         *[html.P(alert, className="alert") for alert in content.alerts],

@@ -1,0 +1,117 @@
+"""Which time of a step each finding is about, and which findings share theirs.
+
+[Note: Counted once] Several findings may speak of one stretch of the step: what was
+exposed, and why. The most severe stands for it, of equals the costliest; the others are
+`part_of` it, and only those that are part of none add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from fsdpdoctor.report.value import FindingRow, PartOf
+
+CostKind = Literal[
+    "exposed", "host", "input", "pause", "optimizer", "other_collectives", "unexplained"
+]
+"""What a step's time was lost to."""
+
+PARTS: Mapping[CostKind, tuple[str, ...]] = {
+    "exposed": ("exposed_all_gather", "exposed_reduce_scatter", "exposed_all_reduce"),
+    "other_collectives": ("exposed_other_communication",),
+    "input": ("input",),
+    "pause": ("gc", "checkpoint"),
+    "host": ("sync", "host_bound"),
+    "unexplained": ("other",),
+}
+"""The parts of the step budget that are nobody's work, by what they were lost to."""
+
+SEVERITY: Mapping[str, int] = {"critical": 2, "warning": 1, "info": 0}
+
+WORK_PARTS: Mapping[CostKind, tuple[str, ...]] = {"optimizer": ("optimizer", "clip")}
+"""Parts that are work, and a cost only where a finding says so."""
+
+_GATHERS, _REDUCTIONS = frozenset({"gather"}), frozenset({"reduction"})
+_BOTH = _GATHERS | _REDUCTIONS
+_EXPOSED: Mapping[str, frozenset[str]] = {
+    "FD101": _GATHERS,
+    "FD102": _REDUCTIONS,
+    "FD105": _GATHERS,
+    "FD106": _BOTH,
+    "FD107": _GATHERS,
+    "FD108": _REDUCTIONS,
+    "FD201": _BOTH,
+    "FD202": _BOTH,
+    "FD203": _BOTH,
+    "FD204": _BOTH,
+    "FD301": _GATHERS,
+    "FD303": _GATHERS,
+    "FD401": _BOTH,
+    "FD501": _BOTH,
+    "FD502": _BOTH,
+    "FD503": _GATHERS,
+}
+"""Codes about exposed time, and of which collectives."""
+
+_OTHERS: Mapping[str, CostKind] = {
+    "FD103": "host",
+    "FD104": "host",
+    "FD304": "optimizer",
+    "FD402": "input",
+    "FD403": "pause",
+    "FD404": "optimizer",
+    "FD405": "pause",
+    "FD407": "other_collectives",
+}
+
+_SYMPTOMS = frozenset({"FD101", "FD102"})
+"""They say that time is exposed; of two equal costs the one that says why stands."""
+
+
+def kind_of(finding: FindingRow) -> CostKind | None:
+    """What a finding's time was lost to; None where it is not about time."""
+    return "exposed" if finding.code in _EXPOSED else _OTHERS.get(finding.code)
+
+
+def lost_ns(budget: Mapping[str, int], kind: CostKind) -> int:
+    """Nanoseconds of the mean step that were lost to something."""
+    parts = PARTS.get(kind, WORK_PARTS.get(kind, ()))
+    return sum(budget.get(part, 0) for part in parts)
+
+
+def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
+    """For each finding, the one whose cost holds its own. See [Note: Counted once]."""
+    in_order = sorted(
+        (at for at, finding in enumerate(findings) if finding.cost_ns_per_step),
+        key=lambda at: (
+            -SEVERITY[findings[at].severity],
+            -(findings[at].cost_ns_per_step or 0),
+            findings[at].code in _SYMPTOMS,
+            at,
+        ),
+    )
+    whole: list[int] = []
+    part_of: dict[int, PartOf] = {}
+    for at in in_order:
+        parent = next((w for w in whole if _share(findings[w], findings[at])), None)
+        if parent is None:
+            whole.append(at)
+        else:
+            part_of[at] = PartOf(code=findings[parent].code, index=parent)
+    for at in range(len(findings)):
+        yield part_of.get(at)
+
+
+def _share(one: FindingRow, other: FindingRow) -> bool:
+    """Whether two findings may speak of the same stretch of a step."""
+    kind = kind_of(one)
+    if kind is None or kind != kind_of(other):
+        return False
+    if kind != "exposed":
+        return True
+    return (
+        bool(_EXPOSED[one.code] & _EXPOSED[other.code])
+        and (one.phase == other.phase or None in (one.phase, other.phase))
+        and (not one.units or not other.units or bool({*one.units} & {*other.units}))
+    )

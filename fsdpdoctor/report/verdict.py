@@ -1,0 +1,226 @@
+"""The verdict: what costs most, why, the best change, and what cannot be gained.
+
+It is made once, from the report's own figures, and every front end says it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.report.costs import PARTS, SEVERITY, CostKind, kind_of, linked, lost_ns
+from fsdpdoctor.report.value import (
+    BestChange,
+    Exposed,
+    FindingRow,
+    Health,
+    Report,
+    Verdict,
+)
+
+NAMED_SHARE = 0.05
+"""Of a step. What costs more is named; below it, a fix is lost in the step's jitter
+(`docs/detectors.md` D01)."""
+
+ENDED = ("FD408", "FD406")
+"""Codes that say why a run ended, the one that knows more first."""
+
+FAULTS = frozenset({"FD302", "FD501", "FD504", "FD506", "FD507", "FD508"})
+"""Codes that, when critical, cost more than time: a wrong result, or no memory."""
+
+CAUSE_WORDS = {
+    "host_late": "for the host, which issues collectives too late",
+    "queued": "in a queue behind other collectives",
+    "straggler": "for a late rank",
+    "wire": "for bytes on the wire",
+    "tail": "after the collective has ended",
+}
+
+
+def with_verdict(report: Report) -> Report:
+    """The report with its findings in the order of what they give, and its verdict."""
+    findings = sorted(report.findings, key=_order)
+    linked_rows = tuple(
+        replace(finding, part_of=part_of)
+        for finding, part_of in zip(findings, linked(findings), strict=True)
+    )
+    report = replace(report, findings=linked_rows)
+    return replace(report, verdict=_verdict(report))
+
+
+def _order(finding: FindingRow) -> tuple[bool, int, int, int, str]:
+    """Faults first, then by gain, severity and cost."""
+    return (
+        not _is_fault(finding),
+        -gain_ns(finding),
+        -SEVERITY[finding.severity],
+        -(finding.cost_ns_per_step or 0),
+        finding.code,
+    )
+
+
+def _is_fault(finding: FindingRow) -> bool:
+    return finding.severity == "critical" and finding.code in (*ENDED, *FAULTS)
+
+
+def gain_ns(finding: FindingRow) -> int:
+    """What acting on a finding gives per step: as predicted, else what it costs.
+
+    What is only information promises nothing that was not predicted.
+    """
+    predicted = [
+        advice.predicted_gain_ns
+        for advice in finding.advice
+        if advice.predicted_gain_ns is not None
+    ]
+    if predicted:
+        return max(*predicted, 0)
+    return 0 if finding.severity == "info" else finding.cost_ns_per_step or 0
+
+
+def _verdict(report: Report) -> Verdict:
+    mean = report.step_time_ns.mean
+    budget = report.budget_ns_per_step
+    floor = None if mean is None else mean - sum(lost_ns(budget, k) for k in PARTS)
+    verdict = _of_costs(report) if mean else _without_steps(report)
+    fault = next((f for f in report.findings if _is_fault(f)), None)
+    if fault is not None:
+        beside = verdict.text if verdict.kind not in ("nothing", "unexplained") else ""
+        verdict = replace(
+            verdict,
+            kind="ended" if fault.code in ENDED else "fault",
+            text=_joined(fault.summary, beside),
+            code=fault.code,
+        )
+    elif (ended := _ended(report.health)) is not None:
+        beside = verdict.text if verdict.kind != "nothing" else ""
+        verdict = replace(verdict, kind="ended", text=_joined(ended, beside), code=None)
+    return replace(verdict, best_change=_best_change(report.findings), floor_ns=floor)
+
+
+def _joined(first: str, then: str) -> str:
+    """Two statements as one sentence."""
+    first = f"{first[:1].upper()}{first[1:]}"
+    if not then:
+        return first
+    return f"{first.rstrip('.')}; beside that, {then[:1].lower()}{then[1:]}"
+
+
+def _ended(health: Health) -> str | None:
+    """How a run ended that no finding explains; one that goes on has not ended."""
+    stopped = [row for row in health.stopped if row.ended != "running"]
+    if not stopped:
+        return None
+    first = min(stopped, key=lambda row: (row.step is None, row.step or 0, row.rank))
+    step = "" if first.step is None else f" in step {first.step}"
+    return f"The run ended: rank {first.rank} stopped of {first.ended}{step}"
+
+
+def _without_steps(report: Report) -> Verdict:
+    capture = report.capture
+    if capture is not None and capture.communication_ns:
+        share = percent(capture.exposed_ns / capture.communication_ns)
+        return Verdict(
+            kind="exposed",
+            text=f"{share} of the capture's communication is exposed; it has no whole "
+            "step, so nothing was judged by step",
+        )
+    return Verdict(
+        kind="nothing", text="Nothing was judged: no whole step was recorded"
+    )
+
+
+def _of_costs(report: Report) -> Verdict:
+    """What the mean step lost most to."""
+    mean = report.step_time_ns.mean or 1
+    costs = _costs(report)
+    kind = max(costs, key=lambda kind: costs[kind])
+    cost = costs[kind]
+    if cost < NAMED_SHARE * mean:
+        lost = sum(lost_ns(report.budget_ns_per_step, one) for one in PARTS)
+        return Verdict(
+            kind="nothing",
+            text=f"Nothing to gain beyond {percent(lost / mean)} of a step",
+            cost_ns_per_step=lost,
+        )
+    return Verdict(
+        kind=kind,
+        text=_sentence(kind, cost, mean, report),
+        cost_ns_per_step=cost,
+        code=next((f.code for f in report.findings if kind_of(f) == kind), None),
+    )
+
+
+def _costs(report: Report) -> Mapping[CostKind, int]:
+    """Nanoseconds of the mean step, by what they were lost to."""
+    budget = report.budget_ns_per_step
+    costs: dict[CostKind, int] = {kind: lost_ns(budget, kind) for kind in PARTS}
+    if any(kind_of(finding) == "optimizer" for finding in report.findings):
+        costs["optimizer"] = lost_ns(budget, "optimizer")
+    return costs
+
+
+def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
+    share = f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)})"
+    budget = report.budget_ns_per_step
+    if kind == "exposed":
+        # In a rehearsal no other rank is ever late.
+        late = report.run.source != "rehearsal"
+        return f"Compute waits {share}{_mostly(report.exposed_ns_per_step, cost, late)}"
+    if kind == "pause":
+        collects = budget.get("gc", 0) >= budget.get("checkpoint", 0)
+        what = "garbage collection" if collects else "saving checkpoints"
+        return f"{what.capitalize()} takes {share}"
+    if kind == "host":
+        waits = budget.get("sync", 0) > budget.get("host_bound", 0)
+        what = (
+            "calls that wait for the device take"
+            if waits
+            else "the device waits for the host"
+        )
+        return f"{what[:1].upper()}{what[1:]} {share}"
+    return f"{_PLAIN[kind]} {share}"
+
+
+_PLAIN: Mapping[CostKind, str] = {
+    "input": "Waiting for input takes",
+    "optimizer": "The optimizer takes",
+    "other_collectives": "Collectives that FSDP2 did not issue are exposed for",
+    "unexplained": "Nothing recorded explains",
+}
+
+
+def _mostly(exposed: Exposed, cost: int, may_be_late: bool) -> str:
+    """The cause with the largest part, where causes are known."""
+    causes = {cause: getattr(exposed.by_cause, cause) or 0 for cause in CAUSE_WORDS}
+    cause = max(causes, key=lambda cause: causes[cause])
+    if not causes[cause]:
+        return ""
+    word = "mostly " if causes[cause] * 2 > cost else "most of all "
+    if cause == "wire" and exposed.by_cause.straggler is None and may_be_late:
+        return f", {word}for the wire or for a late rank, which cannot be told apart"
+    return f", {word}{CAUSE_WORDS[cause]}"
+
+
+def _best_change(findings: Sequence[FindingRow]) -> BestChange | None:
+    """The advice that wins most, of those that win more than their own error."""
+    backed = [
+        advice
+        for finding in findings
+        for advice in finding.advice
+        if advice.predicted_gain_ns is not None
+        and advice.predicted_gain_ns > (advice.predicted_error_ns or 0)
+    ]
+    if not backed:
+        return None
+    best = max(backed, key=lambda advice: advice.predicted_gain_ns or 0)
+    gain, error = best.predicted_gain_ns or 0, best.predicted_error_ns or 0
+    return BestChange(
+        text=best.text,
+        code=best.code,
+        apply=best.change,
+        predicted_gain_ns=gain,
+        gain_range_ns=(gain - error, gain + error),
+        memory_cost_bytes=best.memory_cost_bytes,
+    )

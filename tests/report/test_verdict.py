@@ -1,0 +1,161 @@
+"""The verdict: what costs most is said first, and each cost is counted once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.finding import Advice
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.report import diagnose
+from fsdpdoctor.report.costs import linked
+from fsdpdoctor.report.value import FindingRow, PartOf, Report
+from fsdpdoctor.report.verdict import gain_ns
+from fsdpdoctor.run import open_run
+from tests.gallery.cases import CASES
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+NOTHING = {
+    *("adapter-units", "autocast-gathers-wide", "device-busy-host"),
+    *("device-early-retries", "device-healthy", "device-host-just-ahead"),
+    *("device-offload-pinned", "device-reads-at-end", "evaluation-keeps-root"),
+    *("healthy-compiled-inside", "healthy-evaluation", "healthy-experts"),
+    *("healthy-fast-wire", "healthy-half-frozen", "healthy-kept-unsharded"),
+    *("healthy-mixed-precision", "healthy-nearly-even", "healthy-registered-method"),
+    *("healthy-tables-apart", "healthy-unused-head", "idle-head", "padded-rows"),
+    *("tables-in-root", "unshard-for-nothing"),
+}
+"""Runs that lose less than 5 % of a step, as their titles say or their wire does."""
+
+COSTS_MOST = {
+    "accumulation-reduces-each": ("exposed", "FD108"),
+    "compiled-around": ("unexplained", None),
+    "ddp-instead": ("fault", "FD506"),
+    "device-allocator-retries": ("fault", "FD302"),
+    "device-offload-pageable": ("optimizer", "FD304"),
+    "every-linear-a-unit": ("exposed", "FD202"),
+    "exposed-reduce-scatter": ("exposed", "FD102"),
+    "garbage-every-step": ("pause", "FD403"),
+    "healthy-frozen-heap": ("unexplained", None),
+    "killed-rank": ("ended", "FD406"),
+    "nested-in-checkpoint": ("exposed", "FD202"),
+    "one-unit-for-all": ("exposed", "FD201"),
+    "optimizer-too-early": ("fault", "FD504"),
+    "prefetch-never-runs": ("exposed", "FD105"),
+    "prefetch-skips-a-block": ("exposed", "FD105"),
+    "slow-loader": ("input", "FD402"),
+    "slow-optimizer": ("optimizer", "FD404"),
+    "sliced-mesh": ("fault", "FD501"),
+}
+"""What costs most, by hand from what was done to each run. The others wait for their
+collectives, and that is all there is to say of them."""
+
+
+@cache
+def report(case: str) -> Report:
+    """A case's report, with predictions."""
+    return diagnose(open_run(TRACES / case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_verdict_names_what_costs_most(case: str) -> None:
+    """As the table has it, which was made from what was done to each run."""
+    verdict = report(case).verdict
+    expected = "nothing" if case in NOTHING else COSTS_MOST.get(case, ("exposed",))[0]
+
+    assert verdict.kind == expected
+    if case in COSTS_MOST:
+        assert verdict.code == COSTS_MOST[case][1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_cost_is_counted_twice(case: str) -> None:
+    """What is part of another finding names one that is part of none."""
+    findings = report(case).findings
+    parts = [f.part_of for f in findings if f.part_of is not None]
+
+    assert [findings[part.index].code for part in parts] == [
+        part.code for part in parts
+    ]
+    assert [findings[part.index].part_of for part in parts] == [None] * len(parts)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_floor_is_the_step_without_what_is_lost(case: str) -> None:
+    """Floor and lost parts add up to the mean step."""
+    one = report(case)
+    lost = {
+        *("exposed_all_gather", "exposed_reduce_scatter", "exposed_all_reduce"),
+        *("exposed_other_communication", "input", "gc", "checkpoint", "sync"),
+        *("host_bound", "other"),
+    }
+    budget = one.budget_ns_per_step
+
+    assert one.verdict.floor_ns == sum(budget[p] for p in budget if p not in lost)
+
+
+def row(
+    code: str, cost_ns: int | None = None, severity: str = "warning", **changes: object
+) -> FindingRow:
+    """A finding with only what the verdict looks at."""
+    fields: dict[str, object] = {
+        "code": code,
+        "name": "",
+        "severity": severity,
+        "confidence": "high",
+        "units": (),
+        "phase": None,
+        "ranks": (),
+        "cost_ns_per_step": cost_ns,
+        "cost_bytes": None,
+        "summary": "",
+        "evidence": {},
+        "advice": (),
+        "places": (),
+    }
+    return FindingRow(**fields | changes)  # type: ignore[arg-type]
+
+
+def test_a_symptom_is_part_of_its_cause() -> None:
+    """Of equal severity and cost, the finding that says why stands for both."""
+    rows = [row("FD101", 5 * MS), row("FD105", 5 * MS)]
+
+    assert list(linked(rows)) == [PartOf(code="FD105", index=1), None]
+
+
+def test_severity_goes_before_cost() -> None:
+    """A remark does not swallow a warning, however much it costs."""
+    rows = [row("FD102", 9 * MS, "info"), row("FD108", 5 * MS, "critical")]
+
+    assert list(linked(rows)) == [PartOf(code="FD108", index=1), None]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row("FD102", 3 * MS),
+        row("FD101", 3 * MS, phase="backward"),
+        row("FD101", 3 * MS, units=("layers.1",)),
+        row("FD402", 3 * MS),
+        row("FD101", None),
+    ],
+    ids=["reductions", "other phase", "other unit", "other kind", "no cost"],
+)
+def test_what_shares_no_time_is_counted_apart(other: FindingRow) -> None:
+    """Gathers and reductions, phases, units and kinds of cost do not overlap."""
+    one = row("FD101", 5 * MS, phase="forward", units=("layers.0",))
+
+    assert list(linked([one, other])) == [None, None]
+
+
+def test_what_a_finding_gives() -> None:
+    """The largest prediction; else its cost, unless it is only information."""
+    lose, win = (Advice(text="", predicted_gain_ns=gain) for gain in (-2 * MS, 3 * MS))
+
+    assert gain_ns(row("FD101", 5 * MS, advice=(lose, win))) == 3 * MS
+    assert gain_ns(row("FD101", 5 * MS, advice=(lose,))) == 0
+    assert gain_ns(row("FD402", 5 * MS)) == 5 * MS
+    assert gain_ns(row("FD404", 5 * MS, "info")) == 0
