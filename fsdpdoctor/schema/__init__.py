@@ -1,0 +1,112 @@
+"""What a run record says: the words, the headers and the tables.
+
+Standard library and numpy only: the recorder carries this module into other
+people's training jobs, and a laptop without torch reads with it.
+
+[Note: A run on disk]
+A run is a folder. `run.json` is a `RunHeader`. Each rank R adds
+`rank0000R.json`, a `RankHeader`; `rank0000R.arrows`, an Arrow IPC stream with
+one record batch (of one row) per recorded step, which holds that step's
+`StepRecord`: scalars, the tables below as lists of structs, and the names that
+the step used first; and `rank0000R.beat`, a ring of the rank's last events
+(see `HEARTBEAT`) that outlives a SIGKILL. No rank waits for another, and what
+is on disk up to the last whole batch can always be read.
+"""
+
+from fsdpdoctor.schema.absent import NO_TIME, UNKNOWN
+from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes
+from fsdpdoctor.schema.files import (
+    HEARTBEAT,
+    HEARTBEAT_SLOTS,
+    SCHEMA_VERSION,
+    SYNTHETIC_KEY,
+    VIEW_KEY,
+    rank_stem,
+)
+from fsdpdoctor.schema.headers import Evidence, RankHeader, RunHeader
+from fsdpdoctor.schema.hooks import Hook
+from fsdpdoctor.schema.kinds import (
+    COLLECTIVE_KINDS,
+    COMMUNICATION_LANES,
+    DEVICE_WORK,
+    WAIT_OF,
+    Flag,
+    Kind,
+    Lane,
+    Phase,
+    is_any,
+)
+from fsdpdoctor.schema.step_record import (
+    COUNTER_ALLOC_RETRIES,
+    COUNTER_DIRECT_METHODS,
+    COUNTER_EXCEPTIONS,
+    COUNTER_GRAPH_BREAKS,
+    COUNTER_OOMS,
+    COUNTER_PYTHON_OBJECTS,
+    COUNTER_RECOMPILES,
+    StepRecord,
+)
+from fsdpdoctor.schema.tables import (
+    Counters,
+    MemorySamples,
+    Spans,
+    StepTimes,
+    Table,
+    column,
+)
+from fsdpdoctor.schema.units import (
+    ROOT,
+    BlockSpec,
+    GroupSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ParamSpec,
+    UnitSpec,
+)
+
+__all__ = [
+    "COLLECTIVE_KINDS",
+    "COMMUNICATION_LANES",
+    "COUNTER_ALLOC_RETRIES",
+    "COUNTER_DIRECT_METHODS",
+    "COUNTER_EXCEPTIONS",
+    "COUNTER_GRAPH_BREAKS",
+    "COUNTER_OOMS",
+    "COUNTER_PYTHON_OBJECTS",
+    "COUNTER_RECOMPILES",
+    "DEVICE_WORK",
+    "HEARTBEAT",
+    "HEARTBEAT_SLOTS",
+    "ITEMSIZE",
+    "NO_TIME",
+    "ROOT",
+    "SCHEMA_VERSION",
+    "SYNTHETIC_KEY",
+    "UNKNOWN",
+    "VIEW_KEY",
+    "WAIT_OF",
+    "BlockSpec",
+    "Counters",
+    "Evidence",
+    "Flag",
+    "GroupSpec",
+    "Hook",
+    "Kind",
+    "Lane",
+    "MemorySamples",
+    "ModelSpec",
+    "OptimizerSpec",
+    "ParamSpec",
+    "Phase",
+    "RankHeader",
+    "RunHeader",
+    "Spans",
+    "StepRecord",
+    "StepTimes",
+    "Table",
+    "UnitSpec",
+    "column",
+    "element_bytes",
+    "is_any",
+    "rank_stem",
+]

@@ -1,0 +1,26 @@
+"""The files of a run: their version, their names, and the rank's last events."""
+
+import struct
+
+SCHEMA_VERSION = 1
+"""Of the files of a run. Readers refuse a larger one, and fill nothing in."""
+
+SYNTHETIC_KEY = "fsdpdoctor_synthetic"
+"""The key in a trace's head that says it was not measured, and what it was made of."""
+
+VIEW_KEY = "fsdpdoctor_view"
+"""The key in the head of a trace that was exported to be looked at: no profiler's form,
+and not read back."""
+
+
+# [Note: The heartbeat] A file of HEARTBEAT_SLOTS fixed records, mapped into memory
+# and written round robin, so that what a rank did last is on disk even after
+# SIGKILL. Slot: count (from 1, 0: never written), step, micro_batch, unit, kind,
+# phase, seq, group, time_ns.
+HEARTBEAT = struct.Struct("<qqiihhqiq")
+HEARTBEAT_SLOTS = 64
+
+
+def rank_stem(rank: int) -> str:
+    """The name, without suffix, of a rank's files."""
+    return f"rank{rank:05d}"

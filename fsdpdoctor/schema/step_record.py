@@ -1,0 +1,43 @@
+"""One recorded step, and the counters it may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fsdpdoctor.schema.absent import UNKNOWN
+from fsdpdoctor.schema.tables import Counters, MemorySamples, Spans, StepTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRecord:
+    """One recorded optimizer step of one rank."""
+
+    step: int  # counted from 0 over the whole run
+    start_ns: int  # on the clock of the spans: device time where there is one
+    end_ns: int
+    host_start_ns: int
+    host_end_ns: int
+    micro_batches: int  # UNKNOWN where no root forward was seen
+    tokens: int = UNKNOWN
+    samples: int = UNKNOWN
+    recorder_ns: int = 0  # what recording this step cost the host
+    complete: bool = True  # False: the run ended inside it
+    spans: Spans = field(default_factory=lambda: Spans.build(0))
+    memory: MemorySamples = field(default_factory=lambda: MemorySamples.build(0))
+    counters: Counters = field(default_factory=lambda: Counters.build(0))
+    unrecorded: StepTimes = field(default_factory=lambda: StepTimes.build(0))
+    # the steps since the last recorded one
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+# Counters that more than one module names.
+COUNTER_ALLOC_RETRIES = "allocator.retries"
+COUNTER_OOMS = "allocator.ooms"
+COUNTER_GRAPH_BREAKS = "compile.graph_breaks"
+COUNTER_RECOMPILES = "compile.recompiles"
+COUNTER_PYTHON_OBJECTS = "python.objects"
+COUNTER_EXCEPTIONS = "forward.exceptions"
+COUNTER_DIRECT_METHODS = "hooks.bypassed"
