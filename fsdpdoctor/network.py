@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import SECOND, US, duration, gbps
-from fsdpdoctor.schema import Kind
+from fsdpdoctor.schema import COLLECTIVE_KINDS, Kind
 
 
 class Role(StrEnum):
@@ -118,11 +118,7 @@ PRESETS: dict[str, Link] = {
 CUSTOM_LATENCY_NS = 20 * US
 """Of a bandwidth given as a number without `@`: between NVLink's and InfiniBand's."""
 
-_KINDS = {
-    "all-gather": Kind.ALL_GATHER,
-    "reduce-scatter": Kind.REDUCE_SCATTER,
-    "all-reduce": Kind.ALL_REDUCE,
-}
+_KINDS = {kind.label: kind for kind in COLLECTIVE_KINDS}
 _SCOPES = (Role.SHARD, Role.REPLICATE, Reach.INTRA, Reach.INTER)
 
 
@@ -176,9 +172,8 @@ _PLACES = {Reach.INTRA: "inside a node", Reach.INTER: "across nodes"}
 
 
 def _rule_text(rule: Rule) -> str:
-    kinds = {kind: name for name, kind in _KINDS.items()}
     names = [str(rule.scope)] if rule.scope is not None else []
-    names += [kinds[rule.kind]] if rule.kind is not None else []
+    names += [rule.kind.label] if rule.kind is not None else []
     return f"{':'.join(names)}={rule.link}" if names else str(rule.link)
 
 

@@ -8,16 +8,12 @@ from hypothesis import strategies as st
 
 from fsdpdoctor.analysis.stall_causes import CAUSES, queued_behind, split_stalls
 from fsdpdoctor.analysis.step_budget import step_budget
-from fsdpdoctor.analysis.timeline import (
-    COLLECTIVE_KINDS,
-    Collectives,
-    Stalls,
-    timeline_of,
-)
+from fsdpdoctor.analysis.timeline import Collectives, Stalls, timeline_of
 from fsdpdoctor.analysis.unit_times import innermost, own_compute
 from fsdpdoctor.intervals import Int64s, intersect, single, subtract, total_ns, union
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
     DEVICE_WORK,
     NO_TIME,
     UNKNOWN,

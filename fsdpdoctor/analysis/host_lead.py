@@ -13,15 +13,15 @@ import numpy as np
 from fsdpdoctor.analysis.timeline import Timeline
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import US
-from fsdpdoctor.schema import NO_TIME, Flag, Kind, Spans
+from fsdpdoctor.schema import NO_TIME, Flag, Hook, Kind, Spans
 
 CAUGHT_UP_NS = 50 * US
 """A launch takes 10 to 30 us (`docs/detectors.md` D02); the device's clock is known on
 the host's axis to some 10 us."""
 
 _HOOKS = {
-    Kind.FORWARD: ("pre_forward", "post_forward"),
-    Kind.BACKWARD: ("pre_backward", "post_backward"),
+    Kind.FORWARD: (Hook.PRE_FORWARD, Hook.POST_FORWARD),
+    Kind.BACKWARD: (Hook.PRE_BACKWARD, Hook.POST_BACKWARD),
 }
 """Between the two the host launches a unit's pass."""
 

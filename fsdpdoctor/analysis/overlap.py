@@ -18,6 +18,7 @@ from fsdpdoctor.intervals import (
     union,
 )
 from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
     COMMUNICATION_LANES,
     DEVICE_WORK,
     NO_TIME,
@@ -28,7 +29,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.storage.spill import BLOCK_ROWS, let_go
 
-OVERLAP_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all")
+OVERLAP_KINDS = (*(kind.key for kind in COLLECTIVE_KINDS), "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

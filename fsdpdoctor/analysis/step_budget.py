@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fsdpdoctor.analysis.timeline import WAIT_OF, Timeline, covered_by, of_kinds
+from fsdpdoctor.analysis.timeline import Timeline, covered_by, of_kinds
 from fsdpdoctor.intervals import (
     Intervals,
     complement,
@@ -23,7 +23,16 @@ from fsdpdoctor.intervals import (
     total_ns,
     union,
 )
-from fsdpdoctor.schema import NO_TIME, Evidence, Flag, Kind, Lane, Phase, is_any
+from fsdpdoctor.schema import (
+    NO_TIME,
+    WAIT_OF,
+    Evidence,
+    Flag,
+    Kind,
+    Lane,
+    Phase,
+    is_any,
+)
 
 PARTS = (
     "exposed_all_gather",
@@ -64,7 +73,7 @@ def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     stalls = line.stalls
     for kind in WAIT_OF:
         mine = stalls.rows(stalls.kind == kind)
-        yield f"exposed_{kind.name.lower()}", union(mine.start_ns, mine.end_ns)
+        yield f"exposed_{kind.key}", union(mine.start_ns, mine.end_ns)
     if line.data.header.clock == "host" and not _has_kernels(line):
         yield from _host_pauses(line)
         yield from _work(line)
@@ -105,7 +114,7 @@ def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
         )
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
             yield (
-                phase.name.lower(),
+                phase.key,
                 covered_by(spans, kernels & (spans.phase == phase)),
             )
         yield "compute", covered_by(spans, kernels)

@@ -25,9 +25,11 @@ from fsdpdoctor.intervals import (
 )
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
     DEVICE_WORK,
     NO_TIME,
     UNKNOWN,
+    WAIT_OF,
     Evidence,
     Flag,
     Kind,
@@ -38,15 +40,6 @@ from fsdpdoctor.schema import (
     column,
     is_any,
 )
-
-COLLECTIVE_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
-"""FSDP2's own collectives, in the order of reports."""
-
-WAIT_OF: dict[Kind, Kind] = {
-    Kind.ALL_GATHER: Kind.ALL_GATHER_WAIT,
-    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
-    Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -82,7 +82,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
                 unit: per_step(m, units[unit])
                 for unit in sorted(units, key=lambda unit: -units[unit])
             },
-            "kinds": [Kind.ALL_GATHER.name.lower(), Kind.REDUCE_SCATTER.name.lower()],
+            "kinds": [Kind.ALL_GATHER.key, Kind.REDUCE_SCATTER.key],
         },
         advice=present(separate_reduce_group(m)),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),

@@ -160,7 +160,7 @@ def _phase(phase: int) -> str | None:
 def _where(rank: RankMeasures, beat: Beat) -> str:
     """An event in words: `at all_gather of layers.2 (backward) in step 7`."""
     unit = rank.unit_name(beat.unit)
-    what = Kind(beat.kind).name.lower() if beat.kind in set(Kind) else "start"
+    what = Kind(beat.kind).key if beat.kind in set(Kind) else "start"
     phase = _phase(beat.phase)
     return (
         f"at {what}"
@@ -302,5 +302,5 @@ def _words(rank: RankMeasures, row: int) -> str:
         return f"rank {rank.rank} has no more"
     table = rank.collectives
     unit = rank.unit_name(int(table.unit[row])) or "an unknown unit"
-    kind = Kind(int(table.kind[row])).name.lower()
+    kind = Kind(int(table.kind[row])).key
     return f"rank {rank.rank} has {kind} of {unit} ({size(int(table.bytes[row]))})"

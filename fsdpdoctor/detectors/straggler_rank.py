@@ -261,7 +261,7 @@ def _words(where: Where) -> str:
     """A place in the step: `all_gather of layers.0 (forward)`."""
     kind, phase, unit, _, _ = where
     of = f" of {unit}" if unit else ""
-    return f"{Kind(kind).name.lower()}{of} ({Phase(phase).name.lower()})"
+    return f"{Kind(kind).key}{of} ({Phase(phase).key})"
 
 
 def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:

@@ -17,6 +17,7 @@ from fsdpdoctor.schema import (
     UNKNOWN,
     Evidence,
     Flag,
+    Hook,
     Kind,
     Lane,
     Phase,
@@ -122,7 +123,7 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
         micro_batch = int(passes.micro_batch[at]) if at >= 0 else UNKNOWN
         yield DeviceRow(
             kind=Kind.KERNEL,
-            name=f"{kind.name.lower()}_kernel",
+            name=f"{kind.key}_kernel",
             phase=Phase(int(passes.phase[at])) if at >= 0 else Phase.OTHER,
             unit=unit,
             op=UNKNOWN,
@@ -201,7 +202,7 @@ class _Windows:
         at = min(start_ns, self._last)
         if kind not in (Kind.FORWARD, Kind.BACKWARD):
             return at
-        enters = "pre_forward" if kind == Kind.FORWARD else "pre_backward"
+        enters = Hook.PRE_FORWARD if kind == Kind.FORWARD else Hook.PRE_BACKWARD
         hooks = self._hooks.within(micro_batch)
         _, ends = hooks.of(enters, unit, phase)
         leaves = hooks.leaving(kind, unit, phase)
@@ -230,7 +231,7 @@ class _Windows:
             return min(start_ns, self._last)
         issued = int(calls.end_ns[0])
         phase = int(spans.phase[i])
-        for name in ("pre_forward", "pre_backward"):
+        for name in (Hook.PRE_FORWARD, Hook.PRE_BACKWARD):
             _, ends = self._hooks.of(name, int(spans.unit[i]), phase)
             later = ends[ends >= issued]
             if len(later):

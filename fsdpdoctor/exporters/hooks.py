@@ -9,7 +9,7 @@ import numpy as np
 from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase, Spans
+from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Kind, Phase, Spans
 
 PREFETCH = Flag.FORWARD_PREFETCH | Flag.BACKWARD_PREFETCH
 
@@ -40,10 +40,10 @@ class Hooks:
     def leaving(self, kind: Kind, unit: int, phase: int) -> Int64s:
         """When a unit's passes of a kind were left."""
         if kind == Kind.FORWARD:
-            return self.of("post_forward", unit, phase)[0]
+            return self.of(Hook.POST_FORWARD, unit, phase)[0]
         starts = [
             self.of(name, unit, Phase.BACKWARD)[0]
-            for name in ("post_backward", "post_backward_accumulate")
+            for name in (Hook.POST_BACKWARD, Hook.POST_BACKWARD_ACCUMULATE)
         ]
         return np.sort(np.concatenate(starts))
 
@@ -56,7 +56,7 @@ def hooks_of(data: RankData, spans: Spans) -> Hooks:
     ends = hooks.end_ns.copy()
     gathers = spans.rows((spans.kind == Kind.UNSHARD) & (spans.flags & PREFETCH == 0))
     for i, name in enumerate(names):
-        if name not in ("pre_forward", "pre_backward"):
+        if name not in (Hook.PRE_FORWARD, Hook.PRE_BACKWARD):
             continue
         after = hooks.start_ns[i + 1] if i + 1 < len(names) else None
         own = (gathers.by_unit == hooks.unit[i]) & (

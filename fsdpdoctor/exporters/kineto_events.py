@@ -17,6 +17,7 @@ from fsdpdoctor.schema import (
     UNKNOWN,
     Evidence,
     Flag,
+    Hook,
     Kind,
     Phase,
     Spans,
@@ -29,15 +30,15 @@ PASS_THREAD = 3
 PROCESS = 1_000_000
 """A process id that no device's number can be."""
 
-HOOK_LABELS = {
-    "pre_forward": "pre_forward",
-    "post_forward": "post_forward",
-    "pre_backward": "pre_backward",
-    "post_backward": "post_backward_accumulate",
-    "post_backward_accumulate": "post_backward_accumulate",
-    "inputs_to_device": "inputs_to_device",
-    "cast_forward_inputs": "cast_forward_inputs",
-    "cast_forward_outputs": "cast_forward_outputs",
+HOOK_LABELS: dict[str, Hook] = {
+    Hook.PRE_FORWARD: Hook.PRE_FORWARD,
+    Hook.POST_FORWARD: Hook.POST_FORWARD,
+    Hook.PRE_BACKWARD: Hook.PRE_BACKWARD,
+    Hook.POST_BACKWARD: Hook.POST_BACKWARD_ACCUMULATE,
+    Hook.POST_BACKWARD_ACCUMULATE: Hook.POST_BACKWARD_ACCUMULATE,
+    Hook.INPUTS_TO_DEVICE: Hook.INPUTS_TO_DEVICE,
+    Hook.CAST_FORWARD_INPUTS: Hook.CAST_FORWARD_INPUTS,
+    Hook.CAST_FORWARD_OUTPUTS: Hook.CAST_FORWARD_OUTPUTS,
 }
 """Names of HOOK spans to FSDP2's labels. The root's are made of the micro-batches."""
 
@@ -142,12 +143,12 @@ class StepEvents:
             if label is None:
                 continue
             start, end = int(hooks.spans.start_ns[i]), int(hooks.spans.end_ns[i])
-            if label == "post_backward_accumulate":
+            if label == Hook.POST_BACKWARD_ACCUMULATE:
                 end = min(end, start + MARK_NS)
             yield self._label(label, int(hooks.spans.unit[i]), start, end)
         for kind, label in (
-            (Kind.REDUCE, "post_backward_reduce"),
-            (Kind.RESHARD, "post_backward_reshard"),
+            (Kind.REDUCE, Hook.POST_BACKWARD_REDUCE),
+            (Kind.RESHARD, Hook.POST_BACKWARD_RESHARD),
         ):
             mine = (spans.kind == kind) & (spans.phase == Phase.BACKWARD)
             for i in np.flatnonzero(mine).tolist():
@@ -164,7 +165,7 @@ class StepEvents:
         """The root's labels, which begin and end a micro-batch: on a device, whose
         micro-batches may be in its own time, the root's hooks.
         """
-        begin, end = "root_pre_forward", "root_post_backward_callback"
+        begin, end = Hook.ROOT_PRE_FORWARD, Hook.ROOT_POST_BACKWARD_CALLBACK
         seen = set(hooks.names) if self.on_device else set()
         for i in np.flatnonzero(spans.kind == Kind.MICRO_BATCH).tolist():
             first, last = int(spans.start_ns[i]), int(spans.end_ns[i])
@@ -192,7 +193,7 @@ class StepEvents:
                 target = self._unit(unit).split(" [pg=")[0]
                 name = "" if target == ROOT else target
                 yield self._host(f"FSDP::{word}_prefetch for {name}", start, end)
-        yield self._label("all_gather", unit, start, end)
+        yield self._label(Hook.ALL_GATHER, unit, start, end)
 
     def _other_host(self, spans: Spans) -> Iterator[Event]:
         for i in np.flatnonzero(spans.kind == Kind.INPUT).tolist():

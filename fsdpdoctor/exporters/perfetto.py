@@ -206,7 +206,7 @@ class _Writer:
     def _lanes(self, spans: Spans, tracks: Sequence[int]) -> Iterator[Event]:
         for at, lane in enumerate(LANES):
             first = FIRST_LANE_TRACK + at * TRACKS_PER_LANE
-            yield from self._tracks(first, lane.name.lower().replace("_", "-"), tracks)
+            yield from self._tracks(first, lane.label, tracks)
         windows = self._windows(spans.start_ns, spans.end_ns)
         issued = self._us(spans.issued_ns)
         for i, (track, window) in enumerate(zip(tracks, windows, strict=True)):
@@ -333,9 +333,9 @@ def _meta(rank: int, track: int, name: str, args: Mapping[str, object]) -> Event
 
 
 def _title(kind: Kind, unit: str | None) -> str:
-    word = kind.name.lower().replace("_", "-")
+    word = kind.label
     return word if unit is None else f"{word} {unit}"
 
 
 def _phase(phase: int) -> str:
-    return Phase(phase).name.lower()
+    return Phase(phase).key

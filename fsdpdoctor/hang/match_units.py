@@ -19,15 +19,14 @@ import numpy as np
 from fsdpdoctor.hang.diagnose import Operation
 from fsdpdoctor.hang.flight_recorder import Dump, Entry
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import UNKNOWN, Kind, Phase, Spans
-
-DTYPE_BYTES = {
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
-    **dict.fromkeys(("Float", "Int"), 4),
-    **dict.fromkeys(("Double", "Long"), 8),
-}
-"""torch's scalar types, as dumps name them; those of 8-bit floats begin `Float8`."""
+from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
+    UNKNOWN,
+    Kind,
+    Phase,
+    Spans,
+    element_bytes,
+)
 
 KINDS = {
     "_all_gather_base": Kind.ALL_GATHER,
@@ -38,8 +37,6 @@ KINDS = {
     "all_reduce": Kind.ALL_REDUCE,
 }
 """Operations of dumps that may be FSDP2's."""
-
-FSDP2_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
 
 class MatchedBy(StrEnum):
@@ -89,7 +86,7 @@ def match_units(
     rows = sorted(set(places))
     return UnitMatch(
         units=_once(data.unit_name(int(step.unit[at])) or "?" for at in rows),
-        phases=_once(Phase(int(step.phase[at])).name.lower() for at in rows),
+        phases=_once(Phase(int(step.phase[at])).key for at in rows),
         by=by,
     )
 
@@ -149,7 +146,10 @@ def _side(sizes: str, dtypes: str) -> int | None:
 
 
 def _width(name: str) -> int:
-    return 1 if name.startswith("Float8") else DTYPE_BYTES[name]
+    width = element_bytes(name)
+    if width is None:
+        raise KeyError(name)
+    return width
 
 
 def _step(data: RankData, members: tuple[int, ...]) -> Spans:
@@ -163,7 +163,7 @@ def _step(data: RankData, members: tuple[int, ...]) -> Spans:
     if not whole:
         return Spans.build(0)
     spans = whole[-1].spans
-    of_units = np.isin(spans.kind, FSDP2_KINDS) & (spans.unit != UNKNOWN)
+    of_units = np.isin(spans.kind, COLLECTIVE_KINDS) & (spans.unit != UNKNOWN)
     mine = spans.rows(of_units & np.isin(spans.group, groups))
     return mine.rows(np.argsort(mine.start_ns, kind="stable"))
 

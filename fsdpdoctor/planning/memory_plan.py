@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.planning.model_shape import ModelShape
-from fsdpdoctor.schema import ROOT
+from fsdpdoctor.schema import ITEMSIZE, ROOT
 from fsdpdoctor.simulate.engine.memory import Peak, peak_of
 from fsdpdoctor.simulate.engine.opcodes import Held
 from fsdpdoctor.simulate.engine.step import (
-    ITEMSIZE,
     CommCost,
     CommCosts,
     Mesh,

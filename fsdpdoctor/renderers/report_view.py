@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Advice, NotJudged
 from fsdpdoctor.quantities import (
     NOT_MEASURED,
@@ -37,9 +38,7 @@ from fsdpdoctor.report.value import (
     Report,
     StoppedRank,
 )
-
-KINDS = ("all_gather", "reduce_scatter", "all_reduce")
-CAUSES = ("host_late", "queued", "straggler", "wire", "tail")
+from fsdpdoctor.schema import COLLECTIVE_KINDS
 
 PART_WORDS = {
     "exposed_all_gather": "exposed all-gather",
@@ -168,10 +167,9 @@ def exposed_line(report: Report) -> str:
     share = percent(exposed.total / mean) if mean else "0 %"
     start = f"exposed {ms(exposed.total)} of {ms(mean)} per step ({share})"
     kinds = [
-        f"{kind.replace('_', '-')} {_bare(total)} "
-        f"({_causes(exposed.by_kind_and_cause[kind])})"
-        for kind in KINDS
-        if (total := getattr(exposed, kind))
+        f"{kind.label} {_bare(total)} ({_causes(exposed.by_kind_and_cause[kind.key])})"
+        for kind in COLLECTIVE_KINDS
+        if (total := getattr(exposed, kind.key))
     ]
     line = f"{start}: {', '.join(kinds)}" if kinds else start
     others = report.budget_ns_per_step.get("exposed_other_communication", 0)

@@ -65,7 +65,7 @@ def _collective_row(
     factor = bus_factor(Kind(kind), group.size) if group and group.size > 0 else None
     return CollectiveRow(
         group=group.name if group else None,
-        kind=Kind(kind).name.lower(),
+        kind=Kind(kind).key,
         bytes=None if size == UNKNOWN else size,
         count=count,
         median_ns=median_ns,

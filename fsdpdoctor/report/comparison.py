@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.report.value import Report, UnitRow
-from fsdpdoctor.schema import Phase
+from fsdpdoctor.schema import COLLECTIVE_KINDS, Phase
 
 COMPARISON_VERSION = 1
 """Of the JSON."""
@@ -250,7 +249,7 @@ def _rank_samples(
     times = rank.unit_times.rows(rank.in_judged(rank.unit_times.step))
     for index, unit in enumerate(rank.units):
         for phase in (Phase.FORWARD, Phase.BACKWARD):
-            word = phase.name.lower()
+            word = phase.key
             rows = times.rows((times.unit == index) & (times.phase == phase))
             yield (f"{word}_ns", unit.fqn), rows.step, rows.compute_ns
             if not stalls_known:
@@ -258,5 +257,5 @@ def _rank_samples(
             mine = stalls.rows((stalls.unit == index) & (stalls.phase == phase))
             for kind in COLLECTIVE_KINDS:
                 waits = mine.rows(mine.kind == kind)
-                figure = f"exposed_ns.{word}.{kind.name.lower()}"
+                figure = f"exposed_ns.{word}.{kind.key}"
                 yield (figure, unit.fqn), waits.step, waits.duration_ns

@@ -11,7 +11,6 @@ import numpy as np
 from fsdpdoctor.advice import recommend
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.analysis.stall_causes import CAUSES
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.report.collectives_ranks import collective_rows, rank_rows
@@ -28,7 +27,7 @@ from fsdpdoctor.report.value import (
 )
 from fsdpdoctor.report.verdict import with_verdict
 from fsdpdoctor.run import Run
-from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.schema import COLLECTIVE_KINDS, Evidence, Kind
 
 _SEVERITIES: tuple[SeverityName, ...] = ("info", "warning", "critical")
 
@@ -131,8 +130,7 @@ def _exposed(m: Measures) -> Exposed:
             {c: _sum([cells[k][c] for k in COLLECTIVE_KINDS]) for c in CAUSES},
         ),
         by_kind_and_cause={
-            kind.name.lower(): by_cause(m.evidence, cells[kind])
-            for kind in COLLECTIVE_KINDS
+            kind.key: by_cause(m.evidence, cells[kind]) for kind in COLLECTIVE_KINDS
         },
     )
 

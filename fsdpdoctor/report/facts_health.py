@@ -204,14 +204,14 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
 
 def _phase_word(beat: Beat) -> str | None:
     known = {int(phase) for phase in Phase} - {int(Phase.OTHER)}
-    return Phase(beat.phase).name.lower() if beat.phase in known else None
+    return Phase(beat.phase).key if beat.phase in known else None
 
 
 def _kind_word(beat: Beat) -> str | None:
     known = {int(kind) for kind in Kind}
     if beat.kind not in known:
         return None
-    return Kind(beat.kind).name.lower().replace("_", "-")
+    return Kind(beat.kind).label
 
 
 def recorder_cost(m: Measures) -> RecorderCost:

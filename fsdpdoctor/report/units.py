@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.report.value import (
     ByCause,
@@ -22,7 +21,7 @@ from fsdpdoctor.report.value import (
     UnitRow,
     UnitSettings,
 )
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, UnitSpec
+from fsdpdoctor.schema import COLLECTIVE_KINDS, UNKNOWN, Evidence, Kind, Phase, UnitSpec
 
 UnitKey = tuple[int, str]
 """A unit across ranks, whose own lists may differ (FD406): its tree and its FQN."""
@@ -185,7 +184,7 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         reduce_scatter_bytes=_typical(s.sizes[Kind.REDUCE_SCATTER]),
         exposed_ns=PhaseTimes(
             **{
-                phase.name.lower(): per.time(
+                phase.key: per.time(
                     sum(s.exposed[kind, phase] for kind in COLLECTIVE_KINDS),
                     per.stalls_known,
                 )
@@ -194,7 +193,7 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         ),
         exposed_ns_by_kind=KindTimes(
             **{
-                kind.name.lower(): per.time(
+                kind.key: per.time(
                     sum(ns for (k, _), ns in s.exposed.items() if k == kind),
                     per.stalls_known,
                 )

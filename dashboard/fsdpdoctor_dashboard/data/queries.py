@@ -199,9 +199,9 @@ class Details:
         lead = start - issued if issued is not None and start is not None else None
         flags = Flag(value("flags", row) or 0)
         facts: list[tuple[str, str, object]] = [
-            ("kind", "text", Kind(value("kind", row) or 0).name.lower()),
-            ("lane", "text", Lane(value("lane", row) or 0).name.lower()),
-            ("phase", "text", Phase(value("phase", row) or 0).name.lower()),
+            ("kind", "text", Kind(value("kind", row) or 0).key),
+            ("lane", "text", Lane(value("lane", row) or 0).key),
+            ("phase", "text", Phase(value("phase", row) or 0).key),
             ("unit", "text", names.unit(value("unit", row))),
             ("issued by", "text", names.unit(value("by_unit", row))),
             ("issued before its start", "ns", lead),
@@ -252,7 +252,7 @@ class Details:
         return {
             "rank": rank,
             "row": _row_of(kind, Lane(lane)),
-            "kind": kind.name.lower(),
+            "kind": kind.key,
             "start": start,
             "end": end,
             "span": row,

@@ -16,11 +16,11 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.run import RankData, Run
 from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
     NO_TIME,
     Evidence,
     MemorySamples,

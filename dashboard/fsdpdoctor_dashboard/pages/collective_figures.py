@@ -9,13 +9,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS, Collectives
+from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import MS, duration, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.report.value import CollectiveRow, Report
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind
+from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
 from fsdpdoctor_dashboard.pages.figures import styled
 
@@ -44,7 +44,7 @@ class KindTimes(NamedTuple):
     @property
     def name(self) -> str:
         """As FSDP2 calls it."""
-        return self.kind.name.lower()
+        return self.kind.key
 
     @property
     def has_line(self) -> bool:
@@ -255,7 +255,7 @@ def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
             x=(edges[:-1] + edges[1:]) / 2,
             y=counts,
             width=np.diff(edges),
-            name=kind.name.replace("_", "-"),
+            name=kind.kind.label,
             marker={"color": _colours(theme)[kind.name], "opacity": 0.75},
             hovertemplate="%{x:.3g} ms: %{y}",
         )

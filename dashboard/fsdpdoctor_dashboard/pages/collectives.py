@@ -106,7 +106,7 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
         peak = figures.peak_gbps(kind, run.report)
         rows.append(
             [
-                Cell(words=kind.name.replace("_", "-"), kind="words"),
+                Cell(words=kind.kind.label, kind="words"),
                 Cell(words=f"{len(taken):,}", value=len(taken)),
                 *[Cell(words=ns_words(ns), value=ns) for ns in times],
                 Cell(words=figures.fit_words(kind), kind="words"),

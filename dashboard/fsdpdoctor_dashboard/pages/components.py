@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
@@ -16,13 +17,7 @@ from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
-CAUSE_WORDS = {
-    "host_late": "host late",
-    "queued": "queued",
-    "straggler": "straggler",
-    "wire": "wire",
-    "tail": "tail",
-}
+CAUSE_WORDS = {cause: cause.replace("_", " ") for cause in CAUSES}
 CAUSES_EXPLAINED = {
     "host_late": "the CPU had not issued it yet",
     "queued": "issued, and its lane was busy",

@@ -12,7 +12,6 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.formatting import unit_name, visible
 from fsdpdoctor.renderers.report_view import (
-    KINDS,
     PART_WORDS,
     Content,
     FindingWords,
@@ -20,6 +19,7 @@ from fsdpdoctor.renderers.report_view import (
 )
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.comparison import Difference, Subject, compare
+from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     CAUSE_WORDS,
@@ -201,21 +201,23 @@ def _causes(report: Report) -> Iterator[Component]:
     if exposed.total is None:
         yield html.P("Cannot tell: the source shows no stalls.", className="faint")
         return
-    kinds = [kind for kind in KINDS if getattr(exposed, kind)]
+    kinds = [kind for kind in COLLECTIVE_KINDS if getattr(exposed, kind.key)]
     if not kinds:
         yield html.P("Compute never stood still for a collective.")
         return
     cells = {
-        (kind, cause): getattr(exposed.by_kind_and_cause[kind], cause)
+        (kind, cause): getattr(exposed.by_kind_and_cause[kind.key], cause)
         for kind in kinds
         for cause in CAUSES
     }
     most = max((ns for ns in cells.values() if ns), default=1)
     rows = [
         [
-            Cell(words=kind.replace("_", "-"), kind="words"),
+            Cell(words=kind.label, kind="words"),
             *[_cause(cells[kind, cause], most) for cause in CAUSES],
-            Cell(words=ms(getattr(exposed, kind)), value=getattr(exposed, kind)),
+            Cell(
+                words=ms(getattr(exposed, kind.key)), value=getattr(exposed, kind.key)
+            ),
         ]
         for kind in kinds
     ]

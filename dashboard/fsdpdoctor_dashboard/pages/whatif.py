@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
-from fsdpdoctor.simulate.engine.step import ITEMSIZE
+from fsdpdoctor.schema import ITEMSIZE
 from fsdpdoctor.simulate.plans.code import code
 from fsdpdoctor.simulate.plans.plan import ACCUMULATION
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpdoctor.importers.fsdp2.labels import Label, parse_label
+from fsdpdoctor.importers.fsdp2.labels import parse_label
 from fsdpdoctor.importers.fsdp2.nesting import Nesting, nest
 from fsdpdoctor.importers.reader.trace_file import Cat, Int64s, TraceFile, rows_named
-from fsdpdoctor.schema import ROOT, UNKNOWN
+from fsdpdoctor.schema import ROOT, UNKNOWN, Hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSpan:
     """One label. Times are ns as in `Events`."""
 
-    label: Label
+    label: Hook
     unit: int  # in LabelTree.units, UNKNOWN for labels of the state
     start_ns: int
     end_ns: int
@@ -38,7 +38,7 @@ class LabelTree:
         """For each of N moments on a thread, the innermost label, or UNKNOWN."""
         return self.nesting.innermost(tid, time_ns)
 
-    def enclosing(self, index: int, labels: Sequence[Label]) -> LabelSpan | None:
+    def enclosing(self, index: int, labels: Sequence[Hook]) -> LabelSpan | None:
         """The nearest label of some kinds around one, itself left out."""
         index = self.spans[index].parent
         while index != UNKNOWN:
@@ -47,7 +47,7 @@ class LabelTree:
             index = self.spans[index].parent
         return None
 
-    def of(self, *labels: Label) -> list[int]:
+    def of(self, *labels: Hook) -> list[int]:
         """Indices of the labels of some kinds, by start."""
         return [i for i, span in enumerate(self.spans) if span.label in labels]
 

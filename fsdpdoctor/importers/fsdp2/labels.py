@@ -13,46 +13,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
-from fsdpdoctor.schema import ROOT
+from fsdpdoctor.schema import ROOT, Hook
 
 PREFIX = "FSDP::"
 
 
-class Label(StrEnum):
-    """The labels, in FSDP2's words."""
-
-    ALL_GATHER = "all_gather"
-    ALL_GATHER_COPY_OUT = "all_gather_copy_out"
-    PRE_FORWARD = "pre_forward"
-    POST_FORWARD = "post_forward"
-    PRE_BACKWARD = "pre_backward"
-    POST_BACKWARD_ACCUMULATE = "post_backward_accumulate"
-    POST_BACKWARD_RESHARD = "post_backward_reshard"
-    POST_BACKWARD_RS_WAIT = "post_backward_rs_wait"
-    POST_BACKWARD_REDUCE = "post_backward_reduce"
-    FORWARD_PREFETCH = "forward_prefetch"
-    BACKWARD_PREFETCH = "backward_prefetch"
-    ROOT_PRE_FORWARD = "root_pre_forward"
-    INPUTS_TO_DEVICE = "inputs_to_device"
-    CAST_FORWARD_INPUTS = "cast_forward_inputs"
-    CAST_FORWARD_OUTPUTS = "cast_forward_outputs"
-    ROOT_POST_BACKWARD_CALLBACK = "root_post_backward_callback"
-
-
-PREFETCHES = (Label.FORWARD_PREFETCH, Label.BACKWARD_PREFETCH)
+PREFETCHES = (Hook.FORWARD_PREFETCH, Hook.BACKWARD_PREFETCH)
 
 OF_STATE = (
-    Label.ROOT_PRE_FORWARD,
-    Label.INPUTS_TO_DEVICE,
-    Label.CAST_FORWARD_INPUTS,
-    Label.CAST_FORWARD_OUTPUTS,
-    Label.ROOT_POST_BACKWARD_CALLBACK,
+    Hook.ROOT_PRE_FORWARD,
+    Hook.INPUTS_TO_DEVICE,
+    Hook.CAST_FORWARD_INPUTS,
+    Hook.CAST_FORWARD_OUTPUTS,
+    Hook.ROOT_POST_BACKWARD_CALLBACK,
 )
 """Labels that name no unit."""
 
-_LABELS = frozenset(label.value for label in Label)
+_LABELS = frozenset(Hook) - {Hook.POST_BACKWARD}  # which only its parts label
 _GRAMMAR = re.compile(
     r"FSDP::(?P<label>\w+)"
     r"(?: \((?P<fqn>.*?)\))?"
@@ -67,7 +45,7 @@ _UNNAMED = ("", "None")
 class ParsedLabel:
     """One label. `unit` as in `UnitSpec.fqn`, None where the label names none."""
 
-    label: Label
+    label: Hook
     unit: str | None = None
 
 
@@ -78,7 +56,7 @@ def parse_label(name: str) -> ParsedLabel | None:
     match = _GRAMMAR.fullmatch(name)
     if match is None or match["label"] not in _LABELS:
         return None
-    label = Label(match["label"])
+    label = Hook(match["label"])
     if label in OF_STATE:
         return ParsedLabel(label=label)
     fqn = match["target"] if label in PREFETCHES else match["fqn"]

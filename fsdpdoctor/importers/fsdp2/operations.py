@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.fsdp2.label_tree import LabelSpan, LabelTree
-from fsdpdoctor.importers.fsdp2.labels import PREFETCHES, Label
+from fsdpdoctor.importers.fsdp2.labels import PREFETCHES
 from fsdpdoctor.importers.fsdp2.passes import Passes
 from fsdpdoctor.importers.reader.trace_file import Int64s
-from fsdpdoctor.schema import UNKNOWN, Flag, Phase
+from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Phase
 
-HOOKS = (Label.PRE_FORWARD, Label.PRE_BACKWARD)
+HOOKS = (Hook.PRE_FORWARD, Hook.PRE_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,12 @@ def find_operations(tree: LabelTree, passes: Passes) -> Operations:
     copied = _copy_outs(tree)
     hooks = tree.of(*HOOKS)
     for index, span in enumerate(tree.spans):
-        if span.label == Label.ALL_GATHER:
+        if span.label == Hook.ALL_GATHER:
             copy_out = copied.get(index)
             by_op[index] = _unshard(tree, passes, hooks, index, copy_out)
             if copy_out is not None:
                 of_label[copy_out] = index
-        elif span.label == Label.POST_BACKWARD_REDUCE:
+        elif span.label == Hook.POST_BACKWARD_REDUCE:
             at = int(passes.at(_one(span.start_ns))[0])
             by_op[index] = Operation(
                 op=index,
@@ -76,9 +76,9 @@ def _copy_outs(tree: LabelTree) -> dict[int, int]:
     """The copy-out label of each all-gather label: its unit's next one."""
     pending: dict[int, int] = {}
     found: dict[int, int] = {}
-    for index in tree.of(Label.ALL_GATHER, Label.ALL_GATHER_COPY_OUT):
+    for index in tree.of(Hook.ALL_GATHER, Hook.ALL_GATHER_COPY_OUT):
         span = tree.spans[index]
-        if span.label == Label.ALL_GATHER:
+        if span.label == Hook.ALL_GATHER:
             pending[span.unit] = index
         elif span.unit in pending:
             found[pending.pop(span.unit)] = index
@@ -101,7 +101,7 @@ def _unshard(
     if prefetch is not None:
         if hook is None:  # explicit prefetches are issued right after the unit's hook
             hook = _last_hook(tree, hooks, prefetch)
-        backward = prefetch.label == Label.BACKWARD_PREFETCH
+        backward = prefetch.label == Hook.BACKWARD_PREFETCH
         flags = Flag.BACKWARD_PREFETCH if backward else Flag.FORWARD_PREFETCH
         in_backward = backward or phase == Phase.BACKWARD
         phase = Phase.BACKWARD if in_backward else Phase.FORWARD
@@ -109,7 +109,7 @@ def _unshard(
     elif hook is None:
         flags, recompute = Flag.MANUAL, False
     else:
-        forward = hook.label == Label.PRE_FORWARD
+        forward = hook.label == Hook.PRE_FORWARD
         recompute = forward and phase == Phase.BACKWARD
         phase = Phase.FORWARD if forward and not recompute else Phase.BACKWARD
     return Operation(

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.fsdp2.label_tree import LabelTree
-from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.reader.trace_file import (
     Cat,
     Int64s,
@@ -16,7 +15,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Kind, Phase
 
 OPTIMIZER_PREFIX = "Optimizer.step#"
 """What torch.optim calls its annotation."""
@@ -138,19 +137,19 @@ def _moments(tree: LabelTree, trace: TraceFile) -> list[tuple[int, int, str, int
     """Changes of state: time, order within one time, what, unit. Ends come first."""
     found: list[tuple[int, int, str, int]] = []
     at_end = (
-        Label.PRE_FORWARD,
-        Label.PRE_BACKWARD,
-        Label.ROOT_POST_BACKWARD_CALLBACK,
+        Hook.PRE_FORWARD,
+        Hook.PRE_BACKWARD,
+        Hook.ROOT_POST_BACKWARD_CALLBACK,
     )
     at_start = (
-        Label.ROOT_PRE_FORWARD,
-        Label.POST_FORWARD,
-        Label.POST_BACKWARD_ACCUMULATE,
+        Hook.ROOT_PRE_FORWARD,
+        Hook.POST_FORWARD,
+        Hook.POST_BACKWARD_ACCUMULATE,
     )
     for span in tree.spans:
         if span.label in at_end:
             found.append((span.end_ns, 0, span.label, span.unit))
-        if span.label == Label.PRE_BACKWARD:
+        if span.label == Hook.PRE_BACKWARD:
             found.append((span.start_ns, 1, "backward begins", span.unit))
         elif span.label in at_start:
             found.append((span.start_ns, 1, span.label, span.unit))
@@ -161,24 +160,24 @@ def _moments(tree: LabelTree, trace: TraceFile) -> list[tuple[int, int, str, int
 
 
 def _step_host(host: _PassTracker, what: str, unit: int, time_ns: int) -> None:
-    if what == Label.ROOT_PRE_FORWARD:
+    if what == Hook.ROOT_PRE_FORWARD:
         if not host.in_backward:
             host.leave_micro_batch(time_ns)  # a forward without a backward
             host.micro_batch += 1
             host.micro_batch_since = time_ns
             host.forward.clear()
-    elif what == Label.PRE_FORWARD:
+    elif what == Hook.PRE_FORWARD:
         host.forward.append((unit, time_ns))
-    elif what == Label.POST_FORWARD:
+    elif what == Hook.POST_FORWARD:
         host.leave_forward(unit, time_ns)
     elif what == "backward begins":
         host.in_backward = True
-    elif what == Label.PRE_BACKWARD:
+    elif what == Hook.PRE_BACKWARD:
         if all(one != unit for one, _ in host.backward):
             host.backward.append((unit, time_ns))
-    elif what == Label.POST_BACKWARD_ACCUMULATE:
+    elif what == Hook.POST_BACKWARD_ACCUMULATE:
         host.leave_backward(unit, time_ns)
-    elif what == Label.ROOT_POST_BACKWARD_CALLBACK:
+    elif what == Hook.ROOT_POST_BACKWARD_CALLBACK:
         host.leave_micro_batch(time_ns)
         host.in_backward = False
         host.backward.clear()

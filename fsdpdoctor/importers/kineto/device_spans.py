@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.nesting import nest
 from fsdpdoctor.importers.fsdp2.passes import autograd_threads
 from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime, pick
@@ -28,7 +27,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Kind, Lane, Phase, Spans
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Hook, Kind, Lane, Phase, Spans
 from fsdpdoctor.storage.spill import Shelf
 
 LANE_OF = {
@@ -40,10 +39,10 @@ LANE_OF = {
 
 _COPY_IN_OP = "fsdp::all_gather_copy_in"
 
-LABELS = {label: index for index, label in enumerate(Label)}
-_ALL_GATHER = LABELS[Label.ALL_GATHER]
-_COPY_OUT = LABELS[Label.ALL_GATHER_COPY_OUT]
-_REDUCE = LABELS[Label.POST_BACKWARD_REDUCE]
+LABELS = {label: index for index, label in enumerate(Hook)}
+_ALL_GATHER = LABELS[Hook.ALL_GATHER]
+_COPY_OUT = LABELS[Hook.ALL_GATHER_COPY_OUT]
+_REDUCE = LABELS[Hook.POST_BACKWARD_REDUCE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

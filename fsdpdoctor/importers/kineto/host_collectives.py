@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.operations import Operation
 from fsdpdoctor.importers.kineto.attribution import (
     Context,
@@ -25,19 +24,13 @@ from fsdpdoctor.importers.kineto.process_groups import (
     collective_bytes,
     sequence_numbers,
 )
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase, Spans
+from fsdpdoctor.schema import UNKNOWN, WAIT_OF, Flag, Hook, Kind, Lane, Phase, Spans
 
 OPERATOR_PREFIX = "c10d::"
 BACKEND_PREFIXES = ("gloo:", "hccl:", "ccl:")
 
 NO_COLLECTIVES = frozenset({"c10d::barrier", "c10d::monitored_barrier_"})
 """Operators that move nothing, and that not every backend reports."""
-
-WAIT_OF = {
-    Kind.ALL_GATHER: Kind.ALL_GATHER_WAIT,
-    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
-    Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +110,7 @@ def _collective(
             kind = Kind.COLLECTIVE
     else:
         kind = Kind.ALL_GATHER
-        if operation.span.label == Label.POST_BACKWARD_REDUCE:
+        if operation.span.label == Hook.POST_BACKWARD_REDUCE:
             reduces = collective_kind(name) == Kind.ALL_REDUCE
             kind = Kind.ALL_REDUCE if reduces else Kind.REDUCE_SCATTER
         wait = _wait(operation, kind, start_ns, end_ns)

@@ -9,29 +9,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.passes import annotation_rows
 from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime, pick
 from fsdpdoctor.importers.kineto.kernels import SYNCHRONIZING_CALLS
 from fsdpdoctor.importers.reader.trace_file import Cat, Int64s, names_that, rows_named
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase, Spans
+from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Kind, Lane, Phase, Spans
 
 INPUT_PREFIX = "enumerate(DataLoader)#"
 """What torch.utils.data calls its annotation around the wait for a batch."""
 
-HOST_KINDS: dict[Label, Kind] = {
-    Label.ALL_GATHER: Kind.UNSHARD,
-    Label.POST_BACKWARD_RESHARD: Kind.RESHARD,
-    Label.POST_BACKWARD_REDUCE: Kind.REDUCE,
-    Label.PRE_FORWARD: Kind.HOOK,
-    Label.POST_FORWARD: Kind.HOOK,
-    Label.PRE_BACKWARD: Kind.HOOK,
-    Label.POST_BACKWARD_ACCUMULATE: Kind.HOOK,
-    Label.ROOT_PRE_FORWARD: Kind.HOOK,
-    Label.INPUTS_TO_DEVICE: Kind.HOOK,
-    Label.CAST_FORWARD_INPUTS: Kind.HOOK,
-    Label.CAST_FORWARD_OUTPUTS: Kind.HOOK,
-    Label.ROOT_POST_BACKWARD_CALLBACK: Kind.HOOK,
+HOST_KINDS: dict[Hook, Kind] = {
+    Hook.ALL_GATHER: Kind.UNSHARD,
+    Hook.POST_BACKWARD_RESHARD: Kind.RESHARD,
+    Hook.POST_BACKWARD_REDUCE: Kind.REDUCE,
+    Hook.PRE_FORWARD: Kind.HOOK,
+    Hook.POST_FORWARD: Kind.HOOK,
+    Hook.PRE_BACKWARD: Kind.HOOK,
+    Hook.POST_BACKWARD_ACCUMULATE: Kind.HOOK,
+    Hook.ROOT_PRE_FORWARD: Kind.HOOK,
+    Hook.INPUTS_TO_DEVICE: Kind.HOOK,
+    Hook.CAST_FORWARD_INPUTS: Kind.HOOK,
+    Hook.CAST_FORWARD_OUTPUTS: Kind.HOOK,
+    Hook.ROOT_POST_BACKWARD_CALLBACK: Kind.HOOK,
 }
 """What each label is on the host. The others (copy-out, waits, prefetch) say where
 device work belongs, or lie around an all-gather's."""
@@ -86,10 +85,10 @@ def _hook_phase(context: Context, label: int, pass_at: int) -> Phase:
     kind = context.tree.spans[label].label
     phase = Phase(int(context.passes.phase[pass_at])) if pass_at >= 0 else Phase.OTHER
     if kind in (
-        Label.PRE_BACKWARD,
-        Label.POST_BACKWARD_ACCUMULATE,
-        Label.POST_BACKWARD_RESHARD,
-        Label.ROOT_POST_BACKWARD_CALLBACK,
+        Hook.PRE_BACKWARD,
+        Hook.POST_BACKWARD_ACCUMULATE,
+        Hook.POST_BACKWARD_RESHARD,
+        Hook.ROOT_POST_BACKWARD_CALLBACK,
     ):
         return Phase.BACKWARD
     return Phase.BACKWARD if phase == Phase.BACKWARD else Phase.FORWARD

@@ -58,33 +58,6 @@ _OTHER_OPERATIONS = re.compile(
     re.I,
 )
 
-DTYPE_BYTES: dict[str, int] = {
-    "bool": 1,
-    "byte": 1,
-    "unsigned char": 1,
-    "char": 1,
-    "signed char": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "short": 2,
-    "half": 2,
-    "c10::half": 2,
-    "bfloat16": 2,
-    "c10::bfloat16": 2,
-    "int": 4,
-    "float": 4,
-    "long": 8,
-    "long int": 8,
-    "double": 8,
-    "complexfloat": 8,
-    "c10::complex<float>": 8,
-    "complexdouble": 16,
-}
-"""Bytes an element takes, by the two ways in which traces write a dtype, lower case."""
-
 SYNCHRONIZING_CALLS = frozenset(
     {
         "cudaDeviceSynchronize",
@@ -131,11 +104,6 @@ def operation_name(text: str) -> str:
     """A short word for a collective that is none of FSDP2's: `all_to_all`."""
     found = _OTHER_OPERATIONS.search(text)
     return found[1].lower() if found else text.split("(")[0][:80]
-
-
-def element_bytes(dtype: str | None) -> int | None:
-    """Bytes per element of a dtype as a trace writes it."""
-    return None if dtype is None else DTYPE_BYTES.get(dtype.strip().lower())
 
 
 def is_launch(call: str) -> bool:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fsdpdoctor.importers.kineto.kernels import element_bytes
 from fsdpdoctor.importers.reader.trace_file import CommArgs, Int64s
-from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind
+from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, element_bytes
 
 BY_ORDER = "by order"
 """The group of collectives whose arguments name none: on every rank they are counted

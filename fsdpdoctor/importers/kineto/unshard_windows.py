@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.fsdp2.label_tree import LabelSpan, LabelTree
-from fsdpdoctor.importers.fsdp2.labels import Label
 from fsdpdoctor.importers.fsdp2.operations import HOOKS, Operation
 from fsdpdoctor.importers.kineto.attribution import (
     Context,
@@ -22,9 +21,9 @@ from fsdpdoctor.importers.kineto.attribution import (
 )
 from fsdpdoctor.importers.kineto.launch_windows import done_by, on_compute_lane
 from fsdpdoctor.importers.reader.trace_file import Int64s
-from fsdpdoctor.schema import NO_TIME, Flag, Kind, Lane, Spans
+from fsdpdoctor.schema import NO_TIME, Flag, Hook, Kind, Lane, Spans
 
-FREES = (Label.POST_FORWARD, Label.POST_BACKWARD_RESHARD)
+FREES = (Hook.POST_FORWARD, Hook.POST_BACKWARD_RESHARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +47,9 @@ def find_windows(context: Context) -> list[Window] | None:
     """
     tree = context.tree
     by_op = context.operations.by_op
-    unshards = _by_unit(tree, Label.ALL_GATHER)
+    unshards = _by_unit(tree, Hook.ALL_GATHER)
     hooks, frees = _by_unit(tree, *HOOKS), _by_unit(tree, *FREES)
-    callbacks = [tree.spans[i] for i in tree.of(Label.ROOT_POST_BACKWARD_CALLBACK)]
+    callbacks = [tree.spans[i] for i in tree.of(Hook.ROOT_POST_BACKWARD_CALLBACK)]
     found: list[Window] = []
     for unit in range(len(tree.units)):
         mine = _of_unit(
@@ -66,7 +65,7 @@ def find_windows(context: Context) -> list[Window] | None:
     return found
 
 
-def _by_unit(tree: LabelTree, *labels: Label) -> dict[int, list[int]]:
+def _by_unit(tree: LabelTree, *labels: Hook) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for index in tree.of(*labels):
         found.setdefault(tree.spans[index].unit, []).append(index)
@@ -89,7 +88,7 @@ def _of_unit(
         )
         ends = _between(frees if used else callbacks, issued, again)
         if used and again is None:
-            ends = [one for one in ends if one.label != Label.POST_FORWARD]
+            ends = [one for one in ends if one.label != Hook.POST_FORWARD]
         if ends:
             # An unused gather is waited for and dropped by the first callback.
             last = ends[-1] if used else ends[0]

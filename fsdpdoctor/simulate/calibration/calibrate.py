@@ -15,16 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
-from fsdpdoctor.analysis.timeline import (
-    COLLECTIVE_KINDS,
-    Collectives,
-    Timeline,
-    of_kinds,
-    timeline_of,
-)
+from fsdpdoctor.analysis.timeline import Collectives, Timeline, of_kinds, timeline_of
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    COLLECTIVE_KINDS,
+    ITEMSIZE,
     NO_TIME,
     UNKNOWN,
     Evidence,
@@ -53,7 +49,6 @@ from fsdpdoctor.simulate.calibration.trace_settings import as_recorded, is_trace
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.schedule import bare_program
 from fsdpdoctor.simulate.engine.step import (
-    ITEMSIZE,
     Checkpoint,
     CommCost,
     CommCosts,
@@ -201,7 +196,7 @@ class _Calibrator:
             spread=float(np.median(np.abs(self.step_ns - middle)) / max(middle, 1)),
             fits=fits,
             exposed_ns={
-                kind.name.lower(): mean(
+                kind.key: mean(
                     x.stalls.duration_ns[x.stalls.kind == kind].sum()
                     for x in self.lines
                 )

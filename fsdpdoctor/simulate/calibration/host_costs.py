@@ -9,7 +9,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.timeline import Timeline, of_kinds
 from fsdpdoctor.intervals import Int64s, total_ns, union
-from fsdpdoctor.schema import Kind, Spans
+from fsdpdoctor.schema import Hook, Kind, Spans
 from fsdpdoctor.simulate.calibration.partition import COPIES, busy
 from fsdpdoctor.simulate.engine.step import HostCosts
 
@@ -27,13 +27,13 @@ def host_costs(lines: Sequence[Timeline]) -> HostCosts:
         return mean(calls.get(name, ()))
 
     return HostCosts(
-        pre_forward_ns=each("pre_forward"),
+        pre_forward_ns=each(Hook.PRE_FORWARD),
         unshard_ns=each("unshard"),
-        post_forward_ns=each("post_forward"),
-        pre_backward_ns=each("pre_backward"),
-        post_backward_ns=each("post_backward"),
+        post_forward_ns=each(Hook.POST_FORWARD),
+        pre_backward_ns=each(Hook.PRE_BACKWARD),
+        post_backward_ns=each(Hook.POST_BACKWARD),
         reduce_ns=each("reduce"),
-        final_callback_ns=each("root_post_backward_callback"),
+        final_callback_ns=each(Hook.ROOT_POST_BACKWARD_CALLBACK),
     )
 
 
@@ -78,4 +78,4 @@ def _name(line: Timeline, rows: Spans, at: int) -> str:
     kind = Kind(rows.kind[at])
     if kind == Kind.HOOK:
         return line.data.name(int(rows.name[at])) or ""
-    return kind.name.lower()
+    return kind.key

@@ -26,6 +26,7 @@ from fsdpdoctor.schema import (
     UNKNOWN,
     Evidence,
     Flag,
+    Hook,
     Kind,
     Lane,
     ParamSpec,
@@ -36,11 +37,11 @@ from fsdpdoctor.schema import (
     UnitSpec,
 )
 
-POST_BACKWARD = "post_backward"
+POST_BACKWARD = Hook.POST_BACKWARD
 """What the recorder calls the hook, of which FSDP2 labels three parts."""
 
-FIRST_PART = "post_backward_accumulate"
-CALLBACK = "root_post_backward_callback"
+FIRST_PART = Hook.POST_BACKWARD_ACCUMULATE
+CALLBACK = Hook.ROOT_POST_BACKWARD_CALLBACK
 
 FSDP2 = (
     *(Kind.HOOK, Kind.UNSHARD, Kind.RESHARD, Kind.REDUCE),
@@ -169,7 +170,7 @@ def _lanes(spans: Spans) -> npt.NDArray[np.int8]:
 def _flags(spans: Spans, hooks: _Hooks) -> npt.NDArray[np.int16]:
     """A forward hook in backward is of a recomputation."""
     flags = spans.flags.copy()
-    forward = hooks.called("pre_forward", "post_forward")
+    forward = hooks.called(Hook.PRE_FORWARD, Hook.POST_FORWARD)
     again = forward[spans.phase[forward] == Phase.BACKWARD]
     flags[again] |= Flag.RECOMPUTE
     return flags
@@ -223,7 +224,7 @@ def _missing_backwards(data: RankData, spans: Spans) -> Spans:
     rows: list[tuple[int, int, int, int]] = []
     known = of_kinds(spans, Kind.BACKWARD)
     seen = set(zip(known.unit.tolist(), known.micro_batch.tolist(), strict=True))
-    for hook in hooks.called("pre_backward").tolist():
+    for hook in hooks.called(Hook.PRE_BACKWARD).tolist():
         key = int(spans.unit[hook]), int(spans.micro_batch[hook])
         if key in seen:
             continue

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    ITEMSIZE,
     NO_TIME,
     ROOT,
     UNKNOWN,
     Evidence,
     Flag,
     GroupSpec,
+    Hook,
     Kind,
     Lane,
     MemorySamples,
@@ -54,7 +56,7 @@ from fsdpdoctor.simulate.engine.opcodes import (
 from fsdpdoctor.simulate.engine.opcodes import ROOT as ROOT_OP
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.simulate import walk
-from fsdpdoctor.simulate.engine.step import ITEMSIZE, Checkpoint, Step, Unit
+from fsdpdoctor.simulate.engine.step import Checkpoint, Step, Unit
 from fsdpdoctor.simulate.engine.timing import Clock, Times, Walk
 
 EVIDENCE = (
@@ -75,12 +77,12 @@ EVIDENCE = (
 """What a simulated run shows: all that a recorded one does, but the allocator."""
 
 HOOKS = {
-    H_ROOT: "root_pre_forward",
-    H_PRE_FORWARD: "pre_forward",
-    H_POST_FORWARD: "post_forward",
-    H_PRE_BACKWARD: "pre_backward",
-    H_POST_BACKWARD: "post_backward",
-    H_FINAL: "root_post_backward_callback",
+    H_ROOT: Hook.ROOT_PRE_FORWARD,
+    H_PRE_FORWARD: Hook.PRE_FORWARD,
+    H_POST_FORWARD: Hook.POST_FORWARD,
+    H_PRE_BACKWARD: Hook.PRE_BACKWARD,
+    H_POST_BACKWARD: Hook.POST_BACKWARD,
+    H_FINAL: Hook.ROOT_POST_BACKWARD_CALLBACK,
 }
 """FSDP2's hooks by their cost in a program: the names that the recorder gives them."""
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link, Reach, Role, parse_network
-from fsdpdoctor.schema import UNKNOWN, Kind
+from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Kind
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import (
-    ITEMSIZE,
     Checkpoint,
     CommCost,
     CommCosts,

@@ -11,7 +11,7 @@ import msgspec
 
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.plan_file import PLAN_VERSION, read_plan_file
-from fsdpdoctor.simulate.engine.step import ITEMSIZE
+from fsdpdoctor.schema import ITEMSIZE
 
 ALL = "*"
 """In `Plan.reshard_after_forward`: every unit but the root."""

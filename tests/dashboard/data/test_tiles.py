@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.analysis.timeline import WAIT_OF
 from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
-from fsdpdoctor.schema import Kind, Lane, Phase, Spans
+from fsdpdoctor.schema import WAIT_OF, Kind, Lane, Phase, Spans
 from fsdpdoctor_dashboard.data import tile_cache, tiles
 from fsdpdoctor_dashboard.data.slices import (
     EXPOSED_SERIES,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpdoctor.analysis.step_budget import step_budget
-from fsdpdoctor.analysis.timeline import COLLECTIVE_KINDS, of_kinds, timeline_of
-from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Spans
+from fsdpdoctor.analysis.timeline import of_kinds, timeline_of
+from fsdpdoctor.schema import COLLECTIVE_KINDS, UNKNOWN, Kind, Lane, Spans
 from fsdpdoctor.simulate.engine.opcodes import durations
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.simulate import simulate, simulate_ranks, walk
