@@ -4,13 +4,13 @@ from fsdpdoctor.version import __version__
 
 TIMELINE_FILES = (
     "tiles.js",
-    "words.js",
-    "sizes.js",
+    "format.js",
+    "layout.js",
     "raster.js",
     "loader.js",
-    "sources.js",
-    "drawer.js",
-    "notes.js",
+    "data_source.js",
+    "details_panel.js",
+    "bookmarks.js",
     "controls.js",
     "rows.js",
     "rulers.js",
@@ -30,7 +30,7 @@ _js_dist = [
             "namespace": "fsdpdoctor_dashboard",
             "dynamic": True,
         }
-        for name in (*TIMELINE_FILES, "early.js")
+        for name in (*TIMELINE_FILES, "first_paint.js")
     ],
     {
         "relative_package_path": "timeline/dash_component.js",

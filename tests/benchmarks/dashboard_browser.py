@@ -146,7 +146,7 @@ def timeline_round(
         for times in (found.cold_ms, found.warm_ms):
             page.goto(f"{served.base}timeline?run={run}")
             times.append(until(page, PAINTED))
-            until(page, "fsdpTimeline.sharp && !document.querySelector('#early')")
+            until(page, "fsdpTimeline.sharp && !document.querySelector('#first-paint')")
             page.wait_for_timeout(500)
         sizes: list[int] = []
 

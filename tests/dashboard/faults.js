@@ -13,7 +13,7 @@
   }
   // A narrow window may scroll a wide table, whose first column then stays.
   const narrow = innerWidth < 1440;
-  for (const box of document.querySelectorAll(".scroll, nav, .fd-drawer, .side")) {
+  for (const box of document.querySelectorAll(".scroll, nav, .fd-details, .side")) {
     if (narrow && box.matches(".scroll")) continue;
     if (seen(box) && box.scrollWidth > box.clientWidth + 1) {
       found.push(`${box.className || box.tagName} scrolls sideways: ${box.scrollWidth} in ${box.clientWidth}: ${words(box)}`);

@@ -96,26 +96,26 @@ def test_the_keyboard_goes_everywhere(visit: Visit) -> None:
 
     keyboard.press("n")
     visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
-    first = visit.timeline("t.selected.mark.start")
+    first = visit.timeline("t.selected.slice.start")
     keyboard.press("n")
-    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+    visit.until(f"fsdpTimeline.selected.slice.start > {first}")
     keyboard.press("p")
-    visit.until(f"fsdpTimeline.selected.mark.start === {first}")
+    visit.until(f"fsdpTimeline.selected.slice.start === {first}")
     keyboard.press(".")
-    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+    visit.until(f"fsdpTimeline.selected.slice.start > {first}")
     keyboard.press(",")
-    visit.until(f"fsdpTimeline.selected.mark.start === {first}")
+    visit.until(f"fsdpTimeline.selected.slice.start === {first}")
     keyboard.press("f")
     visit.until(f"fsdpTimeline.view.t1 - fsdpTimeline.view.t0 < {whole} * 0.2")
     keyboard.press("r")
     # Its answer opens the details, whenever it comes.
-    title = "document.querySelector('.fd-drawer strong')"
+    title = "document.querySelector('.fd-details strong')"
     visit.until(f"{title} && {title}.textContent.startsWith('Area')")
 
     keyboard.press("c")
     assert visit.timeline("t.condensed") is True
     keyboard.press("q")
-    assert visit.page.locator(".fd-drawer").is_hidden()
+    assert visit.page.locator(".fd-details").is_hidden()
     keyboard.press("?")
     assert visit.page.locator(".fd-help").is_visible()
     visit.picture("keys")
@@ -147,7 +147,7 @@ def test_marks_are_set_found_again_and_removed(visit: Visit) -> None:
     visit.page.wait_for_timeout(300)  # the view has glided there
     keyboard.press("m")
     marked = visit.timeline(
-        "[t.notes.list, [{t0: t.selected.mark.start, t1: t.selected.mark.end}]]"
+        "[t.bookmarks.list, [{t0: t.selected.slice.start, t1: t.selected.slice.end}]]"
     )
     assert marked[0] == marked[1]
     visit.until("location.search.includes('marks=')")
@@ -156,7 +156,7 @@ def test_marks_are_set_found_again_and_removed(visit: Visit) -> None:
     visit.page.goto(visit.served.base)
     visit.page.goto(address)
     visit.until("window.fsdpTimeline && fsdpTimeline.selected && fsdpTimeline.sharp")
-    assert visit.timeline("t.notes.list") == marked[0]
+    assert visit.timeline("t.bookmarks.list") == marked[0]
 
     visit.timeline("t.setView(t.end * 0.8, t.end * 0.9)")
     keyboard.press("[")
@@ -164,10 +164,10 @@ def test_marks_are_set_found_again_and_removed(visit: Visit) -> None:
     middle = (mark["t0"] + mark["t1"]) / 2
     assert visit.timeline("(t.view.t0 + t.view.t1) / 2") == pytest.approx(middle)
     keyboard.press("m")
-    assert visit.timeline("t.notes.list") == []
+    assert visit.timeline("t.bookmarks.list") == []
     keyboard.press("m")
     keyboard.press("Shift+m")
-    assert visit.timeline("t.notes.list") == []
+    assert visit.timeline("t.bookmarks.list") == []
 
 
 def test_every_row_can_be_reached_by_key(visit: Visit) -> None:
@@ -178,7 +178,7 @@ def test_every_row_can_be_reached_by_key(visit: Visit) -> None:
     visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
     seen = []
     place = (
-        "[t.selected.track.rank, t.sources[0].meta.series[t.selected.mark.series].row]"
+        "[t.selected.track.rank, t.sources[0].meta.series[t.selected.slice.series].row]"
     )
     for _ in range(12):
         before = visit.timeline(place)
@@ -233,7 +233,7 @@ def test_the_mouse_has_its_habits(visit: Visit) -> None:
     mouse.down()
     mouse.move(1200, 320, steps=4)
     mouse.up()
-    visit.until("document.querySelector('.fd-drawer tr[data-busy]')")
+    visit.until("document.querySelector('.fd-details tr[data-busy]')")
     assert visit.timeline("t.area.t1 > t.area.t0")
     visit.picture("area")
 
@@ -241,7 +241,7 @@ def test_the_mouse_has_its_habits(visit: Visit) -> None:
 def test_an_area_shows_the_numbers_of_the_analysis(
     visit: Visit, runs: dict[str, Path]
 ) -> None:
-    """What the drawer says of a whole step is what the step's Timeline says."""
+    """What the panel says of a whole step is what the step's Timeline says."""
     opened = open_entry(Entry(id="before", path=runs["before"]), open_run, Loading())
     steps = opened.measures.ranks[0].steps
     t0 = int(steps.start_ns[3]) - opened.store.origin_ns
@@ -255,11 +255,11 @@ def test_an_area_shows_the_numbers_of_the_analysis(
     }
     visit.open("timeline?run=before")
     visit.page.evaluate(
-        f"fsdpTimeline.area = {{t0: {t0}, t1: {t1}}}; fsdpTimeline.drawer.showArea()"
+        f"fsdpTimeline.area = {{t0: {t0}, t1: {t1}}}; fsdpTimeline.panel.showArea()"
     )
-    visit.until("document.querySelector('.fd-drawer tr[data-busy]')")
+    visit.until("document.querySelector('.fd-details tr[data-busy]')")
     shown = visit.page.evaluate(
-        "Object.fromEntries([...document.querySelectorAll('.fd-drawer tr[data-busy]')]"
+        "Object.fromEntries([...document.querySelectorAll('.fd-details tr[data-busy]')]"
         ".map(r => [r.dataset.series, Number(r.dataset.busy)]))"
     )
 
@@ -276,14 +276,14 @@ def test_a_view_can_be_sent(visit: Visit) -> None:
     visit.page.wait_for_timeout(400)
     address = visit.page.url
     state = visit.timeline(
-        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.mark.span]"
+        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.slice.span]"
     )
     visit.page.goto(visit.served.base)
     visit.page.goto(address)
     visit.until("window.fsdpTimeline && fsdpTimeline.selected && fsdpTimeline.sharp")
 
     again = visit.timeline(
-        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.mark.span]"
+        "[Math.round(t.view.t0), Math.round(t.view.t1), t.selected.slice.span]"
     )
     assert again == state
     assert visit.timeline("t.tracks.filter(x => x.pinned).length") == 1
@@ -297,13 +297,13 @@ def test_search_goes_to_the_unit(visit: Visit) -> None:
     visit.page.keyboard.press("Enter")
     visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
     assert visit.timeline("t.selected.details.title").endswith("model.layers.3")
-    first = visit.timeline("t.selected.mark.start")
+    first = visit.timeline("t.selected.slice.start")
     visit.page.keyboard.press("Enter")
-    visit.until(f"fsdpTimeline.selected.mark.start > {first}")
+    visit.until(f"fsdpTimeline.selected.slice.start > {first}")
 
 
 def test_hovering_says_what_is_there(visit: Visit) -> None:
-    """A mark's own numbers where it can be told apart, else counts and shares."""
+    """A slice's own numbers where it can be told apart, else counts and shares."""
     visit.open("timeline?run=before")
     box = visit.page.locator(".fd-stage").bounding_box()
     assert box is not None

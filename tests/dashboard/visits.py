@@ -61,7 +61,7 @@ class Visit:
         self.page.goto(self.served.base + path)
         if path.startswith("timeline"):
             self.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
-            self.until("!document.querySelector('#early') || null")
+            self.until("!document.querySelector('#first-paint') || null")
         else:
             self.page.wait_for_selector("main h1, main p", timeout=60_000)
 

@@ -53,7 +53,7 @@ class SeriesSpec(NamedTuple):
 
     row: Row
     name: str  # stands in the area statistics and in the legend
-    colour: str  # a key of the palette in words.js
+    colour: str  # a key of the palette in format.js
 
 
 SERIES: tuple[SeriesSpec, ...] = (

@@ -25,7 +25,7 @@ KIND_COLOURS = {
     "all_reduce": "#7a6a4f",
 }
 DARK_COLOURS = KIND_COLOURS | {"all_reduce": "#a8977a"}
-"""The timeline's own, in words.js."""
+"""The timeline's own, in format.js."""
 
 MOST_TICKS = 7
 PEAK_IN_SIGHT = 3.0

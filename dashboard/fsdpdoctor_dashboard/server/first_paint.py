@@ -3,7 +3,7 @@
 [Note: The first picture] Dash's own scripts take most of a page's first half second,
 and a picture needs none of them. So the page starts with the timeline's scripts, in
 one file, and with what they need for a first picture of a run that is open: its
-`meta` and its overview tile. early.js paints it at once; the Dash component takes it
+`meta` and its overview tile. first_paint.js paints it at once; the Dash component takes it
 over when Dash is there.
 """
 
@@ -38,7 +38,7 @@ CONDENSED_FROM = 13
 @cache
 def _bundle() -> tuple[str, str]:
     """All scripts of the component in one, and a name that changes with them."""
-    names = (*TIMELINE_FILES, "early.js")
+    names = (*TIMELINE_FILES, "first_paint.js")
     text = "\n".join((FILES / name).read_text(encoding="utf-8") for name in names)
     return text, hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -234,7 +234,7 @@
         const by = (drag.place.x - place.x) * per;
         timeline.setView(drag.view.t0 + by, drag.view.t1 + by);
       } else {
-        const x = Math.max(root.fsdpSizes.GUTTER, place.x);
+        const x = Math.max(root.fsdpLayout.GUTTER, place.x);
         const [a, b] = [drag.place.time, timeline.time(x)].sort((p, q) => p - q);
         timeline.area = { t0: Math.round(a), t1: Math.round(b) };
         timeline.hideTip();
@@ -248,7 +248,7 @@
       if (!drag) return;
       const place = this.place(event);
       if (drag.kind === "none") this.clickGutter(place);
-      else if (drag.kind === "area" && drag.moved) timeline.drawer.showArea();
+      else if (drag.kind === "area" && drag.moved) timeline.panel.showArea();
       else if (!drag.moved && drag.kind !== "minimap") this.click(place);
     }
 
@@ -289,7 +289,7 @@
       clearTimeout(this.hoverTimer);
       if (this.asking) this.asking.abort();
       const useful = (place.zone === "plot" && place.box) || place.zone === "memory";
-      if (!useful || place.x < root.fsdpSizes.GUTTER) {
+      if (!useful || place.x < root.fsdpLayout.GUTTER) {
         timeline.hideTip();
         return;
       }
@@ -298,10 +298,10 @@
 
     wideAt(place) {
       if (!place.box) return null;
-      const x = place.x - root.fsdpSizes.GUTTER;
+      const x = place.x - root.fsdpLayout.GUTTER;
       const { timeline } = this;
-      return [...timeline.wide, ...timeline.bands].find((mark) =>
-        mark.track === place.track && mark.box === place.box && x >= mark.from && x <= mark.to) || null;
+      return [...timeline.wide, ...timeline.bands].find((slice) =>
+        slice.track === place.track && slice.box === place.box && x >= slice.from && x <= slice.to) || null;
     }
 
     // The row's content under one pixel, exactly.
@@ -326,7 +326,7 @@
         const found = await this.under(place, this.asking.signal);
         if (this.mouse !== place) return;
         if (found.count === 0) timeline.hideTip();
-        else timeline.drawer.tip(place, found);
+        else timeline.panel.tip(place, found);
       } catch (error) {
         if (error.name !== "AbortError") timeline.say(error.message);
       }
@@ -340,7 +340,7 @@
       const found = timeline.curves.best(track, track.level, Math.floor(time / size));
       const live = await track.source.live(track.rank, time);
       if (this.mouse !== place) return;
-      timeline.drawer.memoryTip(place, track, found, live);
+      timeline.panel.memoryTip(place, track, found, live);
     }
 
     // -- selecting
@@ -358,24 +358,24 @@
         return;
       }
       const at = place.time - place.track.offset;
-      const mark = found.marks.find((m) => m.start <= at && at < m.end) || found.marks[0];
-      this.select(place.track, mark);
+      const slice = found.marks.find((m) => m.start <= at && at < m.end) || found.marks[0];
+      this.select(place.track, slice);
     }
 
-    async select(track, mark) {
+    async select(track, slice) {
       const { timeline } = this;
-      const selected = { track, mark, details: null };
+      const selected = { track, slice, details: null };
       timeline.selected = selected;
       timeline.focus = track;
       timeline.redraw();
       this.viewChanged();
       try {
-        const details = await track.source.details(mark.rank, mark.series, mark.span);
+        const details = await track.source.details(slice.rank, slice.series, slice.span);
         if (timeline.selected !== selected) return;
         selected.details = details;
-        timeline.drawer.showSpan();
+        timeline.panel.showSpan();
         timeline.redrawOver();
-        if (timeline.options.onSelect) timeline.options.onSelect(mark);
+        if (timeline.options.onSelect) timeline.options.onSelect(slice);
       } catch (error) {
         timeline.say(error.message);
       }
@@ -385,7 +385,7 @@
       const { timeline } = this;
       timeline.selected = null;
       timeline.area = null;
-      timeline.drawer.empty();
+      timeline.panel.empty();
       timeline.say("");
       timeline.redrawOver();
       this.viewChanged();
@@ -396,17 +396,17 @@
       const { selected, area } = timeline;
       if (area) timeline.jump(area.t0, area.t1);
       else if (selected) {
-        const { mark, track } = selected;
-        timeline.jump(mark.start + track.offset, mark.end + track.offset, track);
+        const { slice, track } = selected;
+        timeline.jump(slice.start + track.offset, slice.end + track.offset, track);
       } else timeline.fit();
     }
 
-    // -- going from mark to mark
+    // -- going from slice to slice
 
     from(forward) {
       const { timeline } = this;
       const { selected, view } = timeline;
-      if (selected) return selected.mark.start + selected.track.offset;
+      if (selected) return selected.slice.start + selected.track.offset;
       return forward ? view.t0 : view.t1;
     }
 
@@ -419,16 +419,16 @@
       for (const source of timeline.sources) {
         const offset = source.offset || 0;
         const ranks = timeline.order.filter((t) => t.source === source).map((t) => t.rank);
-        const { mark } = await source.nextExposed(ranks, Math.round(from - offset), forward, Math.round(least));
-        if (mark && (!best || mark.start + offset < best.at === forward)) {
-          best = { mark, at: mark.start + offset, source };
+        const { mark: slice } = await source.nextExposed(ranks, Math.round(from - offset), forward, Math.round(least));
+        if (slice && (!best || slice.start + offset < best.at === forward)) {
+          best = { slice, at: slice.start + offset, source };
         }
       }
       if (!best) {
         timeline.say(forward ? "no exposed stretch after this" : "no exposed stretch before this");
         return;
       }
-      this.goTo(timeline.track(best.mark.rank, best.source.id), best.mark);
+      this.goTo(timeline.track(best.slice.rank, best.source.id), best.slice);
     }
 
     async neighbour(forward) {
@@ -448,8 +448,8 @@
         const track = timeline.focus;
         return { track, row: Row.COMPUTE, time: Math.round(view.t0 - track.offset) };
       }
-      const { track, mark } = selected;
-      return { track, row: track.source.meta.series[mark.series].row, time: mark.start };
+      const { track, slice } = selected;
+      return { track, row: track.source.meta.series[slice.series].row, time: slice.start };
     }
 
     // The span at or after this moment in the next row that has one, up or down.
@@ -464,19 +464,19 @@
         const { source, rank, offset } = next.track;
         const from = Math.round(moment - offset);
         const found = await source.neighbour(rank, next.row, from - 1, true);
-        const mark = found.mark || (await source.neighbour(rank, next.row, from, false)).mark;
-        if (mark) {
-          this.goTo(next.track, mark, true);
+        const slice = found.mark || (await source.neighbour(rank, next.row, from, false)).mark;
+        if (slice) {
+          this.goTo(next.track, slice, true);
           return;
         }
       }
       timeline.say(by > 0 ? "this is the last row" : "this is the first row");
     }
 
-    // Select a mark and bring it into view; `gently` keeps the zoom where it fits.
-    goTo(track, mark, gently) {
+    // Select a slice and bring it into view; `gently` keeps the zoom where it fits.
+    goTo(track, slice, gently) {
       const { timeline } = this;
-      const start = mark.start + track.offset, end = mark.end + track.offset;
+      const start = slice.start + track.offset, end = slice.end + track.offset;
       const { t0, t1 } = timeline.view;
       const width = t1 - t0;
       if (gently && end - start < width * 0.8) {
@@ -485,7 +485,7 @@
           timeline.setView((start + end) / 2 - width / 2, (start + end) / 2 + width / 2);
         }
       } else timeline.jump(start, end, track);
-      this.select(track, mark);
+      this.select(track, slice);
     }
 
     async searchKey(event) {
@@ -512,9 +512,9 @@
         const ranks = source.meta.ranks.map((r) => r.rank);
         const offset = source.offset || 0;
         const at = Math.round(this.from(!event.shiftKey) - offset);
-        const { mark, total } = await source.find(ranks, wanted, at, !event.shiftKey);
+        const { mark: slice, total } = await source.find(ranks, wanted, at, !event.shiftKey);
         this.found.textContent = `${total} spans`;
-        if (mark) this.goTo(timeline.track(mark.rank, source.id), mark, true);
+        if (slice) this.goTo(timeline.track(slice.rank, source.id), slice, true);
         return;
       }
       this.found.textContent = "none";
@@ -548,7 +548,7 @@
 
     acts() {
       const { timeline } = this;
-      const centre = this.mouse && this.mouse.x > root.fsdpSizes.GUTTER ? this.mouse.time : undefined;
+      const centre = this.mouse && this.mouse.x > root.fsdpLayout.GUTTER ? this.mouse.time : undefined;
       const scroll = (by) => {
         const most = Math.max(0, timeline.content - (timeline.bottom - timeline.top));
         timeline.scroll = Math.min(most, Math.max(0, timeline.scroll + by));
@@ -571,10 +571,10 @@
         ".": () => this.neighbour(true), ",": () => this.neighbour(false),
         "/": () => this.search.focus(), c: () => this.toggleCondensed(),
         "Shift+ArrowUp": () => this.otherRow(-1), "Shift+ArrowDown": () => this.otherRow(1),
-        m: () => timeline.notes.toggle(), "Shift+m": () => timeline.notes.clear(),
-        "[": () => timeline.notes.go(false), "]": () => timeline.notes.go(true),
+        m: () => timeline.bookmarks.toggle(), "Shift+m": () => timeline.bookmarks.clear(),
+        "[": () => timeline.bookmarks.go(false), "]": () => timeline.bookmarks.go(true),
         k: () => change("pinned"), e: () => change("collapsed"),
-        q: () => timeline.drawer.toggle(), "?": () => this.help(),
+        q: () => timeline.panel.toggle(), "?": () => this.help(),
         Escape: () => (this.dialog ? this.help() : this.clear()),
       };
     }
@@ -583,7 +583,7 @@
       const { timeline } = this;
       const { selected, view } = timeline;
       const width = view.t1 - view.t0;
-      const fits = selected && selected.mark.end - selected.mark.start > width * 0.2;
+      const fits = selected && selected.slice.end - selected.slice.start > width * 0.2;
       if (this.fitted && (fits || timeline.area)) {
         timeline.fit();
         this.fitted = false;
@@ -596,9 +596,9 @@
     selectionToArea() {
       const { timeline } = this;
       if (!timeline.selected) return;
-      const { mark, track } = timeline.selected;
-      timeline.area = { t0: mark.start + track.offset, t1: mark.end + track.offset };
-      timeline.drawer.showArea();
+      const { slice, track } = timeline.selected;
+      timeline.area = { t0: slice.start + track.offset, t1: slice.end + track.offset };
+      timeline.panel.showArea();
       timeline.redrawOver();
     }
 
@@ -608,7 +608,7 @@
       this.held.add(key);
       if (!idle) return;
       let before = performance.now();
-      const centre = this.mouse && this.mouse.x > root.fsdpSizes.GUTTER ? this.mouse.x : undefined;
+      const centre = this.mouse && this.mouse.x > root.fsdpLayout.GUTTER ? this.mouse.x : undefined;
       const frame = (now) => {
         if (!this.held.size || this.timeline.gone) return;
         const ticks = Math.min(4, Math.max(0.5, (now - before) / 16.7));
@@ -642,9 +642,9 @@
       const set = (name, value) => (value ? query.set(name, value) : query.delete(name));
       query.set("t0", state.t0);
       query.set("t1", state.t1);
-      set("sel", selected && [selected.track.key, selected.mark.series, selected.mark.span].join("|"));
+      set("sel", selected && [selected.track.key, selected.slice.series, selected.slice.span].join("|"));
       set("pin", timeline.tracks.filter((t) => t.pinned).map((t) => t.key).join(","));
-      set("marks", timeline.notes.text());
+      set("marks", timeline.bookmarks.text());
       set("ranks", timeline.condensed ? "condensed" : "");
       root.history.replaceState(root.history.state, "", `?${query}${root.location.hash}`);
     }
@@ -655,7 +655,7 @@
       const query = new URLSearchParams(root.location.search);
       const pins = (query.get("pin") || "").split(",");
       timeline.tracks.forEach((track) => { track.pinned = pins.includes(track.key); });
-      timeline.notes.restore(query.get("marks"));
+      timeline.bookmarks.restore(query.get("marks"));
       if (query.has("ranks")) timeline.condensed = query.get("ranks") === "condensed";
       timeline.layout();
       const [t0, t1] = [Number(query.get("t0")), Number(query.get("t1"))];
@@ -672,10 +672,10 @@
       if (!track || !Number.isInteger(series) || !Number.isInteger(span)) return;
       try {
         const details = await track.source.details(track.rank, series, span);
-        const mark = { rank: track.rank, series, span, start: details.start, end: details.end, unit: -1 };
-        timeline.selected = { track, mark, details };
+        const slice = { rank: track.rank, series, span, start: details.start, end: details.end, unit: -1 };
+        timeline.selected = { track, slice, details };
         timeline.reveal(track);
-        timeline.drawer.showSpan();
+        timeline.panel.showSpan();
       } catch (error) {
         timeline.say(error.message);
       }

@@ -11,19 +11,19 @@
 
     React.useEffect(() => {
       // The page may have painted a timeline before Dash was there: take that one over.
-      const early = root.fsdpEarly && props.urlState
-        && root.fsdpEarly.take(props.runs, place.current);
+      const painted = root.fsdpFirstPaint && props.urlState
+        && root.fsdpFirstPaint.take(props.runs, place.current);
       const set = (name) => (value) => props.setProps && props.setProps({ [name]: value });
       const options = {
         theme: props.theme || "light", urlState: props.urlState, perfetto: props.perfetto,
         start: props.start,
         onView: set("view"), onSelect: set("selected"), onArea: set("area"),
       };
-      let timeline = early;
+      let timeline = painted;
       if (timeline) Object.assign(timeline.options, options);
       else {
         const list = (props.runs || []).map((run) => {
-          const source = new root.fsdpSources.ServerSource(props.base, run.id);
+          const source = new root.fsdpDataSource.ServerSource(props.base, run.id);
           source.offset = run.offset || 0;
           source.only = run.ranks;
           return source;

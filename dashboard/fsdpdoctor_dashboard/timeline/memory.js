@@ -3,8 +3,8 @@
   "use strict";
   if (root.FsdpMemory) return;
   const { BINS } = root.fsdpTiles;
-  const words = root.fsdpWords;
-  const { GUTTER, MEMORY, FONT } = root.fsdpSizes;
+  const format = root.fsdpFormat;
+  const { GUTTER, MEMORY, FONT } = root.fsdpLayout;
 
   class FsdpMemory {
     constructor(timeline) {
@@ -49,7 +49,7 @@
       pen.textAlign = "right";
       pen.fillStyle = timeline.ink.faint;
       pen.font = `9px ${FONT}`;
-      pen.fillText(words.bytes(known.top), GUTTER - 8, y + 16);
+      pen.fillText(format.bytes(known.top), GUTTER - 8, y + 16);
       pen.fillText("0 B", GUTTER - 8, y + height - 8);
       pen.textAlign = "left";
     }
@@ -99,7 +99,7 @@
       pen.lineTo(x, top - 1);
       pen.fill();
       pen.font = `bold 9px ${FONT}`;
-      const text = `peak ${words.bytes(known.peak.bytes)}`;
+      const text = `peak ${format.bytes(known.peak.bytes)}`;
       const width = pen.measureText(text).width;
       const right = x + 8 + width < GUTTER + timeline.plot;
       pen.fillText(text, right ? x + 8 : x - 8 - width, y + 11);

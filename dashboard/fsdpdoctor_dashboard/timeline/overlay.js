@@ -3,8 +3,8 @@
   "use strict";
   if (root.FsdpOverlay) return;
   const { Row } = root.fsdpTiles;
-  const words = root.fsdpWords;
-  const { GUTTER, MINIMAP, AXIS, STEPS, FONT } = root.fsdpSizes;
+  const format = root.fsdpFormat;
+  const { GUTTER, MINIMAP, AXIS, STEPS, FONT } = root.fsdpLayout;
   const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
     Row.EXPOSED, Row.COMPUTE];
 
@@ -25,7 +25,7 @@
       pen.beginPath();
       pen.rect(GUTTER, MINIMAP, timeline.plot, timeline.height - MINIMAP);
       pen.clip();
-      timeline.notes.paint(pen, timeline.top, timeline.bottom);
+      timeline.bookmarks.paint(pen, timeline.top, timeline.bottom);
       if (timeline.area) this.area(pen);
       if (timeline.hover && timeline.hover.unit >= 0) this.unit(pen);
       if (timeline.selected) this.selected(pen);
@@ -41,7 +41,7 @@
       pen.fillStyle = timeline.ink.cursor;
       pen.fillRect(x0, MINIMAP, 1, timeline.height);
       pen.fillRect(x1 - 1, MINIMAP, 1, timeline.height);
-      const text = words.duration(timeline.area.t1 - timeline.area.t0);
+      const text = format.duration(timeline.area.t1 - timeline.area.t0);
       pen.font = `bold 11px ${FONT}`;
       const width = pen.measureText(text).width;
       if (width + 12 < x1 - x0) this.tag(pen, text, (x0 + x1 - width) / 2, MINIMAP + AXIS + STEPS / 2);
@@ -61,11 +61,11 @@
       const { timeline } = this;
       pen.strokeStyle = timeline.ink.select;
       pen.lineWidth = 1;
-      for (const mark of [...timeline.wide, ...timeline.bands]) {
-        if (mark.unit !== timeline.hover.unit) continue;
-        const y = timeline.screenY(mark.box.y);
+      for (const slice of [...timeline.wide, ...timeline.bands]) {
+        if (slice.unit !== timeline.hover.unit) continue;
+        const y = timeline.screenY(slice.box.y);
         if (y < timeline.top || y > timeline.bottom) continue;
-        pen.strokeRect(GUTTER + mark.from + 0.5, y + 0.5, Math.max(1, mark.to - mark.from - 1), mark.box.height - 1);
+        pen.strokeRect(GUTTER + slice.from + 0.5, y + 0.5, Math.max(1, slice.to - slice.from - 1), slice.box.height - 1);
       }
     }
 
@@ -78,7 +78,7 @@
       pen.globalAlpha = 1;
       pen.font = `10px ${FONT}`;
       const step = (timeline.view.t1 - timeline.view.t0) / timeline.plot;
-      const text = words.moment(time, step);
+      const text = format.moment(time, step);
       const width = pen.measureText(text).width;
       const at = Math.min(Math.max(x - width / 2, GUTTER + 5), GUTTER + timeline.plot - width - 5);
       this.tag(pen, text, at, MINIMAP + AXIS / 2);
@@ -92,8 +92,8 @@
 
     selected(pen) {
       const { timeline } = this;
-      const { track, mark, details } = timeline.selected;
-      const spec = track.source.meta.series[mark.series];
+      const { track, slice, details } = timeline.selected;
+      const spec = track.source.meta.series[slice.series];
       const box = this.boxOf(track, spec.row);
       pen.save();
       pen.beginPath();
@@ -102,7 +102,7 @@
       if (box) {
         pen.strokeStyle = timeline.ink.select;
         pen.lineWidth = 2;
-        const x0 = timeline.x(mark.start + track.offset), x1 = timeline.x(mark.end + track.offset);
+        const x0 = timeline.x(slice.start + track.offset), x1 = timeline.x(slice.end + track.offset);
         pen.strokeRect(x0 - 1, timeline.screenY(box.y) - 1, Math.max(3, x1 - x0 + 2), box.height + 2);
       }
       if (details) {

@@ -1,12 +1,12 @@
-// The row raster: all marks of a row become one line of pixels, which one drawImage
-// stretches to the row's height. So a frame costs pixels and not marks. A pixel's
+// The row raster: all slices of a row become one line of pixels, which one drawImage
+// stretches to the row's height. So a frame costs pixels and not slices. A pixel's
 // strength is the share of its time that was busy: the overview does not lie.
 (function (root) {
   "use strict";
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
   const { BINS, BINS_MODE, NO_UNIT, TO_RIGHT } = tiles;
 
-  // A mark at least this wide, in device pixels, gets sharp edges and a gap behind it.
+  // A slice at least this wide, in device pixels, gets sharp edges and a gap behind it.
   const SHARP = 3;
   // An exposed stretch is never fainter than this, however small its share of a pixel.
   const EXPOSED_FLOOR = 0.62;
@@ -22,12 +22,12 @@
     }
 
     // One block of a tile over the pixels [first, last). `t0` and `perPixel` say which
-    // time a pixel stands for; `wide` is called for each mark with room for more.
+    // time a pixel stands for; `wide` is called for each slice with room for more.
     block(tile, block, colour, first, last, t0, perPixel, wide) {
       if (block.mode === BINS_MODE) {
         this.bins(tile, block, colour, first, last, t0, perPixel);
       } else {
-        this.marks(tile, block, colour, first, last, t0, perPixel, wide);
+        this.slices(tile, block, colour, first, last, t0, perPixel, wide);
       }
     }
 
@@ -51,8 +51,8 @@
       }
     }
 
-    // Runs of bins that were busy from end to end: of a crowd of marks, those that a
-    // person sees as one stretch. `wide` is called as for marks, without span and unit.
+    // Runs of bins that were busy from end to end: of a crowd of slices, those that a
+    // person sees as one stretch. `wide` is called as for slices, without span and unit.
     runs(tile, block, first, last, t0, perPixel, wide) {
       const bin = tile.width / BINS;
       const pixel = (at) => Math.min(last, Math.max(first, (tile.start + at * bin - t0) / perPixel));
@@ -66,9 +66,9 @@
       }
     }
 
-    // Thousands of marks a frame: most are thinner than a few pixels, and those take
+    // Thousands of slices a frame: most are thinner than a few pixels, and those take
     // this loop and no call.
-    marks(tile, block, colour, first, last, t0, perPixel, wide) {
+    slices(tile, block, colour, first, last, t0, perPixel, wide) {
       const { sums } = this, { from, to, count } = block;
       const [r, g, b] = colour;
       const scale = tile.width / 65536 / perPixel, shift = (tile.start - t0) / perPixel;

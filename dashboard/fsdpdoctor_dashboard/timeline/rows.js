@@ -1,10 +1,10 @@
-// The rows of every track: lanes, marks, exposed stretches, their labels, and the gutter.
+// The rows of every track: lanes, slices, exposed stretches, their labels, and the gutter.
 (function (root) {
   "use strict";
   if (root.FsdpRows) return;
   const { Row } = root.fsdpTiles;
-  const words = root.fsdpWords;
-  const { GUTTER, FONT, HEIGHT } = root.fsdpSizes;
+  const format = root.fsdpFormat;
+  const { GUTTER, FONT, HEIGHT } = root.fsdpLayout;
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
   class FsdpRows {
@@ -75,7 +75,7 @@
       const t0 = timeline.view.t0 - offset;
       const size = Math.pow(2, track.level);
       timeline.raster.clear();
-      const wide = (mark) => this.noteWide(track, box, mark);
+      const wide = (slice) => this.keepWide(track, box, slice);
       for (const index of track.indices || []) {
         const found = timeline.loader.best(source, track.rank, track.small, track.level, index);
         if (!found) continue;
@@ -93,26 +93,26 @@
       timeline.raster.write(image, line, box.row === Row.EXPOSED);
     }
 
-    // Marks arrive tile by tile; one that crosses a border is joined again.
-    noteWide(track, box, mark) {
+    // Slices arrive tile by tile; one that crosses a border is joined again.
+    keepWide(track, box, slice) {
       const { timeline } = this;
       const list = box.row === Row.EXPOSED ? timeline.bands : timeline.wide;
-      const from = mark.from / timeline.ratio, to = mark.to / timeline.ratio;
-      if (box.row !== Row.EXPOSED && mark.to - mark.from < 4 * timeline.ratio) return;
+      const from = slice.from / timeline.ratio, to = slice.to / timeline.ratio;
+      if (box.row !== Row.EXPOSED && slice.to - slice.from < 4 * timeline.ratio) return;
       for (let at = list.length - 1; at >= 0 && at > list.length - 6; at--) {
         const other = list[at];
-        if (other.track === track && other.box === box && other.series === mark.series
-            && other.span === mark.span && from <= other.to + 1 && to >= other.from - 1) {
+        if (other.track === track && other.box === box && other.series === slice.series
+            && other.span === slice.span && from <= other.to + 1 && to >= other.from - 1) {
           other.from = Math.min(other.from, from);
           other.to = Math.max(other.to, to);
           return;
         }
       }
-      list.push({ track, box, series: mark.series, span: mark.span, unit: mark.unit, from, to });
+      list.push({ track, box, series: slice.series, span: slice.span, unit: slice.unit, from, to });
     }
 
-    spec(mark) {
-      return mark.track.source.meta.series[mark.series];
+    spec(slice) {
+      return slice.track.source.meta.series[slice.series];
     }
 
     // Waiting for a rank is dotted, moving bytes is plain.
@@ -120,9 +120,9 @@
       const { timeline } = this;
       timeline.clipPlot(timeline.top, timeline.bottom);
       timeline.pen.fillStyle = timeline.dots;
-      for (const mark of timeline.wide) {
-        if (!this.spec(mark).colour.endsWith("_wait") || mark.to - mark.from < 4) continue;
-        timeline.pen.fillRect(GUTTER + mark.from, timeline.screenY(mark.box.y), mark.to - mark.from, mark.box.height);
+      for (const slice of timeline.wide) {
+        if (!this.spec(slice).colour.endsWith("_wait") || slice.to - slice.from < 4) continue;
+        timeline.pen.fillRect(GUTTER + slice.from, timeline.screenY(slice.box.y), slice.to - slice.from, slice.box.height);
       }
       timeline.pen.restore();
     }
@@ -174,15 +174,15 @@
       const pen = timeline.pen;
       timeline.clipPlot(timeline.top, timeline.bottom);
       pen.textBaseline = "middle";
-      for (const mark of timeline.wide) {
-        if (mark.track.small || mark.box.height < 12 || mark.unit < 0) continue;
-        const from = Math.max(mark.from, 0), to = Math.min(mark.to, timeline.plot);
+      for (const slice of timeline.wide) {
+        if (slice.track.small || slice.box.height < 12 || slice.unit < 0) continue;
+        const from = Math.max(slice.from, 0), to = Math.min(slice.to, timeline.plot);
         if (to - from < 54) continue;
-        const spec = this.spec(mark);
-        const label = timeline.fitted(mark.track.source.meta.units[mark.unit] || "", to - from - 8, "10px");
+        const spec = this.spec(slice);
+        const label = timeline.fitted(slice.track.source.meta.units[slice.unit] || "", to - from - 8, "10px");
         if (!label) continue;
         pen.fillStyle = this.inkOn(spec.colour);
-        pen.fillText(label, GUTTER + from + 4, timeline.screenY(mark.box.y) + mark.box.height / 2 + 0.5);
+        pen.fillText(label, GUTTER + from + 4, timeline.screenY(slice.box.y) + slice.box.height / 2 + 0.5);
       }
       pen.restore();
     }
@@ -248,7 +248,7 @@
       const share = track.info.exposed_share;
       timeline.pen.font = `${font} ${FONT}`;
       timeline.pen.fillStyle = share ? timeline.ink.exposed : timeline.ink.faint;
-      const text = share === null ? "not measured" : words.percent(share) + suffix;
+      const text = share === null ? "not measured" : format.percent(share) + suffix;
       timeline.pen.fillText(text, x, y);
     }
   }

@@ -3,8 +3,8 @@
   "use strict";
   if (root.FsdpRulers) return;
   const { Row, BINS } = root.fsdpTiles;
-  const words = root.fsdpWords;
-  const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, FONT } = root.fsdpSizes;
+  const format = root.fsdpFormat;
+  const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, FONT } = root.fsdpLayout;
 
   class FsdpRulers {
     constructor(timeline) {
@@ -30,7 +30,7 @@
       pen.textBaseline = "middle";
       pen.fillStyle = timeline.ink.text;
       pen.font = `11px ${FONT}`;
-      pen.fillText(`${words.duration(timeline.view.t1 - timeline.view.t0)} shown`, 8, MINIMAP + AXIS / 2);
+      pen.fillText(`${format.duration(timeline.view.t1 - timeline.view.t0)} shown`, 8, MINIMAP + AXIS / 2);
       pen.fillStyle = timeline.ink.faint;
       pen.font = `10px ${FONT}`;
       pen.textAlign = "right";
@@ -45,7 +45,7 @@
       pen.font = `10px ${FONT}`;
       for (const t of ticks.times) {
         const x = timeline.x(t);
-        const text = words.moment(t, ticks.step);
+        const text = format.moment(t, ticks.step);
         const half = pen.measureText(text).width / 2 + 2;
         if (x - half < GUTTER || x + half > GUTTER + timeline.plot) continue;
         pen.fillText(text, x, MINIMAP + AXIS / 2);
@@ -135,7 +135,7 @@
       pen.fillStyle = timeline.ink.faint;
       pen.font = `10px ${FONT}`;
       pen.textBaseline = "middle";
-      pen.fillText(`whole run ${words.duration(timeline.end - timeline.start)}`, 8, MINIMAP / 2);
+      pen.fillText(`whole run ${format.duration(timeline.end - timeline.start)}`, 8, MINIMAP / 2);
       const whole = timeline.end - timeline.start;
       const height = (MINIMAP - 6) / timeline.sources.length;
       timeline.sources.forEach((source, at) => {
@@ -182,7 +182,7 @@
       image.height = 2;
       const pen = image.getContext("2d");
       const pixels = pen.createImageData(BINS, 2);
-      const busy = words.rgb(timeline.colour.backward), exposed = words.rgb(timeline.ink.exposed);
+      const busy = format.rgb(timeline.colour.backward), exposed = format.rgb(timeline.ink.exposed);
       for (let i = 0; i < BINS; i++) {
         pixels.data.set([...busy, map.compute[i]], i * 4);
         const shown = map.exposed[i] ? Math.max(90, Math.min(255, map.exposed[i] * 3)) : 0;

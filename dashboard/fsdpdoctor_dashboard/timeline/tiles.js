@@ -7,11 +7,11 @@
   const MAGIC = 0x314c5446;
   const BITS = 10;
   const BINS = 1 << BITS;
-  const MAX_MARKS = 128;
+  const MAX_SLICES = 128;
   const MIN_LEVEL = 16;
   const NO_UNIT = 0xffff;
   const BINS_MODE = 1;
-  const MARKS_MODE = 2;
+  const SLICES_MODE = 2;
   const FROM_LEFT = 1;
   const TO_RIGHT = 2;
   const Row = {
@@ -148,16 +148,16 @@
       const [low, high] = this.between(part, t0, t0 + width);
       const count = high - low;
       if (count <= 0) return null;
-      const bins = count > MAX_MARKS;
+      const bins = count > MAX_SLICES;
       const size = bins ? BINS : count * 11 + ((4 - ((count * 11) % 4)) % 4);
       const bytes = new Uint8Array(8 + size);
       const view = new DataView(bytes.buffer);
       view.setUint16(0, part.rank, true);
       view.setUint8(2, part.series);
-      view.setUint8(3, bins ? BINS_MODE : MARKS_MODE);
+      view.setUint8(3, bins ? BINS_MODE : SLICES_MODE);
       view.setUint32(4, bins ? BINS : count, true);
       if (bins) this.fillBins(part, t0, width, bytes.subarray(8));
-      else this.fillMarks(part, t0, width, low, count, view);
+      else this.fillSlices(part, t0, width, low, count, view);
       return bytes;
     }
 
@@ -171,7 +171,7 @@
       }
     }
 
-    fillMarks(part, t0, width, low, n, view) {
+    fillSlices(part, t0, width, low, n, view) {
       const scale = width / 65536;
       for (let i = 0; i < n; i++) {
         const start = part.start[low + i] - t0;
@@ -191,7 +191,7 @@
   }
 
   const api = {
-    BINS, MIN_LEVEL, NO_UNIT, BINS_MODE, MARKS_MODE, FROM_LEFT, TO_RIGHT, Row,
+    BINS, MIN_LEVEL, NO_UNIT, BINS_MODE, SLICES_MODE, FROM_LEFT, TO_RIGHT, Row,
     search, decodeTiles, LocalStore,
   };
   if (typeof module !== "undefined") module.exports = api;

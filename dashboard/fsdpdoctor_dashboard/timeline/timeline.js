@@ -1,6 +1,6 @@
 // The timeline: its state, its layout, and when what is painted. The painting itself is
 // in rows.js, rulers.js, memory.js and overlay.js; what the mouse and the keys do is in
-// controls.js, what stands below the picture in drawer.js.
+// controls.js, what stands below the picture in details_panel.js.
 //
 //   const timeline = new FsdpTimeline(element, { sources: [source], theme: "light" });
 //
@@ -10,11 +10,11 @@
   "use strict";
   if (root.FsdpTimeline) return;
   const { Row } = root.fsdpTiles;
-  const words = root.fsdpWords;
+  const format = root.fsdpFormat;
   const { RowRaster, hatching, dots } = root.fsdpRaster;
   const { TileLoader, CurveLoader } = root.fsdpLoader;
 
-  const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL } = root.fsdpSizes;
+  const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL } = root.fsdpLayout;
   const GAP = 3;
   const FOLLOW_MS = 2000;
   const COLLAPSED = 18;
@@ -31,9 +31,9 @@
       this.condensed = false;
       this.focus = null; // the track whose memory is shown
       this.hover = null; // {track, row, time}
-      this.selected = null; // {track, mark, details}
+      this.selected = null; // {track, slice, details}
       this.area = null; // {t0, t1}
-      this.wide = []; // marks with room for a label, of the last picture
+      this.wide = []; // slices with room for a label, of the last picture
       this.bands = []; // exposed stretches wide enough to be hatched
       this.loader = new TileLoader(() => this.redraw(), (e) => this.say(e.message));
       this.curves = new CurveLoader(() => this.redrawMemory(), (e) => this.say(e.message));
@@ -43,9 +43,9 @@
       this.overlay = new root.FsdpOverlay(this);
       this.build();
       this.setTheme(this.options.theme);
-      this.notes = new root.FsdpNotes(this);
+      this.bookmarks = new root.FsdpBookmarks(this);
       this.controls = new root.FsdpControls(this);
-      this.drawer = new root.FsdpDrawer(this);
+      this.panel = new root.FsdpDetailsPanel(this);
       const { sources } = this.options;
       if (sources.every((source) => source.meta)) {
         this.begin(sources);
@@ -182,7 +182,7 @@
       this.hasMemory = sources.some((s) => s.meta.memory);
       if (this.tracks.length > 12) this.condensed = true;
       this.fit();
-      this.drawer.legend();
+      this.panel.legend();
       this.layout();
     }
 
@@ -213,13 +213,13 @@
     setTheme(theme) {
       this.theme = theme;
       this.element.dataset.theme = theme;
-      this.ink = root.fsdpWords.THEMES[theme];
-      this.colour = words.colours(theme);
+      this.ink = root.fsdpFormat.THEMES[theme];
+      this.colour = format.colours(theme);
       this.rgb = Object.fromEntries(
-        Object.entries(this.colour).map(([key, hex]) => [key, words.rgb(hex)]));
+        Object.entries(this.colour).map(([key, hex]) => [key, format.rgb(hex)]));
       this.hatch = hatching(this.pen, this.ink.exposed, this.ink.exposed + "2e", 9);
       this.dots = dots(this.pen, this.ink.faint, 5);
-      if (this.drawer && this.sources) this.drawer.legend();
+      if (this.panel && this.sources) this.panel.legend();
       this.redraw();
     }
 
@@ -436,9 +436,9 @@
       this.paintScrollbar();
       if (this.end <= 1) this.paintNothing();
       this.frameMs = performance.now() - began;
-      if (!this.marked && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
+      if (!this.painted && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
         performance.mark("fsdp-timeline-painted");
-        this.marked = true;
+        this.painted = true;
       }
       if (this.sharp && this.options.onSharp) this.options.onSharp(this);
     }

@@ -14,7 +14,7 @@ import pytest
 import fsdpdoctor_dashboard
 from fsdpdoctor.quantities import duration, percent, size
 
-WORDS = Path(str(fsdpdoctor_dashboard.__file__)).parent / "timeline" / "words.js"
+WORDS = Path(str(fsdpdoctor_dashboard.__file__)).parent / "timeline" / "format.js"
 
 pytestmark = pytest.mark.skipif(
     shutil.which("node") is None, reason="needs node to run the JS"

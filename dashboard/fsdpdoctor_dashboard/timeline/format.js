@@ -85,5 +85,5 @@
 
   const api = { duration, bytes, percent, moment, colours, rgb, THEMES };
   if (typeof module !== "undefined") module.exports = api;
-  else root.fsdpWords = root.fsdpWords || api;
+  else root.fsdpFormat = root.fsdpFormat || api;
 })(typeof window === "undefined" ? globalThis : window);

@@ -2,18 +2,18 @@
 // All text goes in as text: names come from other people's traces.
 (function (root) {
   "use strict";
-  if (root.FsdpDrawer) return;
+  if (root.FsdpDetailsPanel) return;
   const { Row } = root.fsdpTiles;
-  const words = root.fsdpWords;
+  const format = root.fsdpFormat;
   const CAUSES = {
     host_late: "host late", queued: "queued", straggler: "waiting for a rank",
     wire: "wire", tail: "tail",
   };
 
-  class FsdpDrawer {
+  class FsdpDetailsPanel {
     constructor(timeline) {
       this.timeline = timeline;
-      this.box = timeline.make("div", "fd-drawer", timeline.element);
+      this.box = timeline.make("div", "fd-details", timeline.element);
       this.empty();
     }
 
@@ -79,25 +79,25 @@
       const { track, box } = place;
       const meta = track.source.meta;
       if (found.marks.length) {
-        const lines = found.marks.flatMap((mark) => {
-          const spec = meta.series[mark.series];
-          const unit = meta.units[mark.unit];
-          const name = mark.series === undefined ? "" : spec.name;
+        const lines = found.marks.flatMap((slice) => {
+          const spec = meta.series[slice.series];
+          const unit = meta.units[slice.unit];
+          const name = slice.series === undefined ? "" : spec.name;
           const title = unit === undefined ? name : `${name}  ${unit}`;
           return [
             [title, spec.row === Row.EXPOSED ? "fd-tip-title fd-exposed" : "fd-tip-title"],
-            [`${words.duration(mark.end - mark.start)}, ${this.stretch(mark.start, mark.end)}`],
+            [`${format.duration(slice.end - slice.start)}, ${this.stretch(slice.start, slice.end)}`],
           ];
         });
         lines.push([track.label, "fd-faint"]);
         this.showTip(place, lines);
         return;
       }
-      const label = box.row === Row.EXPOSED ? "exposed" : root.fsdpSizes.LABEL[box.row] || "unsharded";
+      const label = box.row === Row.EXPOSED ? "exposed" : root.fsdpLayout.LABEL[box.row] || "unsharded";
       const share = found.busy / (found.t1 - found.t0);
       this.showTip(place, [
         [`${found.count} spans of ${label}`, "fd-tip-title"],
-        [`busy ${words.percent(share)} of ${words.duration(found.t1 - found.t0)}`],
+        [`busy ${format.percent(share)} of ${format.duration(found.t1 - found.t0)}`],
         [`${track.label}: zoom in to tell them apart`, "fd-faint"],
       ]);
     }
@@ -109,11 +109,11 @@
       if (part && part.curve) {
         const bin = Math.floor(((time - found.start) / found.width) * part.high.length);
         const value = part.high[Math.max(0, bin)];
-        if (value >= 0) lines.push([`${words.bytes(value)} ${part.curve.replace("_bytes", "")}`, "fd-tip-title"]);
+        if (value >= 0) lines.push([`${format.bytes(value)} ${part.curve.replace("_bytes", "")}`, "fd-tip-title"]);
       }
       lines.push([live.length === 1 ? "1 unit unsharded" : `${live.length} units unsharded`]);
       live.slice(0, 8).forEach((unit) => {
-        const held = unit.bytes === null ? "" : `  ${words.bytes(unit.bytes)}`;
+        const held = unit.bytes === null ? "" : `  ${format.bytes(unit.bytes)}`;
         lines.push([`${unit.unit}${held}`]);
       });
       if (live.length > 8) lines.push([`and ${live.length - 8} more`]);
@@ -125,28 +125,28 @@
 
     showSpan() {
       const { timeline } = this;
-      const { track, mark, details } = timeline.selected;
-      const exposed = track.source.meta.series[mark.series].row === Row.EXPOSED;
+      const { track, slice, details } = timeline.selected;
+      const exposed = track.source.meta.series[slice.series].row === Row.EXPOSED;
       this.box.textContent = "";
       this.box.hidden = false;
       const head = this.add("div", "fd-head");
       this.add("strong", exposed ? "fd-exposed" : "", details.title, head);
-      const start = details.start === undefined || details.start === null ? mark.start : details.start;
-      const end = details.end === undefined || details.end === null ? mark.end : details.end;
-      this.add("span", "", words.duration(end - start), head);
+      const start = details.start === undefined || details.start === null ? slice.start : details.start;
+      const end = details.end === undefined || details.end === null ? slice.end : details.end;
+      this.add("span", "", format.duration(end - start), head);
       this.add("span", "fd-faint", `${track.label}, ${this.stretch(start, end)}`, head);
       const columns = this.add("div", "fd-columns");
       if (details.causes) this.causes(columns, details, end - start);
       if (details.facts.length) this.facts(columns, details.facts);
       if (details.flow.length > 1) this.places(columns, "Flow", details.flow, start, (place) => place.kind.replace(/_/g, "-"));
       if (details.peers.length) this.places(columns, "On other ranks", details.peers, start, (place) => `rank ${place.rank}`);
-      timeline.say(`${details.title}, ${words.duration(end - start)}, ${track.label}`);
+      timeline.say(`${details.title}, ${format.duration(end - start)}, ${track.label}`);
     }
 
     // Both ends with as many digits as tell them apart.
     stretch(start, end) {
       const step = Math.max(1, (end - start) / 10);
-      return `from ${words.moment(start, step)} to ${words.moment(end, step)}`;
+      return `from ${format.moment(start, step)} to ${format.moment(end, step)}`;
     }
 
     table(parent, title) {
@@ -165,7 +165,7 @@
       const table = this.table(parent, details.first ? "Why it stood still (first of its step)" : "Why it stood still");
       for (const [cause, ns] of details.causes) {
         if (!ns) continue;
-        const line = this.row(table, [CAUSES[cause] || cause, words.duration(ns)]);
+        const line = this.row(table, [CAUSES[cause] || cause, format.duration(ns)]);
         const cell = this.add("td", "", undefined, line);
         const bar = this.add("i", "fd-bar-fill", undefined, cell);
         bar.style.width = `${Math.max(1, (ns / whole) * 64)}px`;
@@ -177,7 +177,7 @@
       const tables = [this.table(parent, "What it was"), this.table(parent, "\u00a0")];
       for (const [at, [name, kind, value]] of facts.entries()) {
         const table = tables[at < half ? 0 : 1];
-        const text = kind === "ns" ? words.duration(value) : kind === "bytes" ? words.bytes(value) : String(value);
+        const text = kind === "ns" ? format.duration(value) : kind === "bytes" ? format.bytes(value) : String(value);
         this.row(table, [name, text]).lastChild.className = "fd-value";
       }
     }
@@ -187,7 +187,7 @@
       for (const place of places.slice(0, 9)) {
         const after = place.start - start;
         const sign = after < 0 ? "-" : "+";
-        const line = this.row(table, [name(place), words.duration(place.end - place.start), `${sign}${words.duration(Math.abs(after))}`]);
+        const line = this.row(table, [name(place), format.duration(place.end - place.start), `${sign}${format.duration(Math.abs(after))}`]);
         line.title = "duration, and when it began against this span";
       }
       if (places.length > 9) this.row(table, [`and ${places.length - 9} more`]);
@@ -219,7 +219,7 @@
       this.box.textContent = "";
       this.box.hidden = false;
       const head = this.add("div", "fd-head");
-      this.add("strong", "", `Area of ${words.duration(width)}`, head);
+      this.add("strong", "", `Area of ${format.duration(width)}`, head);
       this.add("span", "fd-faint", this.stretch(area.t0, area.t1), head);
       const columns = this.add("div", "fd-columns");
       for (const { source, ranks, found } of answers) {
@@ -229,7 +229,7 @@
         this.areaRanks(columns, title, meta, ranks, found.series, width);
         if (found.largest.length) {
           const table = this.table(columns, `${title}exposed most`);
-          found.largest.forEach(([unit, ns]) => this.row(table, [meta.units[unit], words.duration(ns)]));
+          found.largest.forEach(([unit, ns]) => this.row(table, [meta.units[unit], format.duration(ns)]));
         }
       }
     }
@@ -245,7 +245,7 @@
       for (const [index, [busy, started]] of sums) {
         const spec = meta.series[index];
         if (spec.colour === "ruler" || (!busy && !started)) continue;
-        const line = this.row(table, [spec.name, words.duration(busy), words.percent(busy / width / ranks.length), String(started)]);
+        const line = this.row(table, [spec.name, format.duration(busy), format.percent(busy / width / ranks.length), String(started)]);
         line.dataset.series = spec.name;
         line.dataset.busy = busy;
         line.dataset.started = started;
@@ -261,10 +261,10 @@
         if (meta.series[index].row === Row.EXPOSED) sums.set(rank, sums.get(rank) + busy);
       }
       for (const [rank, busy] of [...sums].sort((a, b) => b[1] - a[1]).slice(0, 8)) {
-        this.row(table, [`rank ${rank}`, words.duration(busy), words.percent(busy / width)]);
+        this.row(table, [`rank ${rank}`, format.duration(busy), format.percent(busy / width)]);
       }
     }
   }
 
-  root.FsdpDrawer = FsdpDrawer;
+  root.FsdpDetailsPanel = FsdpDetailsPanel;
 })(window);

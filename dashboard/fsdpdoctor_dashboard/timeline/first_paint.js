@@ -19,12 +19,12 @@
   }
   document.documentElement.dataset.theme = theme;
   const overlay = document.createElement("div");
-  overlay.id = "early";
+  overlay.id = "first-paint";
   document.body.prepend(overlay);
   const host = document.createElement("div");
   overlay.appendChild(host);
   host.style.height = "100%";
-  const source = new root.fsdpSources.ServerSource(base, run);
+  const source = new root.fsdpDataSource.ServerSource(base, run);
   const given = document.getElementById("fd-first");
   let first = null;
   if (given) {
@@ -40,10 +40,10 @@
     perfetto: `${base}export/perfetto?run=${encodeURIComponent(run)}`,
   });
   root.fsdpTimeline = timeline;
-  root.fsdpEarly = {
+  root.fsdpFirstPaint = {
     // The timeline, moved into `place`; nothing where it shows other runs.
     take(runs, place) {
-      root.fsdpEarly = null;
+      root.fsdpFirstPaint = null;
       const fits = runs && runs.length === 1 && runs[0].id === run && !timeline.gone;
       if (fits) place.appendChild(host);
       else timeline.destroy();

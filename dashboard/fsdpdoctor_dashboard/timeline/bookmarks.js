@@ -1,13 +1,13 @@
-// Marks that a person sets on the timeline: stretches to come back to, kept in the
-// address. M sets and removes, [ and ] go from one to the next.
+// What a person marks on the timeline: stretches to come back to, kept in the address. M
+// sets and removes, [ and ] go from one to the next.
 (function (root) {
   "use strict";
-  if (root.FsdpNotes) return;
-  const words = root.fsdpWords;
-  const FONT = `10px ${root.fsdpSizes.FONT}`;
+  if (root.FsdpBookmarks) return;
+  const format = root.fsdpFormat;
+  const FONT = `10px ${root.fsdpLayout.FONT}`;
   const MOST = 50; // more would not fit an address
 
-  class FsdpNotes {
+  class FsdpBookmarks {
     constructor(timeline) {
       this.timeline = timeline;
       this.list = []; // {t0, t1}, by start
@@ -18,10 +18,10 @@
       const { area, selected, hover } = this.timeline;
       if (area) return { t0: area.t0, t1: area.t1 };
       if (selected) {
-        const { mark, track } = selected;
-        return { t0: mark.start + track.offset, t1: mark.end + track.offset };
+        const { slice, track } = selected;
+        return { t0: slice.start + track.offset, t1: slice.end + track.offset };
       }
-      if (hover && hover.x >= root.fsdpSizes.GUTTER) {
+      if (hover && hover.x >= root.fsdpLayout.GUTTER) {
         const at = Math.round(hover.time);
         return { t0: at, t1: at };
       }
@@ -36,7 +36,7 @@
         return;
       }
       const before = this.list.length;
-      this.list = this.list.filter((note) => note.t0 !== found.t0 || note.t1 !== found.t1);
+      this.list = this.list.filter((bookmark) => bookmark.t0 !== found.t0 || bookmark.t1 !== found.t1);
       if (this.list.length === before) {
         if (before >= MOST) {
           timeline.say(`${MOST} marks are set: remove one first`);
@@ -44,7 +44,7 @@
         }
         this.list.push(found);
         this.list.sort((a, b) => a.t0 - b.t0 || a.t1 - b.t1);
-        timeline.say(`marked ${words.duration(found.t1 - found.t0)}; [ and ] go from mark to mark`);
+        timeline.say(`marked ${format.duration(found.t1 - found.t0)}; [ and ] go from mark to mark`);
       } else timeline.say("mark removed");
       this.changed();
     }
@@ -65,23 +65,23 @@
       const { timeline } = this;
       const { t0, t1 } = timeline.view;
       const middle = (t0 + t1) / 2, slack = (t1 - t0) * 0.01;
-      const centre = (note) => (note.t0 + note.t1) / 2;
-      const note = forward
+      const centre = (bookmark) => (bookmark.t0 + bookmark.t1) / 2;
+      const bookmark = forward
         ? this.list.find((n) => centre(n) > middle + slack)
         : [...this.list].reverse().find((n) => centre(n) < middle - slack);
-      if (!note) {
+      if (!bookmark) {
         timeline.say(this.list.length ? "no further mark that way" : "no mark is set: M sets one");
         return;
       }
       const width = t1 - t0;
-      if (note.t1 - note.t0 > width * 0.8) timeline.jump(note.t0, note.t1);
-      else timeline.setView(centre(note) - width / 2, centre(note) + width / 2);
+      if (bookmark.t1 - bookmark.t0 > width * 0.8) timeline.jump(bookmark.t0, bookmark.t1);
+      else timeline.setView(centre(bookmark) - width / 2, centre(bookmark) + width / 2);
     }
 
     // -- the address
 
     text() {
-      return this.list.map((note) => `${Math.round(note.t0)}-${Math.round(note.t1)}`).join(",");
+      return this.list.map((bookmark) => `${Math.round(bookmark.t0)}-${Math.round(bookmark.t1)}`).join(",");
     }
 
     restore(text) {
@@ -94,24 +94,24 @@
 
     paint(pen, top, height) {
       const { timeline } = this;
-      const left = root.fsdpSizes.GUTTER, right = left + timeline.plot;
+      const left = root.fsdpLayout.GUTTER, right = left + timeline.plot;
       pen.save();
       pen.strokeStyle = pen.fillStyle = timeline.ink.select;
       pen.lineWidth = 1.5;
       const ends = []; // of the words in each line, so that none lie over others
-      this.list.forEach((note, at) => {
-        const x0 = timeline.x(note.t0), x1 = timeline.x(note.t1);
+      this.list.forEach((bookmark, at) => {
+        const x0 = timeline.x(bookmark.t0), x1 = timeline.x(bookmark.t1);
         if (x1 < left || x0 > right) return;
         pen.setLineDash([5, 4]);
         pen.beginPath();
-        for (const x of note.t1 > note.t0 ? [x0, x1] : [x0]) {
+        for (const x of bookmark.t1 > bookmark.t0 ? [x0, x1] : [x0]) {
           pen.moveTo(x, top);
           pen.lineTo(x, height);
         }
         pen.stroke();
         pen.setLineDash([]);
         pen.fillRect(Math.max(left, x0), top, Math.max(2, Math.min(right, x1) - Math.max(left, x0)), 3);
-        const length = note.t1 > note.t0 ? `, ${words.duration(note.t1 - note.t0)}` : "";
+        const length = bookmark.t1 > bookmark.t0 ? `, ${format.duration(bookmark.t1 - bookmark.t0)}` : "";
         const text = `mark ${at + 1}${length}`;
         const from = Math.max(left, x0) + 5;
         let line = ends.findIndex((end) => end < from);
@@ -125,5 +125,5 @@
     }
   }
 
-  root.FsdpNotes = FsdpNotes;
+  root.FsdpBookmarks = FsdpBookmarks;
 })(window);

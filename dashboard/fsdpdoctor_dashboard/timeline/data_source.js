@@ -103,7 +103,7 @@
       return found;
     }
 
-    mark(part, at) {
+    slice(part, at) {
       return {
         rank: part.rank, series: part.series, start: part.start[at],
         end: part.start[at] + part.length[at], span: part.span[at], unit: part.unit[at],
@@ -133,17 +133,17 @@
     }
 
     async under(rank, row, t0, t1) {
-      const marks = [];
+      const slices = [];
       let busy = 0, count = 0;
       for (const part of this.ofRow(rank, row)) {
         const [low, high] = this.store.between(part, t0, t1);
         busy += this.store.busyUntil(part, t1) - this.store.busyUntil(part, t0);
         count += Math.max(0, high - low);
         if (high - low <= 2) {
-          for (let at = low; at < high; at++) marks.push(this.mark(part, at));
+          for (let at = low; at < high; at++) slices.push(this.slice(part, at));
         }
       }
-      return { marks: count <= 2 ? marks : [], count, busy };
+      return { marks: count <= 2 ? slices : [], count, busy };
     }
 
     nearest(parts, time, forward, least) {
@@ -153,8 +153,8 @@
         const step = forward ? 1 : -1;
         while (at >= 0 && at < part.start.length && part.length[at] < least) at += step;
         if (at < 0 || at >= part.start.length) continue;
-        const mark = this.mark(part, at);
-        if (!best || mark.start < best.start === forward) best = mark;
+        const slice = this.slice(part, at);
+        if (!best || slice.start < best.start === forward) best = slice;
       }
       return { mark: best };
     }
@@ -179,27 +179,27 @@
           total++;
           const start = part.start[at];
           if (forward ? start <= time : start >= time) continue;
-          if (!best || start < best.start === forward) best = this.mark(part, at);
+          if (!best || start < best.start === forward) best = this.slice(part, at);
         }
       }
       return { mark: best, total };
     }
 
-    // What the page carries of a mark: its unit, bytes, causes, and what else was done
+    // What the page carries of a slice: its unit, bytes, causes, and what else was done
     // for the same unshard or reduction. Other ranks' parts need the server.
     async details(rank, series, span) {
       const part = this.store.parts.find((p) => p.rank === rank && p.series === series);
       const at = part ? part.span.indexOf(span) : -1;
       if (at < 0) return { title: "", facts: [], flow: [], peers: [] };
-      const mark = this.mark(part, at);
-      const unit = this.meta.units[mark.unit];
+      const slice = this.slice(part, at);
+      const unit = this.meta.units[slice.unit];
       const { name, row } = this.meta.series[series];
       const said = (column) => (part.extra[column] && part.extra[column][at] >= 0
         ? part.extra[column][at] : undefined);
       const facts = [["unit", "text", unit], ["bytes", "bytes", said("bytes")]];
       const found = {
         title: unit === undefined ? name : `${name} ${unit}`,
-        start: mark.start, end: mark.end,
+        start: slice.start, end: slice.end,
         facts: facts.filter((fact) => fact[2] !== undefined),
         flow: this.flow(rank, said("op")), peers: [],
       };
@@ -303,5 +303,5 @@
 
   const api = { ServerSource, LocalSource, unpackColumns };
   if (typeof module !== "undefined") module.exports = api;
-  else root.fsdpSources = root.fsdpSources || api;
+  else root.fsdpDataSource = root.fsdpDataSource || api;
 })(typeof window === "undefined" ? globalThis : window);

@@ -16,5 +16,5 @@
     [Row.OTHER_COMM]: "other comm", [Row.COPIES]: "copies", [Row.HOST]: "host",
   };
 
-  root.fsdpSizes = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
+  root.fsdpLayout = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
 })(window);
