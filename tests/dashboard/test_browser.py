@@ -130,7 +130,7 @@ def test_every_key_is_in_the_list_of_keys(visit: Visit) -> None:
     visit.page.keyboard.press("?")
     listed = " ".join(visit.page.locator(".fd-help kbd").all_inner_texts())
     words = {word.rstrip(",") or word for word in listed.split()}
-    bound = visit.timeline("Object.keys(t.controls.acts())")
+    bound = visit.timeline("Object.keys(t.keys.acts())")
     names = {"Escape": "Esc", "=": "+", "m": "M"}
     plain = {key.removeprefix("Shift+").removeprefix("Arrow") for key in bound}
 

@@ -1,6 +1,6 @@
 """What the timeline asks about one place: JSON-ready answers from a store.
 
-Times go out as whole nanoseconds from the store's origin on. `data_source.js` holds
+Times go out as whole nanoseconds from the store's origin on. `local_source.js` holds
 the same questions for a page that has no server.
 """
 

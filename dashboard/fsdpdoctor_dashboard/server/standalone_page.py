@@ -45,8 +45,8 @@ START = """(async () => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const page = read("fd-data");
   const host = document.getElementById("fd-timeline");
-  const columns = await fsdpDataSource.unpackColumns(page.columns, page.layout);
-  const source = new fsdpDataSource.LocalSource(page.meta, columns, page.memory);
+  const columns = await fsdpLocalSource.unpackColumns(page.columns, page.layout);
+  const source = new fsdpLocalSource.LocalSource(page.meta, columns, page.memory);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = () => (dark.matches ? "dark" : "light");
   const timeline = new FsdpTimeline(host, { sources: [source], theme: theme() });

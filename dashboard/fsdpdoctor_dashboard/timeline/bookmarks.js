@@ -58,7 +58,7 @@
 
     changed() {
       this.timeline.redrawOver();
-      this.timeline.controls.viewChanged();
+      this.timeline.address.viewChanged();
     }
 
     go(forward) {
@@ -126,4 +126,5 @@
   }
 
   root.FsdpBookmarks = FsdpBookmarks;
+  if (typeof module !== "undefined") module.exports = { FsdpBookmarks };
 })(window);

@@ -37,7 +37,7 @@
 
     legend() {
       const { timeline } = this;
-      const box = timeline.legendBox;
+      const box = timeline.toolbar.legend;
       box.textContent = "";
       const shown = new Map();
       for (const source of timeline.sources) {
@@ -75,8 +75,7 @@
       tip.style.top = `${Math.max(2, top)}px`;
     }
 
-    tip(place, found) {
-      const { track, box } = place;
+    tip(place, track, box, found) {
       const meta = track.source.meta;
       if (found.marks.length) {
         const lines = found.marks.flatMap((slice) => {
@@ -123,9 +122,8 @@
 
     // -- a span
 
-    showSpan() {
+    showSpan(track, slice, details) {
       const { timeline } = this;
-      const { track, slice, details } = timeline.selected;
       const exposed = track.source.meta.series[slice.series].row === Row.EXPOSED;
       this.box.textContent = "";
       this.box.hidden = false;
@@ -199,7 +197,7 @@
       const { timeline } = this;
       const { area } = timeline;
       const asked = timeline.sources.map((source) => {
-        const offset = source.offset || 0;
+        const offset = source.offset;
         const ranks = timeline.order.filter((t) => t.source === source).map((t) => t.rank);
         return source.area(Math.round(area.t0 - offset), Math.round(area.t1 - offset), ranks)
           .then((found) => ({ source, ranks, found }));
@@ -267,4 +265,5 @@
   }
 
   root.FsdpDetailsPanel = FsdpDetailsPanel;
+  if (typeof module !== "undefined") module.exports = { FsdpDetailsPanel };
 })(window);

@@ -16,5 +16,7 @@
     [Row.OTHER_COMM]: "other comm", [Row.COPIES]: "copies", [Row.HOST]: "host",
   };
 
-  root.fsdpLayout = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
+  const api = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
+  root.fsdpLayout = api;
+  if (typeof module !== "undefined") module.exports = api;
 })(window);

@@ -4,6 +4,7 @@
   if (root.FsdpMemory) return;
   const { BINS } = root.fsdpTiles;
   const format = root.fsdpFormat;
+  const { fitted } = root.fsdpCanvas;
   const { GUTTER, MEMORY, FONT } = root.fsdpLayout;
 
   class FsdpMemory {
@@ -30,7 +31,7 @@
       const known = [...parts].map((found) => found.part).find((part) => part.curve);
       pen.fillStyle = timeline.ink.faint;
       pen.font = `10px ${FONT}`;
-      pen.fillText(timeline.fitted(track.label, 100, "10px"), 6, y + 30);
+      pen.fillText(fitted(timeline.pen, track.label, 100, "10px"), 6, y + 30);
       if (!known) {
         if (parts.size) pen.fillText("not measured", 6, y + 44);
         return;
@@ -107,4 +108,5 @@
   }
 
   root.FsdpMemory = FsdpMemory;
+  if (typeof module !== "undefined") module.exports = { FsdpMemory };
 })(window);

@@ -161,4 +161,5 @@
   }
 
   root.FsdpOverlay = FsdpOverlay;
+  if (typeof module !== "undefined") module.exports = { FsdpOverlay };
 })(window);

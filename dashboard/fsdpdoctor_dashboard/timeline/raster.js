@@ -128,37 +128,7 @@
     }
   }
 
-  // Diagonal lines, as a pattern that a context can fill with.
-  function hatching(context, colour, background, size) {
-    const tile = document.createElement("canvas");
-    tile.width = tile.height = size;
-    const pen = tile.getContext("2d");
-    if (background) {
-      pen.fillStyle = background;
-      pen.fillRect(0, 0, size, size);
-    }
-    pen.strokeStyle = colour;
-    pen.lineWidth = Math.max(1, size / 6);
-    pen.beginPath();
-    for (const shift of [-size, 0, size]) {
-      pen.moveTo(shift, size);
-      pen.lineTo(shift + size, 0);
-    }
-    pen.stroke();
-    return context.createPattern(tile, "repeat");
-  }
-
-  // Dots: time in which a collective only waited for a rank.
-  function dots(context, colour, size) {
-    const tile = document.createElement("canvas");
-    tile.width = tile.height = size;
-    const pen = tile.getContext("2d");
-    pen.fillStyle = colour;
-    pen.fillRect(size / 4, size / 4, size / 3, size / 3);
-    return context.createPattern(tile, "repeat");
-  }
-
-  const api = { RowRaster, hatching, dots };
+  const api = { RowRaster };
   if (typeof module !== "undefined") module.exports = api;
   else root.fsdpRaster = root.fsdpRaster || api;
 })(typeof window === "undefined" ? globalThis : window);

@@ -4,6 +4,7 @@
   if (root.FsdpRows) return;
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
+  const { fitted } = root.fsdpCanvas;
   const { GUTTER, FONT, HEIGHT } = root.fsdpLayout;
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
@@ -163,9 +164,9 @@
     // The word is never shortened, the name beside it may be.
     exposedWords(unit, room, font) {
       const { timeline } = this;
-      const word = timeline.fitted("EXPOSED", room, font);
+      const word = fitted(timeline.pen, "EXPOSED", room, font);
       if (!word || unit === undefined) return word;
-      const name = timeline.fitted(unit, room - timeline.pen.measureText("EXPOSED ").width, font);
+      const name = fitted(timeline.pen, unit, room - timeline.pen.measureText("EXPOSED ").width, font);
       return name ? `${word} ${name}` : word;
     }
 
@@ -179,7 +180,7 @@
         const from = Math.max(slice.from, 0), to = Math.min(slice.to, timeline.plot);
         if (to - from < 54) continue;
         const spec = this.spec(slice);
-        const label = timeline.fitted(slice.track.source.meta.units[slice.unit] || "", to - from - 8, "10px");
+        const label = fitted(timeline.pen, slice.track.source.meta.units[slice.unit] || "", to - from - 8, "10px");
         if (!label) continue;
         pen.fillStyle = this.inkOn(spec.colour);
         pen.fillText(label, GUTTER + from + 4, timeline.screenY(slice.box.y) + slice.box.height / 2 + 0.5);
@@ -219,7 +220,7 @@
       }
       const middle = y + track.height / 2;
       timeline.pen.fillStyle = timeline.ink.text;
-      timeline.pen.fillText(timeline.fitted(`\u25b8 ${track.label}`, 92, track.height < 13 ? "9px" : "11px"), 6, middle);
+      timeline.pen.fillText(fitted(timeline.pen, `\u25b8 ${track.label}`, 92, track.height < 13 ? "9px" : "11px"), 6, middle);
       this.exposedShare(track, 104, middle, track.height < 13 ? "9px" : "bold 10px", "");
     }
 
@@ -228,7 +229,7 @@
       const pen = timeline.pen;
       pen.fillStyle = timeline.ink.text;
       // Beside the exposed row, which has no label of its own: the whole gutter is free.
-      pen.fillText(timeline.fitted(`\u25be ${track.label}`, GUTTER - 14, "bold 11px"), 6, y + 11);
+      pen.fillText(fitted(timeline.pen, `\u25be ${track.label}`, GUTTER - 14, "bold 11px"), 6, y + 11);
       this.exposedShare(track, 17, y + 27, "bold 10px", " exposed");
       pen.fillStyle = track.pinned ? timeline.ink.text : timeline.ink.line;
       pen.font = `11px ${FONT}`;
@@ -251,7 +252,31 @@
       const text = share === null ? "not measured" : format.percent(share) + suffix;
       timeline.pen.fillText(text, x, y);
     }
+
+    scrollbar() {
+      const { timeline } = this;
+      const room = timeline.bottom - timeline.top;
+      if (timeline.content <= room) return;
+      const size = Math.max(24, (room / timeline.content) * room);
+      const y = timeline.top + (timeline.scroll / (timeline.content - room)) * (room - size);
+      timeline.pen.fillStyle = timeline.ink.faint;
+      timeline.pen.fillRect(timeline.width - 5, y, 4, size);
+    }
+
+    nothing() {
+      const { timeline } = this;
+      const { pen } = timeline;
+      const live = timeline.sources.some((source) => source.meta.live);
+      const text = live ? "No step has been recorded yet: it appears here once it has ended."
+        : "The run holds no span to draw: no step was recorded to its end.";
+      pen.fillStyle = timeline.ink.faint;
+      pen.font = `13px ${FONT}`;
+      pen.textAlign = "center";
+      pen.fillText(text, GUTTER + timeline.plot / 2, (timeline.top + timeline.bottom) / 2);
+      pen.textAlign = "left";
+    }
   }
 
   root.FsdpRows = FsdpRows;
+  if (typeof module !== "undefined") module.exports = { FsdpRows };
 })(window);

@@ -4,6 +4,7 @@
   if (root.FsdpRulers) return;
   const { Row, BINS } = root.fsdpTiles;
   const format = root.fsdpFormat;
+  const { fitted } = root.fsdpCanvas;
   const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, FONT } = root.fsdpLayout;
 
   class FsdpRulers {
@@ -71,7 +72,7 @@
         pen.fillRect(x0, y + 1, Math.max(0.5, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), height - 2);
         if (!label) return;
         const left = Math.max(x0, GUTTER);
-        const text = timeline.fitted(label(band.span), Math.min(x1, GUTTER + timeline.plot) - left - 6, "9px");
+        const text = fitted(timeline.pen, label(band.span), Math.min(x1, GUTTER + timeline.plot) - left - 6, "9px");
         if (!text || text.includes("\u2026")) return;
         pen.fillStyle = timeline.ink.text;
         pen.fillText(text, left + 4, y + height / 2 + 0.5);
@@ -86,7 +87,7 @@
         const left = Math.max(timeline.x(start), GUTTER), right = Math.min(timeline.x(end), GUTTER + timeline.plot);
         const steps = first === last ? `step ${first}` : `steps ${first}-${last}`;
         for (const said of [`${steps} not recorded`, "not recorded"]) {
-          const text = timeline.fitted(said, right - left - 8, "9px");
+          const text = fitted(timeline.pen, said, right - left - 8, "9px");
           if (text !== said) continue;
           pen.fillText(text, left + 4, y);
           break;
@@ -143,7 +144,7 @@
         const bin = Math.pow(2, map.level) / BINS;
         const y = 3 + at * height;
         const image = this.minimapLine(source, map);
-        const from = (source.offset || 0) - timeline.start;
+        const from = source.offset - timeline.start;
         const x = GUTTER + (from / whole) * timeline.plot;
         const width = ((bin * BINS) / whole) * timeline.plot;
         pen.save();
@@ -196,4 +197,5 @@
   }
 
   root.FsdpRulers = FsdpRulers;
+  if (typeof module !== "undefined") module.exports = { FsdpRulers };
 })(window);

@@ -34,7 +34,7 @@ def said_in_the_page(run: OpenRun, folder: Path, asks: list[list[int]]) -> list[
     (folder / "page.json").write_text(page[1], encoding="utf-8")
     (folder / "asks.json").write_text(json.dumps(asks), encoding="utf-8")
     script = f"""
-    const s = require({json.dumps(str(FILES / "data_source.js"))}), fs = require("fs");
+    const s = require({json.dumps(str(FILES / "local_source.js"))}), fs = require("fs");
     const folder = {json.dumps(str(folder))};
     const read = (name) => JSON.parse(fs.readFileSync(folder + name));
     const page = read("/page.json"), found = [];

@@ -1,0 +1,180 @@
+// The bar above the picture: legend, search, buttons, and the list of all keys.
+(function (root) {
+  "use strict";
+  if (root.FsdpToolbar) return;
+  const SAVED_RANKS = 16; // up to so many go into one file, unasked
+  const WHEEL = "fsdpdoctor.wheel";
+
+  class FsdpToolbar {
+    /** @param {Timeline} timeline */
+    constructor(timeline) {
+      this.timeline = timeline;
+      /** @type {HTMLElement | null} */
+      this.dialog = null;
+      this.legend = timeline.make("div", "fd-legend", timeline.bar);
+      this.tools = timeline.make("div", "fd-tools", timeline.bar);
+      this.search = timeline.make("input", "fd-search", this.tools);
+      this.search.type = "search";
+      this.search.placeholder = "find a unit  ( / )";
+      this.search.setAttribute("aria-label", "find a unit");
+      this.found = timeline.make("span", "fd-found", this.tools);
+      this.search.addEventListener("keydown", (e) => this.searchKey(e));
+      this.buttons();
+    }
+
+    buttons() {
+      const { timeline } = this;
+      this.button("Fit", "show the whole run (0)", () => timeline.fit());
+      this.button("Ranks", "all ranks condensed, or in full (C)", () => this.toggleCondensed());
+      this.button("PNG", "save this picture", () => this.savePng());
+      if (timeline.options.perfetto) {
+        this.button("Perfetto", "save a trace for ui.perfetto.dev: lanes, exposed time, its causes",
+          () => this.savePerfetto());
+      }
+      this.button("?", "all keys", () => this.help());
+    }
+
+    /**
+     * @param {string} text
+     * @param {string} title
+     * @param {() => unknown} act
+     */
+    button(text, title, act) {
+      const { timeline } = this;
+      const node = timeline.make("button", "fd-button", this.tools);
+      node.type = "button";
+      node.textContent = text;
+      node.title = title;
+      node.addEventListener("click", () => {
+        act();
+        timeline.stage.focus();
+      });
+    }
+
+    toggleCondensed() {
+      const { timeline } = this;
+      timeline.condensed = !timeline.condensed;
+      timeline.scroll = 0;
+      timeline.tracksChanged();
+    }
+
+    // -- saving
+
+    async savePng() {
+      const { timeline } = this;
+      const link = document.createElement("a");
+      try {
+        link.href = URL.createObjectURL(await timeline.png());
+      } catch (error) {
+        timeline.sayError(error);
+        return;
+      }
+      link.download = "timeline.png";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    }
+
+    // All ranks of the first run in one file; of many only those that are looked at.
+    savePerfetto() {
+      const { timeline } = this;
+      const [source] = timeline.sources;
+      const every = timeline.tracks.filter((track) => track.source === source);
+      const looked = every.filter((track) => track.pinned || track === timeline.focus);
+      const few = every.length <= SAVED_RANKS || !looked.length;
+      const ranks = few ? "" : `&ranks=${looked.map((track) => track.rank).join(",")}`;
+      const link = document.createElement("a");
+      link.href = timeline.options.perfetto + ranks;
+      link.setAttribute("download", "");
+      link.click();
+      timeline.say(`saving ${few ? "all ranks" : `rank ${looked.map((t) => t.rank).join(", ")}: pin more with K`}`);
+    }
+
+    // -- the list of keys, and the one setting
+
+    help() {
+      const { timeline } = this;
+      if (this.dialog) {
+        this.dialog.remove();
+        this.dialog = null;
+        return;
+      }
+      const box = timeline.make("div", "fd-help", timeline.element);
+      box.setAttribute("role", "dialog");
+      box.setAttribute("aria-label", "keys");
+      for (const [key, what] of root.FsdpKeys.LIST) {
+        timeline.make("kbd", "", box).textContent = key;
+        timeline.make("span", "", box).textContent = what;
+      }
+      const label = timeline.make("label", "fd-setting", box);
+      const check = timeline.make("input", "", label);
+      check.type = "checkbox";
+      check.checked = this.wheelZooms();
+      check.addEventListener("change", () => {
+        try { root.localStorage.setItem(WHEEL, check.checked ? "zoom" : "scroll"); } catch { /* no storage */ }
+      });
+      label.append(" a plain wheel zooms, and a plain drag moves");
+      this.dialog = box;
+    }
+
+    wheelZooms() {
+      try { return root.localStorage.getItem(WHEEL) === "zoom"; } catch { return false; }
+    }
+
+    // -- search
+
+    /** @param {KeyboardEvent} event */
+    async searchKey(event) {
+      event.stopPropagation();
+      const { timeline } = this;
+      if (event.key === "Escape") {
+        this.search.value = "";
+        this.found.textContent = "";
+        timeline.stage.focus();
+      }
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      const text = this.search.value.trim().toLowerCase();
+      if (!text) return;
+      try {
+        this.found.textContent = await this.goToUnit(text, !event.shiftKey);
+      } catch (error) {
+        timeline.sayError(error);
+      }
+    }
+
+    /**
+     * Go to the next span of the units that a text means; how many spans there are.
+     * @param {string} text
+     * @param {boolean} forward
+     */
+    async goToUnit(text, forward) {
+      const { timeline } = this;
+      for (const source of timeline.sources) {
+        const wanted = unitsOf(source.meta, text);
+        if (!wanted.length) continue;
+        const ranks = source.meta.ranks.map((r) => r.rank);
+        const at = Math.round(timeline.selection.from(forward) - source.offset);
+        const { mark: slice, total } = await source.find(ranks, wanted, at, forward);
+        const track = slice && timeline.track(slice.rank, source.id);
+        if (track) timeline.selection.goTo(track, slice, true);
+        return `${total} spans`;
+      }
+      return "none";
+    }
+  }
+
+  /**
+   * A whole name wins over the many that contain it: layers.1 over layers.10.
+   * @param {Meta} meta
+   * @param {string} text
+   */
+  function unitsOf(meta, text) {
+    const names = meta.units.map((name) => name.toLowerCase());
+    const exact = names.findIndex((name) => name === text || name.endsWith(`.${text}`));
+    if (exact >= 0) return [exact];
+    return [...names.keys()].filter((unit) => names[unit].includes(text));
+  }
+
+  root.FsdpToolbar = FsdpToolbar;
+  if (typeof module !== "undefined") module.exports = { FsdpToolbar };
+})(window);

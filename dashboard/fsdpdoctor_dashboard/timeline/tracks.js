@@ -1,0 +1,140 @@
+// The tracks of a timeline, one for each rank of each source: which there are, where
+// their rows lie, and which tiles the shown view needs of them.
+(function (root) {
+  "use strict";
+  if (root.fsdpTracks) return;
+  const { Row } = root.fsdpTiles;
+  const { TileLoader } = root.fsdpLoader;
+  const { HEIGHT, LABEL } = root.fsdpLayout;
+  const GAP = 3;
+  const COLLAPSED = 18;
+  const LOWEST = 56; // of a rank in full: room for what stands beside it
+  const TALLEST = 34; // of a condensed line, where there is room
+
+  /**
+   * Each source may be shifted, so that two runs or a run and its simulation start
+   * together: a track shows the source's time t at t + offset. What was collapsed or
+   * pinned before stays so.
+   * @param {DataSource[]} sources
+   * @param {Track[]} before
+   * @returns {Track[]}
+   */
+  function tracksOf(sources, before) {
+    const kept = new Map(before.map((track) => [track.key, track]));
+    const tracks = [];
+    for (const source of sources) {
+      for (const rank of source.meta.ranks) {
+        if (source.only && !source.only.includes(rank.rank)) continue;
+        const key = `${source.id}|${rank.rank}`;
+        const old = kept.get(key);
+        tracks.push({
+          key, source, rank: rank.rank, info: rank, offset: source.offset,
+          label: labelOf(source, rank.rank, sources.length > 1),
+          rows: rank.rows.filter((row) => HEIGHT[row] !== undefined),
+          collapsed: old ? old.collapsed : false, pinned: old ? old.pinned : false,
+          small: false, y: 0, height: 0, boxes: [], level: 0, indices: null,
+        });
+      }
+    }
+    // Of two runs, the same ranks stand under each other; ranks that were named stay
+    // in the order in which they were.
+    if (sources.length > 1 && !sources.some((s) => s.only)) tracks.sort((a, b) => a.rank - b.rank);
+    return tracks;
+  }
+
+  /**
+   * A simulated run has one rank, whose number says nothing.
+   * @param {DataSource} source
+   * @param {number} rank
+   * @param {boolean} many
+   */
+  function labelOf(source, rank, many) {
+    const { meta } = source;
+    if (!many) return `rank ${rank}`;
+    return meta.label === meta.id ? `${meta.label} rank ${rank}` : meta.label;
+  }
+
+  /**
+   * Give every track its place; their order on the screen, and how high all are together.
+   * @param {Track[]} tracks
+   * @param {boolean} condensed
+   * @param {number} room
+   */
+  function placeTracks(tracks, condensed, room) {
+    const order = [...tracks].sort((a, b) => Number(b.pinned) - Number(a.pinned));
+    const line = Math.max(7, Math.min(TALLEST, Math.floor(room / Math.max(1, order.length)) - 1));
+    let y = 0;
+    for (const track of order) {
+      track.small = (condensed && !track.pinned) || track.collapsed;
+      track.y = y;
+      y = track.small ? placeSmall(track, y, condensed ? line : COLLAPSED) : placeTall(track, y);
+      track.height = y - track.y;
+    }
+    return { order, content: y };
+  }
+
+  /**
+   * @param {Track} track
+   * @param {number} y
+   * @param {number} height
+   */
+  function placeSmall(track, y, height) {
+    const ribbon = Math.max(2, Math.round(height * 0.4));
+    track.boxes = [
+      { row: Row.EXPOSED, y, height: ribbon, label: "" },
+      { row: Row.COMPUTE, y: y + ribbon, height: height - ribbon - 1, label: "" },
+    ];
+    return y + height + 1;
+  }
+
+  /**
+   * @param {Track} track
+   * @param {number} from
+   */
+  function placeTall(track, from) {
+    let y = from + 4;
+    let labelled = false;
+    track.boxes = [];
+    for (const row of [Row.EXPOSED, ...track.rows.filter((r) => r !== Row.EXPOSED)]) {
+      const window = row >= Row.UNSHARDED_ROOT;
+      const label = LABEL[row] || (window && !labelled ? "unsharded" : "");
+      track.boxes.push({ row, y, height: HEIGHT[row], label });
+      labelled = labelled || window;
+      y += HEIGHT[row] + (window ? 1 : GAP);
+    }
+    return Math.max(y + 5, from + LOWEST);
+  }
+
+  /**
+   * The tiles that a view needs, of the visible tracks and of the first, whose steps the
+   * rulers show. Each track is told which they are.
+   * @param {View} view
+   * @param {Track[]} visible
+   * @param {Track} rulers
+   * @returns {Want[]}
+   */
+  function wantedTiles(view, visible, rulers) {
+    const wants = [];
+    for (const track of new Set([...visible, rulers])) {
+      const meta = track.source.meta;
+      // A condensed line has fewer pixels to be right about: one level coarser.
+      const crowd = track.small && visible.length > 16 ? 1 : 0;
+      const level = Math.min(meta.level, TileLoader.levelOf(view.t1 - view.t0, meta) + crowd);
+      const size = Math.pow(2, level);
+      const first = Math.max(0, Math.floor((view.t0 - track.offset) / size));
+      const last = Math.min(Math.floor(meta.end / size), Math.floor((view.t1 - track.offset) / size));
+      track.level = level;
+      track.indices = [];
+      for (let index = first; index <= last; index++) {
+        track.indices.push(index);
+        const condensed = track.small && track !== rulers;
+        wants.push({ source: track.source, rank: track.rank, condensed, level, index });
+      }
+    }
+    return wants;
+  }
+
+  const api = { tracksOf, placeTracks, wantedTiles };
+  root.fsdpTracks = api;
+  if (typeof module !== "undefined") module.exports = api;
+})(window);
