@@ -91,7 +91,7 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     return app
 
 
-# The timeline's scripts come before Dash's own: see first_paint.js. Dash fills the rest.
+# The timeline's scripts come before Dash's own: see first_paint.js. Dash does the rest.
 INDEX = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>

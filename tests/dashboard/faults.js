@@ -1,12 +1,16 @@
 // What a careful person would see at once on a page: texts over each other, texts that
 // are cut, and things that do not fit. An expression: a list of sentences.
 (() => {
+  "use strict";
+  /** @type {string[]} */
   const found = [];
+  /** @param {Element} node */
   const seen = (node) => {
     const style = getComputedStyle(node);
     return style.visibility !== "hidden" && style.opacity !== "0" && node.getClientRects().length > 0;
   };
-  const words = (node) => node.textContent.trim().slice(0, 60);
+  /** @param {Element} node */
+  const words = (node) => (node.textContent || "").trim().slice(0, 60);
 
   if (document.documentElement.scrollWidth > innerWidth) {
     found.push(`the page is ${document.documentElement.scrollWidth} wide`);
@@ -30,12 +34,14 @@
     found.push(`cut: ${words(node)} (${node.className || node.tagName})`);
   }
   // Leaves that hold text, with the box of the glyphs.
+  /** @typedef {{box: {left: number, right: number, top: number, bottom: number}, text: string, parent: Element}} Leaf */
+  /** @type {Leaf[]} */
   const leaves = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
-    const text = walker.currentNode;
+    const text = /** @type {Text} */ (walker.currentNode);
     const parent = text.parentElement;
-    if (!text.data.trim() || parent.closest("script, style, [hidden], .fd-tip, option, .hoverlayer")) continue;
+    if (!parent || !text.data.trim() || parent.closest("script, style, [hidden], .fd-tip, option, .hoverlayer")) continue;
     if (!seen(parent) || parent.closest("details:not([open]) > :not(summary)")) continue;
     const range = document.createRange();
     range.selectNodeContents(text);
@@ -44,9 +50,13 @@
     }
   }
   // What is seen of a text: its box within all boxes that cut it off.
+  /**
+   * @param {Leaf} leaf
+   * @returns {Leaf}
+   */
   const visible = ({ box, text, parent }) => {
     let { left, right, top, bottom } = box;
-    for (let node = parent; node && node !== document.body; node = node.parentElement) {
+    for (let node = /** @type {Element | null} */ (parent); node && node !== document.body; node = node.parentElement) {
       if (node instanceof SVGElement || getComputedStyle(node).overflow === "visible") continue;
       const outer = node.getBoundingClientRect();
       left = Math.max(left, outer.left);

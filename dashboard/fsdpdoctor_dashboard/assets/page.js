@@ -4,6 +4,7 @@
   "use strict";
   // Only a click is remembered: until then the system decides.
   const KEY = "fsdpdoctor.theme";
+  /** @returns {Theme} */
   const preferred = () => {
     try {
       const kept = localStorage.getItem(KEY);
@@ -15,6 +16,11 @@
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     fsdpdoctor: {
+      /**
+       * @param {number | undefined} clicks
+       * @param {Theme | undefined} now
+       * @returns {Theme}
+       */
       theme(clicks, now) {
         const before = now || preferred();
         if (!clicks) return before;
@@ -29,15 +35,21 @@
     },
   });
 
+  /**
+   * @param {HTMLTableRowElement} row
+   * @param {number} at
+   */
   const cellValue = (row, at) => {
     const cell = row.cells[at];
     const given = cell.dataset.value;
-    if (given === undefined) return cell.textContent;
+    if (given === undefined) return cell.textContent || "";
     return given === "" ? -Infinity : Number(given);
   };
 
+  /** @param {HTMLTableCellElement} head */
   function sortBy(head) {
     const table = head.closest("table");
+    if (!table) return;
     const at = head.cellIndex;
     const up = head.getAttribute("aria-sort") === "descending";
     table.querySelectorAll("th").forEach((th) => th.removeAttribute("aria-sort"));
@@ -45,30 +57,46 @@
     const rows = [...table.tBodies[0].rows];
     rows.sort((a, b) => {
       const x = cellValue(a, at), y = cellValue(b, at);
-      const order = typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y;
+      const order = typeof x === "number" && typeof y === "number"
+        ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return up ? order : -order;
     });
     table.tBodies[0].append(...rows);
   }
 
-  function filter(input, name) {
-    const table = document.getElementById(name);
+  /**
+   * @param {string | undefined} id
+   * @returns {HTMLTableElement | null}
+   */
+  function tableOf(id) {
+    const found = document.getElementById(id || "");
+    return found instanceof HTMLTableElement ? found : null;
+  }
+
+  /**
+   * @param {HTMLInputElement} input
+   * @param {HTMLTableElement} table
+   */
+  function filter(input, table) {
     const text = input.value.toLowerCase();
     for (const row of table.tBodies[0].rows) {
-      row.hidden = !row.cells[0].textContent.toLowerCase().includes(text);
+      row.hidden = !(row.cells[0].textContent || "").toLowerCase().includes(text);
     }
   }
 
   // Quoted, and never a formula: a spreadsheet runs cells that begin with = + - @.
+  /** @param {string} text */
   const field = (text) => {
     const safe = /^[=+\-@\t]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
     return `"${safe.replaceAll('"', '""')}"`;
   };
 
+  /** @param {HTMLElement} button */
   function csv(button) {
-    const table = document.getElementById(button.dataset.csv);
+    const table = tableOf(button.dataset.csv);
+    if (!table) return;
     const lines = [...table.rows].filter((row) => !row.hidden).map((row) =>
-      [...row.cells].map((cell) => field(cell.dataset.value || cell.textContent)).join(","));
+      [...row.cells].map((cell) => field(cell.dataset.value || cell.textContent || "")).join(","));
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([lines.join("\r\n")], { type: "text/csv" }));
     link.download = `${button.dataset.csv}.csv`;
@@ -76,37 +104,55 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  // The code of an id, or the one beside the button. Without https a browser gives no
-  // clipboard but to 127.0.0.1: then the code is selected, ready for Ctrl+C.
+  /**
+   * The code of an id, or the one beside the button. Without https a browser gives no
+   * clipboard but to 127.0.0.1: then the code is selected, ready for Ctrl+C.
+   * @param {HTMLElement} button
+   */
   async function copy(button) {
     const code = button.dataset.copy
-      ? document.getElementById(button.dataset.copy) : button.parentElement.querySelector("pre");
+      ? document.getElementById(button.dataset.copy) : button.parentElement?.querySelector("pre");
+    if (!code) return;
     try {
-      await navigator.clipboard.writeText(code.textContent);
+      await navigator.clipboard.writeText(code.textContent || "");
       button.textContent = "Copied";
       setTimeout(() => { button.textContent = "Copy"; }, 1500);
     } catch {
-      getSelection().selectAllChildren(code);
+      getSelection()?.selectAllChildren(code);
     }
   }
 
+  /**
+   * The element itself or the nearest one around it.
+   * @template {HTMLElement} Kind
+   * @param {Event} event
+   * @param {string} selector
+   * @param {new () => Kind} kind
+   * @returns {Kind | null}
+   */
+  function around(event, selector, kind) {
+    const found = event.target instanceof Element ? event.target.closest(selector) : null;
+    return found instanceof kind ? found : null;
+  }
+
   document.addEventListener("click", (event) => {
-    const head = event.target.closest("th[data-sort]");
+    const head = around(event, "th[data-sort]", HTMLTableCellElement);
     if (head) sortBy(head);
-    const saver = event.target.closest("[data-csv]");
+    const saver = around(event, "[data-csv]", HTMLElement);
     if (saver) csv(saver);
-    const copier = event.target.closest("[data-copy]");
+    const copier = around(event, "[data-copy]", HTMLElement);
     if (copier) copy(copier);
-    const jump = event.target.closest("[data-jump]");
-    if (jump && window.fsdpTimeline && !window.fsdpTimeline.gone) {
-      const [rank, t0, t1] = jump.dataset.jump.split(",").map(Number);
-      const timeline = window.fsdpTimeline;
+    const jump = around(event, "[data-jump]", HTMLElement);
+    const timeline = window.fsdpTimeline;
+    if (jump && timeline && !timeline.gone) {
+      const [rank, t0, t1] = (jump.dataset.jump || "").split(",").map(Number);
       timeline.jump(t0, t1, timeline.track(rank, jump.dataset.run));
       timeline.stage.focus();
     }
   });
   document.addEventListener("input", (event) => {
-    const holder = event.target.closest("[data-filter-for]");
-    if (holder) filter(event.target, holder.dataset.filterFor);
+    const holder = around(event, "[data-filter-for]", HTMLElement);
+    const table = holder && tableOf(holder.dataset.filterFor);
+    if (table && event.target instanceof HTMLInputElement) filter(event.target, table);
   });
 })();

@@ -3,8 +3,8 @@
 [Note: The first picture] Dash's own scripts take most of a page's first half second,
 and a picture needs none of them. So the page starts with the timeline's scripts, in
 one file, and with what they need for a first picture of a run that is open: its
-`meta` and its overview tile. first_paint.js paints it at once; the Dash component takes it
-over when Dash is there.
+`meta` and its overview tile. first_paint.js paints it at once; the Dash component takes
+it over when Dash is there.
 """
 
 from __future__ import annotations

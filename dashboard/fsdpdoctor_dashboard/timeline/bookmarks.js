@@ -8,12 +8,17 @@
   const MOST = 50; // more would not fit an address
 
   class FsdpBookmarks {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
-      this.list = []; // {t0, t1}, by start
+      /** @type {View[]} by start */
+      this.list = [];
     }
 
-    // What is marked: the area, the selected span, or the moment under the mouse.
+    /**
+     * What is marked: the area, the selected span, or the moment under the mouse.
+     * @returns {View | null}
+     */
     target() {
       const { area, selected, hover } = this.timeline;
       if (area) return { t0: area.t0, t1: area.t1 };
@@ -61,10 +66,12 @@
       this.timeline.address.viewChanged();
     }
 
+    /** @param {boolean} forward */
     go(forward) {
       const { timeline } = this;
       const { t0, t1 } = timeline.view;
       const middle = (t0 + t1) / 2, slack = (t1 - t0) * 0.01;
+      /** @param {View} bookmark */
       const centre = (bookmark) => (bookmark.t0 + bookmark.t1) / 2;
       const bookmark = forward
         ? this.list.find((n) => centre(n) > middle + slack)
@@ -84,21 +91,28 @@
       return this.list.map((bookmark) => `${Math.round(bookmark.t0)}-${Math.round(bookmark.t1)}`).join(",");
     }
 
+    /** @param {string | null} text */
     restore(text) {
-      const found = (text || "").split(",").map((part) => /^(-?\d+)-(-?\d+)$/.exec(part))
-        .filter((match) => match && Number(match[2]) >= Number(match[1]));
-      this.list = found.slice(0, MOST).map((match) => ({ t0: Number(match[1]), t1: Number(match[2]) }));
+      const found = [...(text || "").matchAll(/(?<=^|,)(-?\d+)-(-?\d+)(?=,|$)/g)]
+        .map((match) => ({ t0: Number(match[1]), t1: Number(match[2]) }));
+      this.list = found.filter(({ t0, t1 }) => t1 >= t0).slice(0, MOST);
     }
 
     // -- painting, over the lanes: dashed edges and a flag at the top
 
+    /**
+     * @param {Pen} pen
+     * @param {number} top
+     * @param {number} height
+     */
     paint(pen, top, height) {
       const { timeline } = this;
       const left = root.fsdpLayout.GUTTER, right = left + timeline.plot;
       pen.save();
       pen.strokeStyle = pen.fillStyle = timeline.ink.select;
       pen.lineWidth = 1.5;
-      const ends = []; // of the words in each line, so that none lie over others
+      /** @type {number[]} of the words in each line, so that none lie over others */
+      const ends = [];
       this.list.forEach((bookmark, at) => {
         const x0 = timeline.x(bookmark.t0), x1 = timeline.x(bookmark.t1);
         if (x1 < left || x0 > right) return;

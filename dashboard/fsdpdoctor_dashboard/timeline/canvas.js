@@ -5,8 +5,12 @@
   if (root.fsdpCanvas) return;
   const { FONT } = root.fsdpLayout;
 
-  /** @param {HTMLCanvasElement} canvas */
-  function penOf(canvas, options = {}) {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {CanvasRenderingContext2DSettings} [options]
+   * @returns {Pen}
+   */
+  function penOf(canvas, options) {
     const pen = canvas.getContext("2d", options);
     if (!pen) throw new Error("this browser draws nothing");
     return pen;

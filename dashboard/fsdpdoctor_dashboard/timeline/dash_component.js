@@ -4,15 +4,21 @@
   "use strict";
   const React = root.React;
 
+  /** @param {TimelineProps} props */
   function Timeline(props) {
-    const place = React.useRef(null);
-    const made = React.useRef(null);
+    // React puts the element there before it runs an effect.
+    const place = React.useRef(/** @type {HTMLElement} */ (/** @type {unknown} */ (null)));
+    const made = React.useRef(/** @type {Timeline | null} */ (null));
     const sources = JSON.stringify(props.runs || []);
 
     React.useEffect(() => {
       // The page may have painted a timeline before Dash was there: take that one over.
       const painted = root.fsdpFirstPaint && props.urlState
         && root.fsdpFirstPaint.take(props.runs, place.current);
+      /**
+       * @param {string} name
+       * @returns {(value: unknown) => void}
+       */
       const set = (name) => (value) => props.setProps && props.setProps({ [name]: value });
       const options = {
         theme: props.theme || "light", urlState: props.urlState, perfetto: props.perfetto,

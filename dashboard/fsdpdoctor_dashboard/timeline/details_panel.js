@@ -5,18 +5,30 @@
   if (root.FsdpDetailsPanel) return;
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
+  /** @type {Record<string, string>} */
   const CAUSES = {
     host_late: "host late", queued: "queued", straggler: "waiting for a rank",
     wire: "wire", tail: "tail",
   };
 
+  /** @type {Record<string, string>} */
+  const LEGEND = { unsharded: "unsharded", exposed: "EXPOSED", copy_in: "copy-in" };
+
   class FsdpDetailsPanel {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
       this.box = timeline.make("div", "fd-details", timeline.element);
       this.empty();
     }
 
+    /**
+     * @template {keyof HTMLElementTagNameMap} Tag
+     * @param {Tag} tag
+     * @param {string} name
+     * @param {string} [text]
+     * @param {HTMLElement} [parent]
+     */
     add(tag, name, text, parent) {
       const node = this.timeline.make(tag, name, parent || this.box);
       if (text !== undefined) node.textContent = text;
@@ -46,7 +58,7 @@
           if (spec.colour === "ruler" || shown.has(spec.colour)) continue;
           const waits = spec.colour.endsWith("_wait");
           if (waits && [...shown.keys()].some((key) => key.endsWith("_wait"))) continue;
-          const name = { unsharded: "unsharded", exposed: "EXPOSED", copy_in: "copy-in" }[spec.colour] || spec.name;
+          const name = LEGEND[spec.colour] || spec.name;
           shown.set(spec.colour, waits ? "waiting for a rank" : name);
         }
       }
@@ -63,6 +75,10 @@
 
     // -- tooltip
 
+    /**
+     * @param {Place} place
+     * @param {TipLine[]} lines
+     */
     showTip(place, lines) {
       const { tip, width, height } = this.timeline;
       tip.textContent = "";
@@ -75,18 +91,27 @@
       tip.style.top = `${Math.max(2, top)}px`;
     }
 
+    /**
+     * @param {Place} place
+     * @param {Track} track
+     * @param {Box} box
+     * @param {Found} found
+     */
     tip(place, track, box, found) {
       const meta = track.source.meta;
       if (found.marks.length) {
+        /** @type {TipLine[]} */
         const lines = found.marks.flatMap((slice) => {
           const spec = meta.series[slice.series];
           const unit = meta.units[slice.unit];
           const name = slice.series === undefined ? "" : spec.name;
           const title = unit === undefined ? name : `${name}  ${unit}`;
-          return [
+          /** @type {TipLine[]} */
+          const about = [
             [title, spec.row === Row.EXPOSED ? "fd-tip-title fd-exposed" : "fd-tip-title"],
             [`${format.duration(slice.end - slice.start)}, ${this.stretch(slice.start, slice.end)}`],
           ];
+          return about;
         });
         lines.push([track.label, "fd-faint"]);
         this.showTip(place, lines);
@@ -101,7 +126,14 @@
       ]);
     }
 
+    /**
+     * @param {Place} place
+     * @param {Track} track
+     * @param {KeptCurve | null} found
+     * @param {LiveUnit[]} live
+     */
     memoryTip(place, track, found, live) {
+      /** @type {TipLine[]} */
       const lines = [];
       const time = place.time - track.offset;
       const part = found && found.part;
@@ -122,6 +154,11 @@
 
     // -- a span
 
+    /**
+     * @param {Track} track
+     * @param {Slice} slice
+     * @param {Details} details
+     */
     showSpan(track, slice, details) {
       const { timeline } = this;
       const exposed = track.source.meta.series[slice.series].row === Row.EXPOSED;
@@ -129,8 +166,7 @@
       this.box.hidden = false;
       const head = this.add("div", "fd-head");
       this.add("strong", exposed ? "fd-exposed" : "", details.title, head);
-      const start = details.start === undefined || details.start === null ? slice.start : details.start;
-      const end = details.end === undefined || details.end === null ? slice.end : details.end;
+      const start = details.start ?? slice.start, end = details.end ?? slice.end;
       this.add("span", "", format.duration(end - start), head);
       this.add("span", "fd-faint", `${track.label}, ${this.stretch(start, end)}`, head);
       const columns = this.add("div", "fd-columns");
@@ -141,27 +177,44 @@
       timeline.say(`${details.title}, ${format.duration(end - start)}, ${track.label}`);
     }
 
-    // Both ends with as many digits as tell them apart.
+    /**
+     * Both ends with as many digits as tell them apart.
+     * @param {number} start
+     * @param {number} end
+     */
     stretch(start, end) {
       const step = Math.max(1, (end - start) / 10);
       return `from ${format.moment(start, step)} to ${format.moment(end, step)}`;
     }
 
+    /**
+     * @param {HTMLElement} parent
+     * @param {string} title
+     */
     table(parent, title) {
       const box = this.add("div", "fd-part", undefined, parent);
       this.add("h4", "", title, box);
       return this.add("table", "fd-table", undefined, box);
     }
 
+    /**
+     * @param {HTMLElement} table
+     * @param {string[]} cells
+     */
     row(table, cells) {
       const line = this.add("tr", "", undefined, table);
       cells.forEach((cell, at) => this.add("td", at ? "fd-number" : "", cell, line));
       return line;
     }
 
-    causes(parent, details, whole) {
-      const table = this.table(parent, details.first ? "Why it stood still (first of its step)" : "Why it stood still");
-      for (const [cause, ns] of details.causes) {
+    /**
+     * @param {HTMLElement} parent
+     * @param {Details} details
+     * @param {number} whole
+     */
+    causes(parent, { causes = [], first }, whole) {
+      const table = this.table(parent, first ? "Why it stood still (first of its step)" : "Why it stood still");
+      for (const [cause, ns] of causes) {
         if (!ns) continue;
         const line = this.row(table, [CAUSES[cause] || cause, format.duration(ns)]);
         const cell = this.add("td", "", undefined, line);
@@ -170,16 +223,35 @@
       }
     }
 
+    /**
+     * @param {HTMLElement} parent
+     * @param {Fact[]} facts
+     */
     facts(parent, facts) {
       const half = Math.ceil(facts.length / 2);
       const tables = [this.table(parent, "What it was"), this.table(parent, "\u00a0")];
       for (const [at, [name, kind, value]] of facts.entries()) {
         const table = tables[at < half ? 0 : 1];
-        const text = kind === "ns" ? format.duration(value) : kind === "bytes" ? format.bytes(value) : String(value);
-        this.row(table, [name, text]).lastChild.className = "fd-value";
+        this.row(table, [name, this.factText(kind, value)]).cells[1].className = "fd-value";
       }
     }
 
+    /**
+     * @param {string} kind
+     * @param {string | number} value
+     */
+    factText(kind, value) {
+      if (typeof value === "string") return value;
+      return kind === "ns" ? format.duration(value) : kind === "bytes" ? format.bytes(value) : String(value);
+    }
+
+    /**
+     * @param {HTMLElement} parent
+     * @param {string} title
+     * @param {RelatedSpan[]} places
+     * @param {number} start
+     * @param {(place: RelatedSpan) => string} name
+     */
     places(parent, title, places, start, name) {
       const table = this.table(parent, title);
       for (const place of places.slice(0, 9)) {
@@ -196,6 +268,7 @@
     async showArea() {
       const { timeline } = this;
       const { area } = timeline;
+      if (!area) return;
       const asked = timeline.sources.map((source) => {
         const offset = source.offset;
         const ranks = timeline.order.filter((t) => t.source === source).map((t) => t.rank);
@@ -207,11 +280,15 @@
         if (timeline.area !== area) return;
         this.areaTables(area, answers);
       } catch (error) {
-        timeline.say(error.message);
+        timeline.sayError(error);
       }
       if (timeline.options.onArea) timeline.options.onArea([area.t0, area.t1]);
     }
 
+    /**
+     * @param {View} area
+     * @param {AreaOfSource[]} answers
+     */
     areaTables(area, answers) {
       const width = Math.round(area.t1) - Math.round(area.t0);
       this.box.textContent = "";
@@ -232,6 +309,14 @@
       }
     }
 
+    /**
+     * @param {HTMLElement} parent
+     * @param {string} title
+     * @param {Meta} meta
+     * @param {number[]} ranks
+     * @param {AreaSums["series"]} series
+     * @param {number} width
+     */
     areaSeries(parent, title, meta, ranks, series, width) {
       const table = this.table(parent, `${title}${ranks.length === 1 ? "one rank" : `${ranks.length} ranks together`}`);
       const sums = new Map();
@@ -245,18 +330,26 @@
         if (spec.colour === "ruler" || (!busy && !started)) continue;
         const line = this.row(table, [spec.name, format.duration(busy), format.percent(busy / width / ranks.length), String(started)]);
         line.dataset.series = spec.name;
-        line.dataset.busy = busy;
-        line.dataset.started = started;
+        line.dataset.busy = String(busy);
+        line.dataset.started = String(started);
         if (spec.row === Row.EXPOSED) line.className = "fd-exposed";
       }
     }
 
+    /**
+     * @param {HTMLElement} parent
+     * @param {string} title
+     * @param {Meta} meta
+     * @param {number[]} ranks
+     * @param {AreaSums["series"]} series
+     * @param {number} width
+     */
     areaRanks(parent, title, meta, ranks, series, width) {
       if (ranks.length < 2) return;
       const table = this.table(parent, `${title}exposed by rank`);
       const sums = new Map(ranks.map((rank) => [rank, 0]));
       for (const [rank, index, busy] of series) {
-        if (meta.series[index].row === Row.EXPOSED) sums.set(rank, sums.get(rank) + busy);
+        if (meta.series[index].row === Row.EXPOSED) sums.set(rank, (sums.get(rank) || 0) + busy);
       }
       for (const [rank, busy] of [...sums].sort((a, b) => b[1] - a[1]).slice(0, 8)) {
         this.row(table, [`rank ${rank}`, format.duration(busy), format.percent(busy / width)]);

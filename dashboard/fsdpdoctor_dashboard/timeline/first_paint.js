@@ -3,20 +3,22 @@
 // finished timeline over when it is there.
 (function (root) {
   "use strict";
-  const script = document.currentScript;
-  const base = script.dataset.base;
+  const script = /** @type {HTMLScriptElement} */ (document.currentScript);
+  const base = script.dataset.base || "/";
   const query = new URLSearchParams(root.location.search);
   const page = root.location.pathname.slice(base.length);
   const run = query.get("run") || script.dataset.run;
   if (page !== "timeline" || !run || query.has("with")) return;
 
-  let theme = null;
-  try {
-    theme = root.localStorage.getItem("fsdpdoctor.theme");
-  } catch { /* no storage */ }
-  if (theme !== "dark" && theme !== "light") {
-    theme = root.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  }
+  /** @returns {Theme} */
+  const preferred = () => {
+    try {
+      const kept = root.localStorage.getItem("fsdpdoctor.theme");
+      if (kept === "dark" || kept === "light") return kept;
+    } catch { /* no storage */ }
+    return root.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  };
+  const theme = preferred();
   document.documentElement.dataset.theme = theme;
   const overlay = document.createElement("div");
   overlay.id = "first-paint";

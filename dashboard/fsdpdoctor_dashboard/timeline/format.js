@@ -3,6 +3,7 @@
 (function (root) {
   "use strict";
 
+  /** @param {number} value */
   function threeDigits(value) {
     const size = Math.abs(value);
     if (size >= 99.95) {
@@ -11,6 +12,7 @@
     return value.toFixed(size >= 9.995 ? 1 : 2);
   }
 
+  /** @param {number} ns */
   function duration(ns) {
     const size = Math.abs(ns);
     if (size < 1e3) return `${Math.round(ns)} ns`;
@@ -22,7 +24,9 @@
     return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   }
 
+  /** @param {number} count */
   function bytes(count) {
+    /** @type {[number, string][]} */
     const units = [[40, "TiB"], [30, "GiB"], [20, "MiB"], [10, "KiB"]];
     for (const [power, name] of units) {
       const unit = Math.pow(2, power);
@@ -31,12 +35,18 @@
     return `${Math.round(count)} B`;
   }
 
+  /** @param {number} share */
   function percent(share) {
     return `${(share * 100).toFixed(1)} %`;
   }
 
-  // A moment on the axis: as many digits as neighbouring ticks need.
+  /**
+   * A moment on the axis: as many digits as neighbouring ticks need.
+   * @param {number} ns
+   * @param {number} step
+   */
   function moment(ns, step) {
+    /** @type {[number, string]} */
     const [unit, name] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : [1e3, "us"];
     const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
     return `${(ns / unit).toFixed(digits)} ${name}`;
@@ -73,12 +83,16 @@
     },
   };
 
+  /**
+   * @param {Theme} theme
+   * @returns {Record<string, string>}
+   */
   function colours(theme) {
-    const of = Object.assign({}, PALETTE, theme === "dark" ? DARK : {});
-    of.exposed = THEMES[theme].exposed;
-    return of;
+    const { exposed } = THEMES[theme];
+    return Object.assign({}, PALETTE, theme === "dark" ? DARK : {}, { exposed });
   }
 
+  /** @param {string} hex */
   function rgb(hex) {
     return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   }

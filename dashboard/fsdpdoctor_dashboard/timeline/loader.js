@@ -1,32 +1,56 @@
 // Fetches tiles for a view, keeps them, and finds the best one there is meanwhile.
 (function (root) {
   "use strict";
-  const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
-  const { MIN_LEVEL, BINS } = tiles;
+  const { MIN_LEVEL, BINS } = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
   const KEEP = 900; // tiles of one rank each; about 20 kB apiece
   const AT_ONCE = 4;
   const TOGETHER = 4; // tiles in one request; the server has the same limit
   const PAUSE_MS = 2000;
 
   class TileLoader {
+    /**
+     * @param {() => void} onTile
+     * @param {(error: unknown) => void} onError
+     */
     constructor(onTile, onError) {
       this.onTile = onTile;
       this.onError = onError;
-      this.kept = new Map(); // key -> {tile, blocks}
-      this.flying = new Map(); // request key -> {control, keys}
+      /** @type {Map<string, KeptTile>} */
+      this.kept = new Map();
+      /** @type {Map<string, {control: AbortController, keys: string[]}>} by their first key */
+      this.flying = new Map();
       this.pausedUntil = 0; // after an error, so that it is not asked for at once again
     }
 
+    /**
+     * @param {DataSource} source
+     * @param {number} rank
+     * @param {boolean} condensed
+     * @param {number} level
+     * @param {number} index
+     */
     key(source, rank, condensed, level, index) {
       return `${source.id}|${rank}|${condensed ? 1 : 0}|${level}|${index}`;
     }
 
+    /**
+     * @param {number} width
+     * @param {Meta} meta
+     */
     static levelOf(width, meta) {
       const level = Math.floor(Math.log2(Math.max(1, width)));
       return Math.min(meta.level, Math.max(MIN_LEVEL, level));
     }
 
-    // The best tile for a place: the exact one, else the nearest coarser one.
+    /**
+     * The best tile for a place: the exact one, else the nearest coarser one.
+     * @param {DataSource} source
+     * @param {number} rank
+     * @param {boolean} condensed
+     * @param {number} level
+     * @param {number} index
+     * @returns {KeptTile | null}
+     */
     best(source, rank, condensed, level, index) {
       for (let up = level, at = index; up <= source.meta.level; up++, at = Math.floor(at / 2)) {
         const found = this.kept.get(this.key(source, rank, false, up, at))
@@ -36,12 +60,23 @@
       return null;
     }
 
+    /**
+     * @param {DataSource} source
+     * @param {number} rank
+     * @param {boolean} condensed
+     * @param {number} level
+     * @param {number} index
+     */
     has(source, rank, condensed, level, index) {
       return this.kept.has(this.key(source, rank, false, level, index))
         || (condensed && this.kept.has(this.key(source, rank, true, level, index)));
     }
 
-    // Also a tile that came with the page.
+    /**
+     * Also a tile that came with the page.
+     * @param {DataSource} source
+     * @param {GivenTile} given
+     */
     keep(source, { tile, ranks, condensed }) {
       for (const rank of ranks) {
         const key = this.key(source, rank, condensed, tile.level, tile.index);
@@ -49,8 +84,11 @@
       }
     }
 
-    // wants: [{source, rank, condensed, level, index}], the most urgent first. What is
-    // in flight and no longer wanted is aborted.
+    /**
+     * The most urgent come first. What is in flight and no longer wanted is aborted. How
+     * many are missing.
+     * @param {Want[]} wants
+     */
     want(wants) {
       const missing = wants.filter((w) => !this.has(w.source, w.rank, w.condensed, w.level, w.index));
       const needed = new Set(missing.map((w) =>
@@ -73,15 +111,22 @@
       return missing.length;
     }
 
-    // What one request can ask for: the same ranks of neighbouring tiles. A request costs
-    // the browser and the server more than a tile does.
+    /**
+     * What one request can ask for: the same ranks of neighbouring tiles. A request costs
+     * the browser and the server more than a tile does.
+     * @param {Want[]} wants
+     * @returns {WantGroup[]}
+     */
     static groups(wants) {
+      /** @type {Map<string, WantGroup>} */
       const tiles = new Map();
       for (const w of wants) {
         const name = `${w.source.id}|${w.condensed ? 1 : 0}|${w.level}|${w.index}`;
-        if (!tiles.has(name)) tiles.set(name, Object.assign({}, w, { ranks: [] }));
-        tiles.get(name).ranks.push(w.rank);
+        const known = tiles.get(name);
+        if (known) known.ranks.push(w.rank);
+        else tiles.set(name, { ...w, ranks: [w.rank], count: 1 });
       }
+      /** @type {WantGroup[]} */
       const groups = [];
       for (const tile of tiles.values()) {
         const last = groups[groups.length - 1];
@@ -89,11 +134,12 @@
           && last.condensed === tile.condensed && last.level === tile.level
           && last.index + last.count === tile.index && `${last.ranks}` === `${tile.ranks}`;
         if (joins) last.count++;
-        else groups.push(Object.assign(tile, { count: 1 }));
+        else groups.push(tile);
       }
       return groups;
     }
 
+    /** @param {WantGroup} group */
     async fetch(group) {
       const { source, ranks, condensed, level, index, count } = group;
       const control = new AbortController();
@@ -109,7 +155,7 @@
         for (const tile of tiles) this.keep(source, { tile, ranks, condensed });
         this.trim(source.meta.level);
       } catch (error) {
-        if (error.name !== "AbortError") {
+        if (!(error instanceof Error && error.name === "AbortError")) {
           this.pausedUntil = performance.now() + PAUSE_MS;
           setTimeout(this.onTile, PAUSE_MS + 1);
           this.onError(error);
@@ -120,7 +166,10 @@
       this.onTile();
     }
 
-    // The oldest go first; the overview stays for ever.
+    /**
+     * The oldest go first; the overview stays for ever.
+     * @param {number} whole
+     */
     trim(whole) {
       for (const [key, { tile }] of this.kept) {
         if (this.kept.size <= KEEP) break;
@@ -140,13 +189,25 @@
   // A rank's memory, tile by tile. It comes when the picture is sharp; until then the
   // nearest coarser curve stands in.
   class CurveLoader {
+    /**
+     * @param {() => void} onCurve
+     * @param {(error: unknown) => void} onError
+     */
     constructor(onCurve, onError) {
       this.onCurve = onCurve;
       this.onError = onError;
-      this.kept = new Map(); // key -> {part, width, start}
+      /** @type {Map<string, KeptCurve>} */
+      this.kept = new Map();
+      /** @type {Set<string>} */
       this.asked = new Set();
     }
 
+    /**
+     * @param {Track} track
+     * @param {number} level
+     * @param {number} index
+     * @returns {KeptCurve | null}
+     */
     best(track, level, index) {
       for (let up = level, at = index; up <= track.source.meta.level; up++, at = Math.floor(at / 2)) {
         const found = this.kept.get(`${track.key}|${up}|${at}`);
@@ -155,7 +216,12 @@
       return null;
     }
 
-    // `indices` ascend without a gap.
+    /**
+     * `indices` ascend without a gap.
+     * @param {Track} track
+     * @param {number} level
+     * @param {number[]} indices
+     */
     async want(track, level, indices) {
       const missing = indices.filter((index) => !this.asked.has(`${track.key}|${level}|${index}`));
       if (!missing.length) return;
@@ -172,7 +238,7 @@
         if (asked !== this.asked) return; // of a run that has grown since
         keys.forEach((key, at) => {
           const part = Object.assign({}, found);
-          if (found.curve) {
+          if (found.curve !== null && part.curve !== null) {
             part.low = found.low.slice(at * BINS, (at + 1) * BINS);
             part.high = found.high.slice(at * BINS, (at + 1) * BINS);
           }

@@ -20,6 +20,7 @@
       this.store = new LocalStore(meta.series, columns);
       this.curves = memory;
       this.offset = 0;
+      /** @type {number[] | null | undefined} */
       this.only = null;
     }
 

@@ -8,6 +8,7 @@
   const { GUTTER, MEMORY, FONT } = root.fsdpLayout;
 
   class FsdpMemory {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
     }
@@ -24,26 +25,31 @@
       pen.fillStyle = timeline.ink.text;
       pen.font = `bold 11px ${FONT}`;
       pen.fillText("memory", 6, y + 14);
-      if (!track.indices || track.level === undefined) return;
-      if (timeline.sharp) timeline.curves.want(track, track.level, track.indices);
-      const parts = new Set(track.indices.map((index) => timeline.curves.best(track, track.level, index)));
-      parts.delete(null);
-      const known = [...parts].map((found) => found.part).find((part) => part.curve);
+      if (!track || !track.indices) return;
+      const { level } = track;
+      if (timeline.sharp) timeline.curves.want(track, level, track.indices);
+      const found = new Set(track.indices.flatMap((index) => timeline.curves.best(track, level, index) || []));
+      const known = [...found].map(({ part }) => part).find(measured);
       pen.fillStyle = timeline.ink.faint;
       pen.font = `10px ${FONT}`;
       pen.fillText(fitted(timeline.pen, track.label, 100, "10px"), 6, y + 30);
       if (!known) {
-        if (parts.size) pen.fillText("not measured", 6, y + 44);
+        if (found.size) pen.fillText("not measured", 6, y + 44);
         return;
       }
       pen.fillText(known.curve.replace("_bytes", ""), 6, y + 44);
       this.scale(known, y, height);
       timeline.clipPlot(y, y + height);
-      for (const found of parts) if (found.part.curve) this.part(track, found, y, height);
-      this.peak(track, known, y, height);
+      for (const kept of found) if (measured(kept.part)) this.part(track, kept.part, kept, y, height);
+      this.peak(track, known, y);
       pen.restore();
     }
 
+    /**
+     * @param {MemoryCurve} known
+     * @param {number} y
+     * @param {number} height
+     */
     scale(known, y, height) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -55,7 +61,14 @@
       pen.textAlign = "left";
     }
 
-    part(track, { part, width, start }, y, height) {
+    /**
+     * @param {Track} track
+     * @param {MemoryCurve} part
+     * @param {KeptCurve} found
+     * @param {number} y
+     * @param {number} height
+     */
+    part(track, part, { width, start }, y, height) {
       const { timeline } = this;
       const pen = timeline.pen;
       const bin = width / BINS;
@@ -87,7 +100,12 @@
       for (const [x, wide, low, high] of columns) pen.fillRect(x, floor - high, wide, Math.max(1.2, high - low));
     }
 
-    peak(track, known, y, height) {
+    /**
+     * @param {Track} track
+     * @param {MemoryCurve} known
+     * @param {number} y
+     */
+    peak(track, known, y) {
       const { timeline } = this;
       const x = timeline.x(known.peak.time + track.offset);
       if (x < GUTTER || x > GUTTER + timeline.plot) return;
@@ -105,6 +123,14 @@
       const right = x + 8 + width < GUTTER + timeline.plot;
       pen.fillText(text, right ? x + 8 : x - 8 - width, y + 11);
     }
+  }
+
+  /**
+   * @param {NoCurve | MemoryCurve} part
+   * @returns {part is MemoryCurve}
+   */
+  function measured(part) {
+    return part.curve !== null;
   }
 
   root.FsdpMemory = FsdpMemory;

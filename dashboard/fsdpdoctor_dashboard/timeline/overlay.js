@@ -9,15 +9,18 @@
     Row.EXPOSED, Row.COMPUTE];
 
   class FsdpOverlay {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
+      this.upperEmpty = false;
     }
 
     paint() {
       const { timeline } = this;
       const pen = timeline.over;
       pen.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
-      const needed = timeline.area || timeline.selected || (timeline.hover && timeline.hover.x >= GUTTER);
+      const { area, selected, hover } = timeline;
+      const needed = area || selected || (hover && hover.x >= GUTTER);
       if (!needed && this.upperEmpty) return; // or the browser would lay it over again
       this.upperEmpty = !needed;
       pen.clearRect(0, 0, timeline.width, timeline.height);
@@ -26,27 +29,37 @@
       pen.rect(GUTTER, MINIMAP, timeline.plot, timeline.height - MINIMAP);
       pen.clip();
       timeline.bookmarks.paint(pen, timeline.top, timeline.bottom);
-      if (timeline.area) this.area(pen);
-      if (timeline.hover && timeline.hover.unit >= 0) this.unit(pen);
-      if (timeline.selected) this.selected(pen);
-      if (timeline.hover && timeline.hover.x >= GUTTER) this.cursor(pen);
+      if (area) this.area(pen, area);
+      if (hover && hover.unit >= 0) this.unit(pen, hover.unit);
+      if (selected) this.selected(pen, selected);
+      if (hover && hover.x >= GUTTER) this.cursor(pen, hover);
       pen.restore();
     }
 
-    area(pen) {
+    /**
+     * @param {Pen} pen
+     * @param {View} area
+     */
+    area(pen, area) {
       const { timeline } = this;
-      const x0 = timeline.x(timeline.area.t0), x1 = timeline.x(timeline.area.t1);
+      const x0 = timeline.x(area.t0), x1 = timeline.x(area.t1);
       pen.fillStyle = timeline.ink.area;
       pen.fillRect(x0, MINIMAP, x1 - x0, timeline.height - MINIMAP);
       pen.fillStyle = timeline.ink.cursor;
       pen.fillRect(x0, MINIMAP, 1, timeline.height);
       pen.fillRect(x1 - 1, MINIMAP, 1, timeline.height);
-      const text = format.duration(timeline.area.t1 - timeline.area.t0);
+      const text = format.duration(area.t1 - area.t0);
       pen.font = `bold 11px ${FONT}`;
       const width = pen.measureText(text).width;
       if (width + 12 < x1 - x0) this.tag(pen, text, (x0 + x1 - width) / 2, MINIMAP + AXIS + STEPS / 2);
     }
 
+    /**
+     * @param {Pen} pen
+     * @param {string} text
+     * @param {number} x
+     * @param {number} y
+     */
     tag(pen, text, x, y) {
       const { timeline } = this;
       const width = pen.measureText(text).width;
@@ -57,21 +70,28 @@
       pen.fillText(text, x, y + 0.5);
     }
 
-    unit(pen) {
+    /**
+     * @param {Pen} pen
+     * @param {number} unit
+     */
+    unit(pen, unit) {
       const { timeline } = this;
       pen.strokeStyle = timeline.ink.select;
       pen.lineWidth = 1;
       for (const slice of [...timeline.wide, ...timeline.bands]) {
-        if (slice.unit !== timeline.hover.unit) continue;
+        if (slice.unit !== unit) continue;
         const y = timeline.screenY(slice.box.y);
         if (y < timeline.top || y > timeline.bottom) continue;
         pen.strokeRect(GUTTER + slice.from + 0.5, y + 0.5, Math.max(1, slice.to - slice.from - 1), slice.box.height - 1);
       }
     }
 
-    cursor(pen) {
+    /**
+     * @param {Pen} pen
+     * @param {Hover} hover
+     */
+    cursor(pen, { x, time }) {
       const { timeline } = this;
-      const { x, time } = timeline.hover;
       pen.fillStyle = timeline.ink.cursor;
       pen.globalAlpha = 0.45;
       pen.fillRect(Math.round(x), MINIMAP + AXIS, 1, timeline.height);
@@ -84,15 +104,21 @@
       this.tag(pen, text, at, MINIMAP + AXIS / 2);
     }
 
+    /**
+     * @param {Track} track
+     * @param {number} row
+     */
     boxOf(track, row) {
-      if (!track) return null;
       return track.boxes.find((b) => b.row === row) || (row >= Row.UNSHARDED_ROOT
         ? track.boxes.find((b) => b.row >= Row.UNSHARDED_ROOT) : null);
     }
 
-    selected(pen) {
+    /**
+     * @param {Pen} pen
+     * @param {Selected} selected
+     */
+    selected(pen, { track, slice, details }) {
       const { timeline } = this;
-      const { track, slice, details } = timeline.selected;
       const spec = track.source.meta.series[slice.series];
       const box = this.boxOf(track, spec.row);
       pen.save();
@@ -112,13 +138,18 @@
       pen.restore();
     }
 
+    /**
+     * @param {Pen} pen
+     * @param {Track} track
+     * @param {RelatedSpan[]} peers
+     */
     peers(pen, track, peers) {
       const { timeline } = this;
       pen.setLineDash([3, 2]);
       pen.lineWidth = 1.5;
       for (const peer of peers) {
         const other = timeline.track(peer.rank, track.source.id);
-        const box = this.boxOf(other, peer.row);
+        const box = other && this.boxOf(other, peer.row);
         if (!box) continue;
         const x0 = timeline.x(peer.start + other.offset), x1 = timeline.x(peer.end + other.offset);
         pen.strokeRect(x0 - 1, timeline.screenY(box.y) - 1, Math.max(3, x1 - x0 + 2), box.height + 2);
@@ -126,23 +157,36 @@
       pen.setLineDash([]);
     }
 
-    // From the host's call to the collective, to the end of the wait, to what used it.
+    /**
+     * From the host's call to the collective, to the end of the wait, to what used it.
+     * @param {Pen} pen
+     * @param {Track} track
+     * @param {RelatedSpan[]} flow
+     */
     flow(pen, track, flow) {
       const { timeline } = this;
+      /** @param {RelatedSpan} place */
       const stage = (place) => FLOW.indexOf(place.row);
       const shown = flow.filter((place) => stage(place) >= 0)
         .sort((a, b) => stage(a) - stage(b) || a.start - b.start);
       for (let at = 1; at < shown.length; at++) {
         const from = shown[at - 1], to = shown[at];
-        const boxes = [this.boxOf(track, from.row), this.boxOf(track, to.row)];
-        if (!boxes[0] || !boxes[1] || from.row === to.row) continue;
-        const [y0, y1] = boxes.map((box) => timeline.screenY(box.y) + box.height / 2);
+        const box0 = this.boxOf(track, from.row), box1 = this.boxOf(track, to.row);
+        if (!box0 || !box1 || from.row === to.row) continue;
+        const y0 = timeline.screenY(box0.y) + box0.height / 2, y1 = timeline.screenY(box1.y) + box1.height / 2;
         const target = to.row === Row.EXPOSED ? to.end : to.start;
         this.arrow(pen, timeline.x(Math.min(from.end, target) + track.offset), y0,
           timeline.x(target + track.offset), y1);
       }
     }
 
+    /**
+     * @param {Pen} pen
+     * @param {number} x0
+     * @param {number} y0
+     * @param {number} x1
+     * @param {number} y1
+     */
     arrow(pen, x0, y0, x1, y1) {
       const { timeline } = this;
       const bend = Math.max(12, Math.abs(x1 - x0) * 0.4);

@@ -4,7 +4,7 @@
 (function (root) {
   "use strict";
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
-  const { BINS, BINS_MODE, NO_UNIT, TO_RIGHT } = tiles;
+  const { BINS, NO_UNIT, TO_RIGHT } = tiles;
 
   // A slice at least this wide, in device pixels, gets sharp edges and a gap behind it.
   const SHARP = 3;
@@ -12,6 +12,7 @@
   const EXPOSED_FLOOR = 0.62;
 
   class RowRaster {
+    /** @param {number} width */
     constructor(width) {
       this.width = width;
       this.sums = new Float32Array(width * 4); // r, g, b, share
@@ -21,16 +22,35 @@
       this.sums.fill(0);
     }
 
-    // One block of a tile over the pixels [first, last). `t0` and `perPixel` say which
-    // time a pixel stands for; `wide` is called for each slice with room for more.
+    /**
+     * One block of a tile over the pixels [first, last). `t0` and `perPixel` say which
+     * time a pixel stands for; `wide` is called for each slice with room for more.
+     * @param {Tile} tile
+     * @param {Block} block
+     * @param {number[]} colour
+     * @param {number} first
+     * @param {number} last
+     * @param {number} t0
+     * @param {number} perPixel
+     * @param {(slice: RasterSlice) => void} wide
+     */
     block(tile, block, colour, first, last, t0, perPixel, wide) {
-      if (block.mode === BINS_MODE) {
+      if (block.shares) {
         this.bins(tile, block, colour, first, last, t0, perPixel);
       } else {
         this.slices(tile, block, colour, first, last, t0, perPixel, wide);
       }
     }
 
+    /**
+     * @param {Tile} tile
+     * @param {BinsBlock} block
+     * @param {number[]} colour
+     * @param {number} first
+     * @param {number} last
+     * @param {number} t0
+     * @param {number} perPixel
+     */
     bins(tile, block, [r, g, b], first, last, t0, perPixel) {
       const { sums } = this, { shares } = block;
       const bin = tile.width / BINS;
@@ -51,10 +71,20 @@
       }
     }
 
-    // Runs of bins that were busy from end to end: of a crowd of slices, those that a
-    // person sees as one stretch. `wide` is called as for slices, without span and unit.
+    /**
+     * Runs of bins that were busy from end to end: of a crowd of slices, those that a
+     * person sees as one stretch. `wide` is called as for slices, without span and unit.
+     * @param {Tile} tile
+     * @param {BinsBlock} block
+     * @param {number} first
+     * @param {number} last
+     * @param {number} t0
+     * @param {number} perPixel
+     * @param {(slice: RasterSlice) => void} wide
+     */
     runs(tile, block, first, last, t0, perPixel, wide) {
       const bin = tile.width / BINS;
+      /** @param {number} at */
       const pixel = (at) => Math.min(last, Math.max(first, (tile.start + at * bin - t0) / perPixel));
       const { shares } = block;
       for (let at = 0; at < BINS; at++) {
@@ -66,8 +96,18 @@
       }
     }
 
-    // Thousands of slices a frame: most are thinner than a few pixels, and those take
-    // this loop and no call.
+    /**
+     * Thousands of slices a frame: most are thinner than a few pixels, and those take
+     * this loop and no call.
+     * @param {Tile} tile
+     * @param {SlicesBlock} block
+     * @param {number[]} colour
+     * @param {number} first
+     * @param {number} last
+     * @param {number} t0
+     * @param {number} perPixel
+     * @param {(slice: RasterSlice) => void} wide
+     */
     slices(tile, block, colour, first, last, t0, perPixel, wide) {
       const { sums } = this, { from, to, count } = block;
       const [r, g, b] = colour;
@@ -91,6 +131,16 @@
       }
     }
 
+    /**
+     * @param {SlicesBlock} block
+     * @param {number} i
+     * @param {number[]} colour
+     * @param {number} first
+     * @param {number} last
+     * @param {number} start
+     * @param {number} end
+     * @param {(slice: RasterSlice) => void} wide
+     */
     sharp(block, i, [r, g, b], first, last, start, end, wide) {
       const { sums } = this;
       const from = Math.max(first, Math.round(start));
@@ -109,7 +159,12 @@
       });
     }
 
-    // Into a line of an ImageData.
+    /**
+     * Into a line of an ImageData.
+     * @param {ImageData} image
+     * @param {number} line
+     * @param {boolean} exposed
+     */
     write(image, line, exposed) {
       const data = image.data;
       let out = line * this.width * 4;

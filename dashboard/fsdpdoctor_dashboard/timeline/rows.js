@@ -4,16 +4,22 @@
   if (root.FsdpRows) return;
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
-  const { fitted } = root.fsdpCanvas;
+  const { fitted, penOf } = root.fsdpCanvas;
   const { GUTTER, FONT, HEIGHT } = root.fsdpLayout;
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
   class FsdpRows {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
       this.lines = document.createElement("canvas"); // a line of pixels for each row
+      this.linesPen = penOf(this.lines);
     }
 
+    /**
+     * @param {Ticks} ticks
+     * @param {Gap[]} gaps
+     */
     paint(ticks, gaps) {
       this.lanes(ticks, gaps);
       this.rows();
@@ -23,6 +29,10 @@
       this.gutter();
     }
 
+    /**
+     * @param {Ticks} ticks
+     * @param {Gap[]} gaps
+     */
     lanes(ticks, gaps) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -45,6 +55,7 @@
 
     rows() {
       const { timeline } = this;
+      /** @type {[Track, Box, number][]} */
       const boxes = [];
       for (const track of timeline.order) {
         if (!timeline.onScreen(track)) continue;
@@ -58,7 +69,7 @@
       boxes.forEach(([track, box], line) => this.rasterRow(track, box, image, line));
       this.lines.width = timeline.pixels;
       this.lines.height = boxes.length;
-      this.lines.getContext("2d").putImageData(image, 0, 0);
+      this.linesPen.putImageData(image, 0, 0);
       timeline.clipPlot(timeline.top, timeline.bottom);
       timeline.pen.imageSmoothingEnabled = false;
       boxes.forEach(([, box, y], line) => {
@@ -67,7 +78,13 @@
       timeline.pen.restore();
     }
 
-    // All series of a row, from the best tiles there are, into a line of pixels.
+    /**
+     * All series of a row, from the best tiles there are, into a line of pixels.
+     * @param {Track} track
+     * @param {Box} box
+     * @param {ImageData} image
+     * @param {number} line
+     */
     rasterRow(track, box, image, line) {
       const { timeline } = this;
       const { source, offset } = track;
@@ -76,6 +93,7 @@
       const t0 = timeline.view.t0 - offset;
       const size = Math.pow(2, track.level);
       timeline.raster.clear();
+      /** @param {RasterSlice} slice */
       const wide = (slice) => this.keepWide(track, box, slice);
       for (const index of track.indices || []) {
         const found = timeline.loader.best(source, track.rank, track.small, track.level, index);
@@ -94,7 +112,12 @@
       timeline.raster.write(image, line, box.row === Row.EXPOSED);
     }
 
-    // Slices arrive tile by tile; one that crosses a border is joined again.
+    /**
+     * Slices arrive tile by tile; one that crosses a border is joined again.
+     * @param {Track} track
+     * @param {Box} box
+     * @param {RasterSlice} slice
+     */
     keepWide(track, box, slice) {
       const { timeline } = this;
       const list = box.row === Row.EXPOSED ? timeline.bands : timeline.wide;
@@ -112,6 +135,7 @@
       list.push({ track, box, series: slice.series, span: slice.span, unit: slice.unit, from, to });
     }
 
+    /** @param {WideSlice} slice */
     spec(slice) {
       return slice.track.source.meta.series[slice.series];
     }
@@ -150,6 +174,12 @@
       pen.restore();
     }
 
+    /**
+     * @param {WideSlice} band
+     * @param {number} from
+     * @param {number} to
+     * @param {number} y
+     */
     bandLabel(band, from, to, y) {
       const { timeline } = this;
       const room = Math.min(to, timeline.plot) - Math.max(from, 0) - 8;
@@ -161,7 +191,12 @@
       timeline.pen.fillText(label, GUTTER + Math.max(from, 0) + 4, y + HEIGHT[Row.EXPOSED] / 2 + 0.5);
     }
 
-    // The word is never shortened, the name beside it may be.
+    /**
+     * The word is never shortened, the name beside it may be.
+     * @param {string | undefined} unit
+     * @param {number} room
+     * @param {string} font
+     */
     exposedWords(unit, room, font) {
       const { timeline } = this;
       const word = fitted(timeline.pen, "EXPOSED", room, font);
@@ -188,6 +223,7 @@
       pen.restore();
     }
 
+    /** @param {string} colour */
     inkOn(colour) {
       const { timeline } = this;
       const [r, g, b] = timeline.rgb[colour];
@@ -213,6 +249,10 @@
       pen.restore();
     }
 
+    /**
+     * @param {Track} track
+     * @param {number} y
+     */
     smallGutter(track, y) {
       const { timeline } = this;
       if (track.height < 9) {
@@ -224,6 +264,10 @@
       this.exposedShare(track, 104, middle, track.height < 13 ? "9px" : "bold 10px", "");
     }
 
+    /**
+     * @param {Track} track
+     * @param {number} y
+     */
     tallGutter(track, y) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -244,6 +288,13 @@
       pen.textAlign = "left";
     }
 
+    /**
+     * @param {Track} track
+     * @param {number} x
+     * @param {number} y
+     * @param {string} font
+     * @param {string} suffix
+     */
     exposedShare(track, x, y, font, suffix) {
       const { timeline } = this;
       const share = track.info.exposed_share;

@@ -4,25 +4,31 @@
   if (root.FsdpRulers) return;
   const { Row, BINS } = root.fsdpTiles;
   const format = root.fsdpFormat;
-  const { fitted } = root.fsdpCanvas;
+  const { fitted, penOf } = root.fsdpCanvas;
   const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, FONT } = root.fsdpLayout;
 
   class FsdpRulers {
+    /** @param {Timeline} timeline */
     constructor(timeline) {
       this.timeline = timeline;
     }
 
+    /** @returns {Ticks} */
     ticks() {
       const { timeline } = this;
       const span = timeline.view.t1 - timeline.view.t0;
       const rough = span / Math.max(2, timeline.plot / 110);
       const power = Math.pow(10, Math.floor(Math.log10(rough)));
-      const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+      const step = power * ([1, 2, 5].find((m) => m * power >= rough) || 10);
       const found = [];
       for (let t = Math.ceil(timeline.view.t0 / step) * step; t <= timeline.view.t1; t += step) found.push(t);
       return { step, times: found };
     }
 
+    /**
+     * @param {Ticks} ticks
+     * @param {Gap[]} gaps
+     */
     paint(ticks, gaps) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -60,8 +66,14 @@
       pen.fillRect(0, timeline.top - 1, timeline.width, 1);
     }
 
-    // The steps of the first track, in bands that alternate. A band that crosses tiles
-    // is drawn as one.
+    /**
+     * The steps of the first track, in bands that alternate. A band that crosses tiles
+     * is drawn as one.
+     * @param {number} row
+     * @param {number} y
+     * @param {number} height
+     * @param {((span: number) => string) | null} label
+     */
     ruler(row, y, height, label) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -79,6 +91,10 @@
       });
     }
 
+    /**
+     * @param {Gap[]} gaps
+     * @param {number} y
+     */
     gapWords(gaps, y) {
       const { timeline } = this;
       const pen = timeline.pen;
@@ -95,9 +111,15 @@
       }
     }
 
+    /**
+     * @param {number} row
+     * @returns {Band[]}
+     */
     bands(row) {
       const { timeline } = this;
-      const track = timeline.order[0], bands = new Map();
+      const track = timeline.order[0];
+      /** @type {Map<number, Band>} */
+      const bands = new Map();
       for (const index of track.indices || []) {
         const found = timeline.loader.best(track.source, track.rank, false, track.level, index);
         if (!found) continue;
@@ -120,7 +142,10 @@
       return [...bands.values()].sort((a, b) => a.start - b.start);
     }
 
-    // Steps that the recorder left out: nothing is known there, which is not idleness.
+    /**
+     * Steps that the recorder left out: nothing is known there, which is not idleness.
+     * @returns {Gap[]}
+     */
     unrecorded() {
       const bands = this.bands(Row.STEP);
       return bands.slice(1).map((band, at) => ({
@@ -143,7 +168,7 @@
         const map = source.meta.minimap;
         const bin = Math.pow(2, map.level) / BINS;
         const y = 3 + at * height;
-        const image = this.minimapLine(source, map);
+        const image = this.minimapLine(map);
         const from = source.offset - timeline.start;
         const x = GUTTER + (from / whole) * timeline.plot;
         const width = ((bin * BINS) / whole) * timeline.plot;
@@ -165,23 +190,26 @@
       pen.strokeRect(Math.round(x0) + 0.5, 0.5, Math.max(2, Math.round(x1 - x0) - 1), MINIMAP - 1);
     }
 
+    /** @param {number} time */
     miniX(time) {
       const { timeline } = this;
       return GUTTER + ((time - timeline.start) / (timeline.end - timeline.start)) * timeline.plot;
     }
 
+    /** @param {number} x */
     miniTime(x) {
       const { timeline } = this;
       return timeline.start + ((x - GUTTER) / timeline.plot) * (timeline.end - timeline.start);
     }
 
-    minimapLine(source, map) {
+    /** @param {Minimap} map */
+    minimapLine(map) {
       const { timeline } = this;
       if (map.image && map.theme === timeline.theme) return map.image;
       const image = document.createElement("canvas");
       image.width = BINS;
       image.height = 2;
-      const pen = image.getContext("2d");
+      const pen = penOf(image);
       const pixels = pen.createImageData(BINS, 2);
       const busy = format.rgb(timeline.colour.backward), exposed = format.rgb(timeline.ink.exposed);
       for (let i = 0; i < BINS; i++) {

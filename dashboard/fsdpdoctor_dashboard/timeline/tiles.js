@@ -20,7 +20,12 @@
     UNSHARDED_ODD: 10, STEP: 11, MICRO_BATCH: 12,
   };
 
-  // The first row whose value is greater than x (or, with `orEqual`, not less).
+  /**
+   * The first row whose value is greater than x (or, with `orEqual`, not less).
+   * @param {ArrayLike<number>} values
+   * @param {number} x
+   * @param {boolean} orEqual
+   */
   function search(values, x, orEqual) {
     let low = 0, high = values.length;
     while (low < high) {
@@ -31,7 +36,11 @@
     return low;
   }
 
-  // One tile or several, one after the other. The numbers stay where they are.
+  /**
+   * One tile or several, one after the other. The numbers stay where they are.
+   * @param {ArrayBuffer} buffer
+   * @returns {Tile[]}
+   */
   function decodeTiles(buffer) {
     const view = new DataView(buffer);
     const found = [];
@@ -43,44 +52,72 @@
     return found;
   }
 
+  /**
+   * @param {ArrayBuffer} buffer
+   * @param {DataView} view
+   * @param {number} begin
+   * @returns {Tile}
+   */
   function decodeTile(buffer, view, begin) {
     if (view.getUint32(begin, true) !== MAGIC) throw new Error("not a timeline tile");
     const level = view.getUint32(begin + 4, true);
     const index = view.getUint32(begin + 8, true) + view.getUint32(begin + 12, true) * 4294967296;
-    const blocks = new Map(); // rank -> [{series, ...}]
+    /** @type {Map<number, Block[]>} */
+    const blocks = new Map();
     let at = begin + 20;
     for (let left = view.getUint32(begin + 16, true); left > 0; left--) {
       const rank = view.getUint16(at, true);
-      const block = {
-        series: view.getUint8(at + 2), mode: view.getUint8(at + 3),
-        count: view.getUint32(at + 4, true),
-      };
-      at += 8;
-      if (block.mode === BINS_MODE) {
-        block.shares = new Uint8Array(buffer, at, block.count);
-        at += block.count;
-      } else {
-        const n = block.count;
-        block.span = new Uint32Array(buffer, at, n);
-        block.from = new Uint16Array(buffer, at + 4 * n, n);
-        block.to = new Uint16Array(buffer, at + 6 * n, n);
-        block.unit = new Uint16Array(buffer, at + 8 * n, n);
-        block.edges = new Uint8Array(buffer, at + 10 * n, n);
-        at += 11 * n;
-      }
+      const bins = view.getUint8(at + 3) === BINS_MODE;
+      const block = (bins ? binsBlock : slicesBlock)(buffer, view, at);
+      at += 8 + (bins ? 1 : 11) * block.count;
       at += (4 - (at % 4)) % 4;
-      if (!blocks.has(rank)) blocks.set(rank, []);
-      blocks.get(rank).push(block);
+      const known = blocks.get(rank);
+      if (known) known.push(block);
+      else blocks.set(rank, [block]);
     }
     const width = Math.pow(2, level);
     return { level, index, width, start: index * width, blocks, end: at };
   }
 
+  /**
+   * @param {ArrayBuffer} buffer
+   * @param {DataView} view
+   * @param {number} at
+   * @returns {BinsBlock}
+   */
+  function binsBlock(buffer, view, at) {
+    const count = view.getUint32(at + 4, true);
+    return { series: view.getUint8(at + 2), count, shares: new Uint8Array(buffer, at + 8, count) };
+  }
+
+  /**
+   * @param {ArrayBuffer} buffer
+   * @param {DataView} view
+   * @param {number} at
+   * @returns {SlicesBlock}
+   */
+  function slicesBlock(buffer, view, at) {
+    const n = view.getUint32(at + 4, true), first = at + 8;
+    return {
+      series: view.getUint8(at + 2), count: n,
+      span: new Uint32Array(buffer, first, n),
+      from: new Uint16Array(buffer, first + 4 * n, n),
+      to: new Uint16Array(buffer, first + 6 * n, n),
+      unit: new Uint16Array(buffer, first + 8 * n, n),
+      edges: new Uint8Array(buffer, first + 10 * n, n),
+    };
+  }
+
   // The columns of a run within the page; the same questions, the same answers as
   // Store in store.py.
   class LocalStore {
+    /**
+     * @param {SeriesSpec[]} series
+     * @param {Columns[]} columns
+     */
     constructor(series, columns) {
       this.series = series;
+      /** @type {SummedColumns[]} */
       this.parts = columns.map((c) => {
         const total = new Float64Array(c.start.length);
         for (let i = 1; i < total.length; i++) total[i] = total[i - 1] + c.length[i - 1];
@@ -88,23 +125,40 @@
       });
     }
 
+    /** @param {number} rank */
     of(rank) {
       return this.parts.filter((p) => p.rank === rank);
     }
 
+    /**
+     * @param {SummedColumns} part
+     * @param {number} time
+     */
     busyUntil(part, time) {
       const row = search(part.start, time, false) - 1;
       if (row < 0) return 0;
       return part.total[row] + Math.min(time - part.start[row], part.length[row]);
     }
 
+    /**
+     * @param {SummedColumns} part
+     * @param {number} t0
+     * @param {number} t1
+     */
     between(part, t0, t1) {
       let low = search(part.start, t0, false);
       if (low > 0 && part.start[low - 1] + part.length[low - 1] > t0) low--;
       return [low, search(part.start, t1, true)];
     }
 
+    /**
+     * @param {number} t0
+     * @param {number} t1
+     * @param {number[]} ranks
+     * @returns {AreaSums["series"]}
+     */
     area(t0, t1, ranks) {
+      /** @type {AreaSums["series"]} */
       const found = [];
       for (const rank of ranks) {
         for (const part of this.of(rank)) {
@@ -116,6 +170,12 @@
       return found;
     }
 
+    /**
+     * @param {number} level
+     * @param {number} index
+     * @param {number[]} ranks
+     * @param {boolean} condensed
+     */
     tile(level, index, ranks, condensed) {
       const blocks = [];
       for (const rank of ranks) {
@@ -142,6 +202,11 @@
       return bytes;
     }
 
+    /**
+     * @param {SummedColumns} part
+     * @param {number} level
+     * @param {number} index
+     */
     block(part, level, index) {
       const width = Math.pow(2, level);
       const t0 = index * width;
@@ -161,6 +226,12 @@
       return bytes;
     }
 
+    /**
+     * @param {SummedColumns} part
+     * @param {number} t0
+     * @param {number} width
+     * @param {Uint8Array} shares
+     */
     fillBins(part, t0, width, shares) {
       const bin = width / BINS;
       let before = this.busyUntil(part, t0);
@@ -171,6 +242,14 @@
       }
     }
 
+    /**
+     * @param {SummedColumns} part
+     * @param {number} t0
+     * @param {number} width
+     * @param {number} low
+     * @param {number} n
+     * @param {DataView} view
+     */
     fillSlices(part, t0, width, low, n, view) {
       const scale = width / 65536;
       for (let i = 0; i < n; i++) {

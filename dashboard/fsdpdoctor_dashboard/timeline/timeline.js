@@ -385,7 +385,6 @@
         performance.mark("fsdp-timeline-painted");
         this.painted = true;
       }
-      if (this.sharp && this.options.onSharp) this.options.onSharp(this);
     }
   }
 
