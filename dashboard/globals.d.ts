@@ -1,0 +1,430 @@
+// Types of the dashboard's scripts, for their check alone: nothing of it is shipped.
+//
+// The scripts are no modules: a page takes them one after the other, each puts what it
+// makes into one name of the window, and those that are tested outside a browser take
+// each other by `require`. For the checker, each also exports what it puts there; the
+// last part of this file says under which name.
+
+// -- what the server sends; see queries.py, and meta_of beside it
+
+interface View {
+  t0: number;
+  t1: number;
+}
+
+interface SeriesSpec {
+  row: number;
+  name: string;
+  colour: string;
+}
+
+interface RankInfo {
+  rank: number;
+  rows: number[];
+  exposed_share: number | null;
+}
+
+interface Minimap {
+  level: number;
+  exposed: number[];
+  compute: number[];
+  image?: HTMLCanvasElement; // as it was painted last, in that theme
+  theme?: Theme;
+}
+
+interface Meta {
+  id: string;
+  label: string;
+  fingerprint: string;
+  end: number;
+  level: number;
+  series: SeriesSpec[];
+  used: number[];
+  units: string[];
+  ranks: RankInfo[];
+  memory: boolean;
+  minimap: Minimap;
+  revision: number;
+  live: boolean;
+  start: View | null;
+}
+
+/** A run that is still being read answers with this instead. */
+interface StillLoading {
+  loading?: string;
+}
+
+interface Revision extends StillLoading {
+  revision: number;
+  live: boolean;
+}
+
+/** A rectangle in a row: a span, or the part of one that its series shows. */
+interface Slice {
+  rank: number;
+  series: number;
+  start: number;
+  end: number;
+  span: number;
+  unit: number;
+}
+
+interface SlicesUnder {
+  marks: Slice[];
+  count: number;
+  busy: number;
+}
+
+interface NearestSlice {
+  mark: Slice | null;
+}
+
+interface FoundSlice extends NearestSlice {
+  total: number;
+}
+
+interface AreaSums {
+  series: [rank: number, series: number, busy: number, started: number][];
+  largest: [unit: number, ns: number][];
+}
+
+/** A span of the same unshard or reduction, or of the same collective elsewhere. */
+interface RelatedSpan {
+  rank: number;
+  row: number;
+  kind: string;
+  start: number;
+  end: number;
+  span: number;
+}
+
+type Fact = [name: string, kind: string, value: string | number];
+
+interface Details {
+  title: string;
+  start?: number | null;
+  end?: number | null;
+  causes?: [cause: string, ns: number][];
+  first?: boolean;
+  facts: Fact[];
+  flow: RelatedSpan[];
+  peers: RelatedSpan[];
+}
+
+interface NoCurve {
+  curve: null;
+}
+
+interface MemoryCurve {
+  curve: string;
+  low: number[];
+  high: number[];
+  top: number;
+  peak: { time: number; bytes: number };
+}
+
+interface LiveUnit {
+  unit: string;
+  bytes: number | null;
+}
+
+// -- tiles; see [Note: Tiles] in tiles.py
+
+interface BinsBlock {
+  series: number;
+  count: number;
+  shares: Uint8Array;
+  span?: undefined;
+}
+
+interface SlicesBlock {
+  series: number;
+  count: number;
+  shares?: undefined;
+  span: Uint32Array;
+  from: Uint16Array;
+  to: Uint16Array;
+  unit: Uint16Array;
+  edges: Uint8Array;
+}
+
+type Block = BinsBlock | SlicesBlock;
+
+interface Tile {
+  level: number;
+  index: number;
+  width: number;
+  start: number;
+  blocks: Map<number, Block[]>; // by rank
+  end: number; // within the answer
+}
+
+/** A tile that came with the page, or with an answer. */
+interface GivenTile {
+  tile: Tile;
+  ranks: number[];
+  condensed: boolean;
+}
+
+interface KeptTile {
+  tile: Tile;
+  blocks: Block[];
+}
+
+/** Of one rank. */
+interface Want {
+  source: DataSource;
+  rank: number;
+  condensed: boolean;
+  level: number;
+  index: number;
+}
+
+/** What one request asks for: `count` tiles from `index` on. */
+interface WantGroup {
+  source: DataSource;
+  ranks: number[];
+  condensed: boolean;
+  level: number;
+  index: number;
+  count: number;
+}
+
+interface KeptCurve {
+  part: NoCurve | MemoryCurve;
+  width: number;
+  start: number;
+}
+
+// -- where data comes from
+
+interface DataSource {
+  id: string;
+  meta: Meta; // there once load() has answered
+  offset: number;
+  only?: number[] | null;
+  load(say?: (text: string) => void): Promise<Meta>;
+  revision?(): Promise<Revision>;
+  tiles(level: number, index: number, count: number, ranks: number[], condensed: boolean,
+    signal?: AbortSignal): Promise<Tile[]>;
+  area(t0: number, t1: number, ranks: number[]): Promise<AreaSums>;
+  under(rank: number, row: number, t0: number, t1: number, signal?: AbortSignal): Promise<SlicesUnder>;
+  neighbour(rank: number, row: number, time: number, forward: boolean): Promise<NearestSlice>;
+  nextExposed(ranks: number[], time: number, forward: boolean, least: number): Promise<NearestSlice>;
+  find(ranks: number[], units: number[], time: number, forward: boolean): Promise<FoundSlice>;
+  details(rank: number, series: number, span: number): Promise<Details>;
+  memory(rank: number, level: number, index: number, count: number): Promise<NoCurve | MemoryCurve>;
+  live(rank: number, time: number): Promise<LiveUnit[]>;
+}
+
+/** One series of one rank, as a page carries it; see standalone pages in Python. */
+interface Columns {
+  rank: number;
+  series: number;
+  start: Float64Array;
+  length: Float64Array;
+  unit: Int32Array;
+  span: Float64Array;
+  starts: Float64Array;
+  extra: Record<string, Float64Array>;
+}
+
+interface SummedColumns extends Columns {
+  total: Float64Array; // busy before each slice
+}
+
+interface ColumnsLayout {
+  rank: number;
+  series: number;
+  count: number;
+  widths: number[];
+  steps?: number[];
+  starts?: number;
+  extra?: [name: string, width: number, first: number][];
+}
+
+interface MemorySamples {
+  curve: string;
+  time: number[];
+  value: number[];
+}
+
+// -- what the timeline's parts tell each other
+
+type Pen = CanvasRenderingContext2D;
+type Theme = "light" | "dark";
+type Timeline = import("./fsdpdoctor_dashboard/timeline/timeline.js").FsdpTimeline;
+
+interface TimelineOptions {
+  sources: DataSource[];
+  theme?: Theme;
+  urlState?: boolean;
+  perfetto?: string;
+  start?: View;
+  first?: GivenTile | null;
+  onView?: (view: View) => void;
+  onSelect?: (slice: Slice) => void;
+  onArea?: (area: [number, number]) => void;
+}
+
+interface Box {
+  row: number;
+  y: number;
+  height: number;
+  label: string;
+}
+
+interface Track {
+  key: string;
+  source: DataSource;
+  rank: number;
+  info: RankInfo;
+  offset: number; // shows the source's time t at t + offset
+  label: string;
+  rows: number[];
+  collapsed: boolean;
+  pinned: boolean;
+  small: boolean; // a line, and not in full
+  y: number;
+  height: number;
+  boxes: Box[];
+  level: number; // of the tiles that it was last painted from
+  indices: number[] | null;
+}
+
+interface Place {
+  x: number;
+  y: number;
+  time: number;
+  zone: "minimap" | "rulers" | "corner" | "gutter" | "plot" | "memory";
+  track: Track | null;
+  box: Box | null;
+}
+
+interface Hover extends Place {
+  unit: number;
+}
+
+interface Drag {
+  kind: "minimap" | "none" | "pan" | "area";
+  place: Place;
+  view: View;
+  moved: boolean;
+}
+
+interface Found extends SlicesUnder, View {}
+
+interface Selected {
+  track: Track;
+  slice: Slice;
+  details: Details | null;
+}
+
+/** What a raster says of a slice that has room for more than its colour, in pixels. */
+interface RasterSlice {
+  series: number;
+  span: number;
+  unit: number;
+  from: number;
+  to: number;
+}
+
+interface WideSlice extends RasterSlice {
+  track: Track;
+  box: Box;
+}
+
+type TipLine = [text: string, name?: string];
+
+interface AreaOfSource {
+  source: DataSource;
+  ranks: number[];
+  found: AreaSums;
+}
+
+interface Ticks {
+  step: number;
+  times: number[];
+}
+
+interface Band {
+  span: number;
+  start: number;
+  end: number;
+}
+
+/** Steps that were not recorded. */
+interface Gap {
+  start: number;
+  end: number;
+  first: number;
+  last: number;
+}
+
+// -- the page
+
+interface RunOfPage {
+  id: string;
+  offset?: number;
+  ranks?: number[] | null;
+}
+
+interface TimelineProps {
+  id?: string;
+  base: string;
+  runs?: RunOfPage[];
+  theme?: Theme;
+  urlState?: boolean;
+  perfetto?: string;
+  start?: View;
+  jump?: View & { rank: number; run?: string };
+  setProps?: (changed: Record<string, unknown>) => void;
+}
+
+interface Ref<T> {
+  current: T;
+}
+
+/** As much of Dash's React as is used. */
+interface React {
+  useRef<T>(value: T): Ref<T>;
+  useEffect(effect: () => void | (() => void), depends: unknown[]): void;
+  createElement(tag: string, properties: Record<string, unknown>): unknown;
+}
+
+interface FirstPaint {
+  take(runs: RunOfPage[] | undefined, place: HTMLElement): Timeline | null;
+}
+
+// -- the names in the window
+
+declare var module: { exports: unknown } | undefined;
+declare var React: React;
+declare var dash_clientside: Record<string, unknown> | undefined;
+declare var fsdpdoctor_dashboard: Record<string, unknown> | undefined;
+declare var fsdpTimeline: Timeline | undefined; // the one of this page
+declare var fsdpFirstPaint: FirstPaint | null | undefined;
+
+declare var fsdpTiles: typeof import("./fsdpdoctor_dashboard/timeline/tiles.js");
+declare var fsdpFormat: typeof import("./fsdpdoctor_dashboard/timeline/format.js");
+declare var fsdpLayout: typeof import("./fsdpdoctor_dashboard/timeline/layout.js");
+declare var fsdpCanvas: typeof import("./fsdpdoctor_dashboard/timeline/canvas.js");
+declare var fsdpRaster: typeof import("./fsdpdoctor_dashboard/timeline/raster.js");
+declare var fsdpLoader: typeof import("./fsdpdoctor_dashboard/timeline/loader.js");
+declare var fsdpDataSource: typeof import("./fsdpdoctor_dashboard/timeline/data_source.js");
+declare var fsdpTracks: typeof import("./fsdpdoctor_dashboard/timeline/tracks.js");
+declare var fsdpLocalSource: typeof import("./fsdpdoctor_dashboard/timeline/local_source.js");
+declare var FsdpAddress: typeof import("./fsdpdoctor_dashboard/timeline/address.js").FsdpAddress;
+declare var FsdpBookmarks: typeof import("./fsdpdoctor_dashboard/timeline/bookmarks.js").FsdpBookmarks;
+declare var FsdpDetailsPanel: typeof import("./fsdpdoctor_dashboard/timeline/details_panel.js").FsdpDetailsPanel;
+declare var FsdpFollower: typeof import("./fsdpdoctor_dashboard/timeline/follow.js").FsdpFollower;
+declare var FsdpKeys: typeof import("./fsdpdoctor_dashboard/timeline/keys.js").FsdpKeys;
+declare var FsdpMemory: typeof import("./fsdpdoctor_dashboard/timeline/memory.js").FsdpMemory;
+declare var FsdpMouse: typeof import("./fsdpdoctor_dashboard/timeline/mouse.js").FsdpMouse;
+declare var FsdpOverlay: typeof import("./fsdpdoctor_dashboard/timeline/overlay.js").FsdpOverlay;
+declare var FsdpRows: typeof import("./fsdpdoctor_dashboard/timeline/rows.js").FsdpRows;
+declare var FsdpRulers: typeof import("./fsdpdoctor_dashboard/timeline/rulers.js").FsdpRulers;
+declare var FsdpSelection: typeof import("./fsdpdoctor_dashboard/timeline/selection.js").FsdpSelection;
+declare var FsdpSurface: typeof import("./fsdpdoctor_dashboard/timeline/surface.js").FsdpSurface;
+declare var FsdpTimeline: typeof import("./fsdpdoctor_dashboard/timeline/timeline.js").FsdpTimeline;
+declare var FsdpToolbar: typeof import("./fsdpdoctor_dashboard/timeline/toolbar.js").FsdpToolbar;
