@@ -475,3 +475,28 @@ def test_a_growing_run_is_followed_in_the_page(
         assert time.monotonic() - began < PATIENCE_SECONDS
         assert found.wrong == []
         context.close()
+
+
+def test_a_key_says_that_nobody_answers(
+    browser: Browser, runs: dict[str, Path]
+) -> None:
+    """Once the server has ended, what cannot be asked is said and is no error."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    with serve_runs(runs["before"]) as served:
+        found = Visit(page, served)
+        page.goto(served.url)
+        found.open("timeline?run=before")
+    for key in ("n", ".", "Shift+ArrowDown"):
+        found.page.evaluate("fsdpTimeline.say('')")
+        page.keyboard.press(key)
+        found.until("fsdpTimeline.status.textContent === 'Failed to fetch'")
+    page.keyboard.press("/")
+    page.keyboard.type("layers.3")
+    found.page.evaluate("fsdpTimeline.say('')")
+    page.keyboard.press("Enter")
+    found.until("fsdpTimeline.status.textContent === 'Failed to fetch'")
+    assert errors == []
+    context.close()
