@@ -93,8 +93,10 @@
 
     /** @param {string | null} text */
     restore(text) {
-      const found = [...(text || "").matchAll(/(?<=^|,)(-?\d+)-(-?\d+)(?=,|$)/g)]
-        .map((match) => ({ t0: Number(match[1]), t1: Number(match[2]) }));
+      const found = (text || "").split(",").flatMap((part) => {
+        const match = /^(-?\d+)-(-?\d+)$/.exec(part);
+        return match ? [{ t0: Number(match[1]), t1: Number(match[2]) }] : [];
+      });
       this.list = found.filter(({ t0, t1 }) => t1 >= t0).slice(0, MOST);
     }
 
