@@ -135,7 +135,7 @@
       if (sources.some((source) => source.meta.live)) this.follower.start();
     }
 
-    // Where a run's first steps would fill the picture: the rest of it. See first_view.py.
+    // Where a run's first steps would fill the picture: the rest of it. See initial_view.py.
     afterTheStart() {
       const views = [];
       for (const { meta, offset } of this.sources) {
