@@ -15,12 +15,18 @@ there is no straggler, no congestion and no dependence of latency on N.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.quantities import SECOND, US, duration, gbps
+from fsdpdoctor.quantities import (
+    SECOND,
+    US,
+    duration,
+    gbps,
+    parse_duration,
+    parse_rate,
+)
 from fsdpdoctor.schema import COLLECTIVE_KINDS, Kind
 
 
@@ -229,12 +235,6 @@ def _parse_rule(text: str) -> Rule:
     return Rule(link=parse_link(link), scope=scope, kind=kind)
 
 
-_SPEED = re.compile(r"(?P<n>\d+(\.\d+)?)\s*(?P<prefix>[kKMGT]?)(?P<unit>B|b)(/s|ps)")
-_TIME = re.compile(r"(?P<n>\d+(\.\d+)?)\s*(?P<unit>ns|us|ms|s)")
-_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_NS = {"ns": 1, "us": US, "ms": 1000 * US, "s": SECOND}
-
-
 def parse_link(text: str) -> Link:
     """Read one link: a preset or a bandwidth, either with `@latency`.
 
@@ -247,21 +247,18 @@ def parse_link(text: str) -> Link:
             f"--bandwidth {text!r} is no link; expected one of "
             f"{', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s or 25GB/s@10us"
         )
-    time = _TIME.fullmatch(latency)
-    if at and time is None:
+    if not at:
+        return link
+    latency_ns = parse_duration(latency)
+    if latency_ns is None:
         raise UsageError(
             f"--bandwidth {text!r}: {latency!r} is no latency; expected 10us"
         )
-    if time is not None:
-        latency_ns = round(float(time["n"]) * _NS[time["unit"]])
-        link = replace(link, name=text.strip(), latency_ns=latency_ns)
-    return link
+    return replace(link, name=text.strip(), latency_ns=latency_ns)
 
 
 def _custom(speed: str) -> Link | None:
-    found = _SPEED.fullmatch(speed)
-    if found is None:
+    rate = parse_rate(speed)
+    if rate is None:
         return None
-    rate = float(found["n"]) * _PREFIX[found["prefix"]]
-    rate /= 8 if found["unit"] == "b" else 1
     return Link(name=speed, bytes_per_second=rate, latency_ns=CUSTOM_LATENCY_NS)

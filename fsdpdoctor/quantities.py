@@ -1,6 +1,9 @@
-"""The only place that turns nanoseconds, bytes and shares into words."""
+"""The only place that turns nanoseconds, bytes and shares into words, and back."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
 
 US = 1_000
 """Nanoseconds in a microsecond."""
@@ -85,3 +88,58 @@ def gbps(bytes_per_second: float) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun, plural where it is one: `1 unit`, `3 units`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([A-Za-z/]*)")
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"k": KIB, "m": MIB, "g": GIB, "t": TIB}
+
+_SIZES = {
+    "": 1,
+    **{f"{letter}b": factor for letter, factor in _DECIMAL.items()},
+    **{f"{letter}ib": factor for letter, factor in _BINARY.items()},
+    **_BINARY,  # "80g" of device memory means GiB everywhere
+}
+_RATES = {
+    f"{letter}{unit}{per}": factor / bits
+    for prefix, factor in _DECIMAL.items()
+    for letter in ({"k", "K"} if prefix == "k" else {prefix.upper()})
+    for unit, bits in (("B", 1), ("b", 8))
+    for per in ("/s", "ps")
+}
+_NUMBERS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_DURATIONS = {"ns": 1, "us": US, "ms": MS, "s": SECOND}
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes: `80GiB`, `512MB`, `1.5g`. GB is decimal, GiB and G are binary."""
+    count = _parsed(text.lower(), _SIZES)
+    return None if count is None else round(count)
+
+
+def parse_number(text: str) -> int | None:
+    """How many: `7B` is seven billion, `350m`, `1.3e9`."""
+    number = _parsed(text.lower(), _NUMBERS)
+    return None if number is None else round(number)
+
+
+def parse_rate(text: str) -> float | None:
+    """Bytes per second: `25GB/s`; of bits where the b is small: `200Gb/s`, `200Gbps`.
+
+    Prefixes are decimal, as bandwidths are quoted.
+    """
+    return _parsed(text, _RATES)
+
+
+def parse_duration(text: str) -> int | None:
+    """Nanoseconds: `10us`, `1.5ms`."""
+    ns = _parsed(text, _DURATIONS)
+    return None if ns is None else round(ns)
+
+
+def _parsed(text: str, factors: Mapping[str, float]) -> float | None:
+    """A number times the factor of its unit; None where it is no such quantity."""
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None or found[2] not in factors:
+        return None
+    return float(found[1]) * factors[found[2]]

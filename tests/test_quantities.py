@@ -7,12 +7,18 @@ import pytest
 from fsdpdoctor.quantities import (
     GIB,
     KIB,
+    MIB,
     MS,
     SECOND,
+    US,
     count,
     duration,
     gbps,
     ms,
+    parse_duration,
+    parse_number,
+    parse_rate,
+    parse_size,
     percent,
     signed_percent,
     size,
@@ -70,3 +76,69 @@ def test_sizes_shares_and_counts() -> None:
         "2 units",
         "1,000 units",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "in_bytes"),
+    [
+        ("80GiB", 80 * GIB),
+        ("80g", 80 * GIB),
+        (" 1.5 G ", 3 * GIB // 2),
+        ("512MB", 512_000_000),
+        ("512mib", 512 * MIB),
+        ("3 kb", 3000),
+        ("12B", 12),
+        ("12", 12),
+        ("1e3", 1000),
+        ("much", None),
+        ("80 GiBs", None),
+        ("-1", None),
+        ("", None),
+    ],
+)
+def test_a_size_is_read(text: str, in_bytes: int | None) -> None:
+    """GB is decimal; GiB and a bare G are binary; case says nothing."""
+    assert parse_size(text) == in_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second"),
+    [
+        ("25GB/s", 25e9),
+        ("200Gb/s", 25e9),
+        ("200Gbps", 25e9),
+        ("1.5 KB/s", 1500),
+        ("8kbps", 1000),
+        ("7B/s", 7),
+        ("25gB/s", None),
+        ("25", None),
+        ("25GB", None),
+    ],
+)
+def test_a_rate_is_read(text: str, per_second: float | None) -> None:
+    """A small b is a bit; a number alone is no rate."""
+    assert parse_rate(text) == per_second
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7B", 7 * 10**9),
+        ("1.3e9", 1_300_000_000),
+        ("350m", 350 * 10**6),
+        ("4000", 4000),
+        ("7G", None),
+    ],
+)
+def test_a_number_is_read(text: str, number: int | None) -> None:
+    """B is a billion, as in the names of models."""
+    assert parse_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("10us", 10 * US), ("1.5ms", 1500 * US), ("2 s", 2 * SECOND), ("10", None)],
+)
+def test_a_duration_is_read(text: str, ns: int | None) -> None:
+    """With its unit, never without."""
+    assert parse_duration(text) == ns

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,7 +26,7 @@ from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, import_run
 from fsdpdoctor.importers.reader.trace_cache import default_folder
-from fsdpdoctor.quantities import MIB, count
+from fsdpdoctor.quantities import MIB, count, parse_size
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 from fsdpdoctor.storage.remote_path import RemotePath, path_of
 
@@ -166,3 +167,11 @@ def _progress(size: int) -> Progress:
         transient=True,
         disable=not console.is_terminal or size < WORTH_A_BAR,
     )
+
+
+def byte_size(text: str) -> int:
+    """The value of an option that takes a size."""
+    size = parse_size(text)
+    if size is None:
+        raise click.BadParameter(f"{text!r} is no size; expected for example 80GiB")
+    return size

@@ -10,8 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.output import never_fail_to_encode
-from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.planning.memory_plan import (
     OPTIMIZERS,
@@ -49,7 +49,7 @@ BILLION = 10**9
     show_default=True,
 )
 @click.option("--eager-attention", is_flag=True, help="Attention weights are kept.")
-@click.option("--fits", type=size_of, metavar="SIZE", help="Which fit, 80GiB.")
+@click.option("--fits", type=byte_size, metavar="SIZE", help="Which fit, 80GiB.")
 @click.option("--tokens-per-second", type=float, help="Of one device, measured.")
 @click.option("--price", type=float, help="Of one device's hour.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

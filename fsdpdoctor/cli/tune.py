@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 
 from fsdpdoctor import recorder
+from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.output import never_fail_to_encode
-from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.cli.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
@@ -50,7 +50,7 @@ from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, candidates_of
     help="Try only changes that promise the same parameters to the bit.",
 )
 @click.option(
-    "--memory", type=size_of, metavar="SIZE", help="At most so much, such as 80GiB."
+    "--memory", type=byte_size, metavar="SIZE", help="At most so much, such as 80GiB."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.")
 @click.option(

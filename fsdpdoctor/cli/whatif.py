@@ -10,9 +10,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
+from fsdpdoctor.cli.inputs import ReadOptions, byte_size, measure_run, open_paths
 from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
-from fsdpdoctor.cli.sizes import size_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.renderers.whatif import show_forecast
 from fsdpdoctor.simulate.plans.code import settings
@@ -81,7 +80,7 @@ from fsdpdoctor.simulate.plans.search import search
 @click.option("--search", "searching", is_flag=True, help="Find the changes worth it.")
 @click.option(
     "--memory",
-    type=size_of,
+    type=byte_size,
     metavar="SIZE",
     help="With --search: at most so much, for example 80GiB.",
 )

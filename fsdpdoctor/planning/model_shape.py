@@ -7,7 +7,6 @@ is not known (activations of a model given by its parameter count) stays unknown
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fsdpdoctor.errors import InputError, UsageError
+from fsdpdoctor.quantities import parse_number
 from fsdpdoctor.simulate.engine.step import Param
 
 
@@ -82,19 +82,14 @@ def shape_of_params(
     )
 
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kmbt]?)", re.IGNORECASE)
-_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-
-
 def shape_of_count(text: str, layers: int) -> ModelShape:
     """A model of so many parameters (`7B`), all of them in equal blocks."""
-    found = _COUNT.fullmatch(text.strip())
-    if found is None:
+    numel = parse_number(text)
+    if numel is None:
         raise UsageError(
             f"{text!r} is no model: expected a number of parameters (7B), a Hugging "
             "Face config.json, or module:factory"
         )
-    numel = round(float(found[1]) * _THOUSANDS[found[2].lower()])
     if layers < 1 or numel < layers:
         raise UsageError(f"{numel} parameters do not fill {layers} layers")
     each = numel // layers
