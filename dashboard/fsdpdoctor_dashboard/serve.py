@@ -16,8 +16,9 @@ from waitress import task, wasyncore
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link
+from fsdpdoctor.open_paths import DEFAULT, ReadOptions, open_paths
 from fsdpdoctor_dashboard.app import Serving, make_app
-from fsdpdoctor_dashboard.data.run_registry import Library, Opener
+from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.server.security import new_token
 from fsdpdoctor_dashboard.server.tile_responses import TILES
 
@@ -57,9 +58,9 @@ class Address:
 
 def serve(
     paths: Sequence[Path],
-    opener: Opener,
     *,
     announce: Callable[[Address], None],
+    how: ReadOptions = DEFAULT,
     port: int = 0,
     host: str = "127.0.0.1",
     prefix: str = "/",
@@ -70,7 +71,7 @@ def serve(
 
     Raises InputError where there is no run, UsageError where the port is taken.
     """
-    library = Library(paths, opener)
+    library = Library(paths, lambda path: open_paths([path], how))
     library.get(library.entries[0].id)  # read it while the browser starts
     if not prefix.startswith("/") or not prefix.endswith("/"):
         raise UsageError(f"the prefix is {prefix!r}; expected one like /user/me/proxy/")

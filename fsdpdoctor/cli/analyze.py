@@ -6,15 +6,19 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
+from fsdpdoctor.cli.inputs import (
+    jobs_option,
+    measure_run,
+    rank_regex_option,
+    scheduler_option,
+)
 from fsdpdoctor.cli.output import (
     format_option,
-    jobs_option,
     json_option,
     out_option,
     print_report,
-    scheduler_option,
 )
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.report import report_of
 from fsdpdoctor.storage.remote_path import path_of
 
@@ -39,11 +43,7 @@ SEVERITIES = ("critical", "warning", "info")
     default=True,
     help="Parse traces anew, and keep nothing of it.",
 )
-@click.option(
-    "--rank-regex",
-    metavar="REGEX",
-    help="Finds the rank in the traces' file names, where they do not say it.",
-)
+@rank_regex_option
 @jobs_option
 @scheduler_option
 @click.pass_context

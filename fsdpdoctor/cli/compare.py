@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import ReadOptions, measure_paths
-from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
+from fsdpdoctor.cli.inputs import jobs_option, measure_run
+from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.comparison import show_comparison
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.comparison import Subject, compare, encode_comparison
@@ -35,5 +36,6 @@ def command(run_a: Path, run_b: Path, as_json: bool, jobs: int | None) -> None:
 
 
 def _subject(path: Path, jobs: int | None) -> Subject:
-    measures = measure_paths((path,), ReadOptions(jobs=jobs))
+    how = ReadOptions(jobs=jobs)
+    measures = measure_run(open_paths((path,), how), how)
     return Subject(name=str(path), measures=measures, report=report_of(measures))

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.cli.inputs import ReadOptions, measure_paths, open_paths
+from fsdpdoctor.cli.inputs import measure_run
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.exporters.perfetto_run import write_run
+from fsdpdoctor.open_paths import DEFAULT, open_paths
 from fsdpdoctor.run import Run
 
 PERFETTO = "perfetto"
@@ -50,14 +51,14 @@ def command(run: Path, tool: str, out: Path | None) -> None:
     fsdpdoctor export fsdpdoctor-runs/latest --to perfetto
     fsdpdoctor export fsdpdoctor-runs/latest --to hta --out traces
     """
-    opened = open_paths((run,), ReadOptions())
+    opened = open_paths((run,))
     folder = out if out is not None else _beside(run, tool)
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; give a new folder with --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if tool == PERFETTO:
-            measures = measure_paths((run,), ReadOptions())
+            measures = measure_run(opened, DEFAULT)
             _write_perfetto(opened, measures, folder / PERFETTO_FILE)
         else:
             _write_ranks(opened, folder, FILE_NAMES[tool])

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import ReadOptions, open_paths
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.hang.diagnose import Diagnosis, Operation, diagnose
 from fsdpdoctor.hang.flight_recorder import Dump, load_dumps
 from fsdpdoctor.hang.match_units import UnitMatch, match_units
+from fsdpdoctor.open_paths import open_paths
 from fsdpdoctor.renderers.hang import Hang, encode_hang, show_hang
 from fsdpdoctor.run import RankData, is_run_folder
 
@@ -76,7 +76,7 @@ def _checked(path: Path) -> Path:
 
 def _record(path: Path) -> RankData:
     """One rank's record: ranks of a training issue the same collectives."""
-    run = open_paths((path,), ReadOptions())
+    run = open_paths((path,))
     return next(iter(run.load()))
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import ReadOptions, open_paths
+from fsdpdoctor.cli.inputs import rank_regex_option
 from fsdpdoctor.errors import FsdpDoctorError, InputError
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.run import is_run_folder, save_run
 from fsdpdoctor.storage.remote_path import path_of
 
@@ -20,11 +21,7 @@ from fsdpdoctor.storage.remote_path import path_of
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the new run.",
 )
-@click.option(
-    "--rank-regex",
-    metavar="REGEX",
-    help="Finds the rank in the traces' file names, where they do not say it.",
-)
+@rank_regex_option
 def command(paths: tuple[Path, ...], out: Path, rank_regex: str | None) -> None:
     r"""Keep traces of torch.profiler as a run, which opens faster and is smaller.
 

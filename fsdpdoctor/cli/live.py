@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.inputs import ReadOptions, open_paths
+from fsdpdoctor.cli.run import short
 from fsdpdoctor.cli.view import NEEDS_DASH
 from fsdpdoctor.errors import FsdpDoctorError
-from fsdpdoctor.run import Run, is_run_folder
+from fsdpdoctor.open_paths import ReadOptions
+from fsdpdoctor.run import is_run_folder
 
 if TYPE_CHECKING:
     from fsdpdoctor_dashboard.serve import Address
@@ -46,7 +47,7 @@ class LiveView:
 
     def __init__(self, folder: Path) -> None:
         """Start it; where it cannot be, one line on stderr says so."""
-        self._shown = shlex.quote(_short(folder))
+        self._shown = shlex.quote(short(folder))
         self._pipe: int | None = None
         if any(importlib.util.find_spec(name) is None for name in ("dash", "waitress")):
             _say(f"no live view: {NEEDS_DASH}; the training goes on without it")
@@ -85,13 +86,6 @@ def _say(words: str) -> None:
     click.echo(f"fsdpdoctor: {words}", err=True)
 
 
-def _short(folder: Path) -> str:
-    try:
-        return str(folder.relative_to(Path.cwd()))
-    except ValueError:
-        return str(folder)
-
-
 def show(folder: Path, pipe: int) -> None:
     """Serve a run from its first record on, until nobody holds the pipe's other end."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
@@ -104,7 +98,7 @@ def show(folder: Path, pipe: int) -> None:
     try:
         from fsdpdoctor_dashboard.serve import serve
 
-        serve([folder], _open, announce=_announce)
+        serve([folder], announce=_announce, how=ReadOptions(cache=False))
     except (FsdpDoctorError, ImportError) as error:
         _say(f"no live view: {error}")
 
@@ -114,10 +108,6 @@ def _wait_for_end(pipe: int, ended: threading.Event) -> None:
     ended.set()
     time.sleep(LINGER_S)
     os.kill(os.getpid(), signal.SIGINT)  # what stops a server
-
-
-def _open(path: Path) -> Run:
-    return open_paths([path], ReadOptions(cache=False))
 
 
 def _announce(address: Address) -> None:

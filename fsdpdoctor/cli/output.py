@@ -32,17 +32,6 @@ out_option = click.option(
     help="Write to this file instead of the terminal.",
 )
 
-scheduler_option = click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Read ranks with the workers of this dask cluster: tcp://host:8786.",
-)
-jobs_option = click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    help="Processes to read ranks with. Default: one per core where it pays.",
-)
-
 
 def chosen_format(format_: str | None, *, as_json: bool, out: Path | None) -> str:
     """The format that the options ask for."""

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.cli.inputs import ReadOptions, measure_run, open_paths
+from fsdpdoctor.cli.inputs import jobs_option, measure_run
 from fsdpdoctor.cli.output import (
     chosen_format,
     format_option,
-    jobs_option,
     json_option,
     out_option,
     print_report,
     print_text,
 )
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.report import report_of
 from fsdpdoctor_dashboard.server.standalone_page import MARK_LIMIT, timeline_of

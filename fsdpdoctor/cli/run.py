@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 OTHERS_WAIT_S = 5.0
 """How long rank 0 waits for the node's other ranks to end before it reports."""
 
-_PASSED_ON = ("nnodes", "node-rank", "master-addr", "master-port", "max-restarts")
-
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fsdpdoctor.cli.inputs import ReadOptions, measure_paths, open_paths
+from fsdpdoctor.cli.inputs import measure_run
 from fsdpdoctor.errors import FsdpDoctorError, InputError
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.recorder.storage.run_folder import VARIABLE
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.plan import save_plan
@@ -114,10 +115,10 @@ class TrialRuns:
         return SLOWER * self._first_s + START_S
 
     def _measured(self, folder: Path) -> Measured:
-        how = ReadOptions(jobs=1)
         if not (folder / "run.json").is_file():
             raise InputError(f"{folder} holds no run")
-        replay = replay_run(open_paths((folder,), how), measure_paths((folder,), how))
+        run = open_paths((folder,))
+        replay = replay_run(run, measure_run(run, ReadOptions(jobs=1)))
         if self.first is None:
             self.first = replay
         calibration = replay.calibration

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.inputs import RUNS_FOLDER, ReadOptions, open_paths
 from fsdpdoctor.errors import MissingDependencyError, UsageError
 from fsdpdoctor.network import Link, parse_link
-from fsdpdoctor.run import Run
+from fsdpdoctor.open_paths import run_path
 
 if TYPE_CHECKING:
     from fsdpdoctor_dashboard.serve import Address
@@ -85,8 +84,7 @@ def command(
             raise
         raise MissingDependencyError(NEEDS_DASH) from None
     serve(
-        [_named(run) for run in runs],
-        _open,
+        [_pinned(run) for run in runs],
         announce=_announcer(browser),
         port=port,
         host=host,
@@ -103,15 +101,10 @@ def _link(text: str) -> Link:
         raise UsageError(str(error).replace("--bandwidth", "--link", 1)) from None
 
 
-def _named(path: Path) -> Path:
-    """`latest` is the newest run, as everywhere."""
-    if path == Path("latest") and not path.exists():
-        return (RUNS_FOLDER / "latest").resolve()
-    return path
-
-
-def _open(path: Path) -> Run:
-    return open_paths([path], ReadOptions())
+def _pinned(path: Path) -> Path:
+    """`latest` stays the run that is newest now, also when there is a newer one."""
+    folder = run_path(path)
+    return path if folder == path else folder.resolve()
 
 
 def _announcer(browser: bool) -> Callable[[Address], None]:

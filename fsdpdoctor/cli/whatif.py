@@ -10,9 +10,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fsdpdoctor.cli.inputs import ReadOptions, byte_size, measure_run, open_paths
-from fsdpdoctor.cli.output import jobs_option, never_fail_to_encode
+from fsdpdoctor.cli.inputs import byte_size, jobs_option, measure_run
+from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.whatif import show_forecast
 from fsdpdoctor.simulate.plans.code import settings
 from fsdpdoctor.simulate.plans.forecast import (

@@ -14,15 +14,16 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.open_paths import cores_here, processes_that_pay, rank_processes
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.rank_tracks import Progress, tracks_of
@@ -35,10 +36,6 @@ from fsdpdoctor_dashboard.data.store import (
     save_store,
 )
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles, make_tiles
-
-WORTH_A_PROCESS = 8 << 20
-"""Bytes of a run's files from which processes are started: they take half a second,
-in which one process measures about this much (87 MB of a million spans took 8 s)."""
 
 NICENESS = 2
 """Readers give way to the server, which somebody is waiting for at every frame, but
@@ -127,31 +124,25 @@ def _opened(folder: Path) -> Store:
 
 
 @contextmanager
-def reading(size: int, run: Run) -> Iterator[Reader]:
-    """A reader for a run whose files have that many bytes.
+def reading(run: Run, processes: int | None = None) -> Iterator[Reader]:
+    """A reader for a run, with so many processes, or None: as many as pay.
 
     Its processes end with the block, and with this process, however that ends.
     """
-    spare = max(1, len(os.sched_getaffinity(0)) - 1)  # one is the server's own
-    processes = min(spare, len(run.sources), size // WORTH_A_PROCESS)
+    if processes is None:
+        spare = max(1, cores_here() - 1)  # one is the server's own
+        processes = processes_that_pay(run, spare)
     if processes < 1:
         yield Reader(run)
         return
-    # Forked from a clean process: this one has threads, which may hold locks.
-    context = get_context("forkserver")
-    watched, held = context.Pipe(duplex=False)
-    executor = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_start_worker, initargs=(watched,)
-    )
+    watched, held = get_context("forkserver").Pipe(duplex=False)
     try:
-        yield Reader(run, executor, held.close)
-    except BrokenProcessPool:
-        raise FsdpDoctorError(
-            "a process that read the run died, probably out of memory"
-        ) from None
+        with rank_processes(processes, partial(_start_worker, watched)) as executor:
+            try:
+                yield Reader(run, executor, held.close)
+            finally:
+                held.close()
     finally:
-        held.close()
-        executor.shutdown(wait=False, cancel_futures=True)
         _return_memory()
 
 

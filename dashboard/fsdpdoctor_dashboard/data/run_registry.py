@@ -18,8 +18,9 @@ from typing import Any
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.errors import FsdpDoctorError, InputError
+from fsdpdoctor.open_paths import files_at, runs_at
 from fsdpdoctor.report import Report
-from fsdpdoctor.run import Run, is_run_folder, open_run
+from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
 from fsdpdoctor_dashboard.data.initial_view import first_view
 from fsdpdoctor_dashboard.data.queries import Details, minimap
@@ -163,7 +164,7 @@ class Library:
         """Find the runs anew: those given, or those inside a folder that was given."""
         with self._lock:
             for root in self._roots:
-                for path in _runs_of(root):
+                for path in runs_at(root):
                     if path not in {e.path for e in self._entries.values()}:
                         entry = Entry(id=self._free_id(path), path=path)
                         self._entries[entry.id] = entry
@@ -276,35 +277,8 @@ class Library:
         if now < self._looked.get(entry.id, 0.0):
             return
         self._looked[entry.id] = now + LIVE_SECONDS
-        if fingerprint_of(_files(entry.path)) != opened.store.fingerprint:
+        if fingerprint_of(files_at(entry.path)) != opened.store.fingerprint:
             self._start(entry, opened.revision + 1)
-
-
-def _runs_of(path: Path) -> list[Path]:
-    if not path.exists():
-        raise InputError(
-            f"{path} does not exist: expected the folder of a run, or of several"
-        )
-    if path.is_dir() and not is_run_folder(path):
-        inside = sorted(
-            child
-            for child in path.iterdir()
-            if is_run_folder(child) and not child.is_symlink()
-        )
-        # The nodes of one job leave a folder each: together they are one run.
-        if len({open_run(child).header.run_id for child in inside}) > 1:
-            return inside
-    return [path]
-
-
-def _files(path: Path) -> list[Path]:
-    """What a run is read from; a job's folder holds one folder per node."""
-    if not path.is_dir():
-        return [path]
-    inside = [child for child in path.iterdir() if not child.name.startswith(".")]
-    nodes = [node for node in inside if is_run_folder(node)]
-    files = [file for node in nodes for file in node.iterdir()]
-    return [file for file in (*inside, *files) if file.is_file()]
 
 
 def open_entry(
@@ -314,9 +288,7 @@ def open_entry(
 
     A large one is read by other processes, so that this one goes on answering.
     """
-    files = _files(entry.path)
-    fingerprint = fingerprint_of(files)
-
+    fingerprint = fingerprint_of(files_at(entry.path))
     folder = cache_folder(fingerprint)
 
     def drawn(store: Store) -> None:
@@ -329,7 +301,7 @@ def open_entry(
         drawn(cached)
     run = opener(entry.path)
     loading.what, loading.total = "measuring", len(run.sources)
-    with reading(sum(file.stat().st_size for file in files), run) as reader:
+    with reading(run) as reader:
         loading.reader = reader
         measures = reader.measure(loading.measured)
         if loading.picture is None:

@@ -13,12 +13,13 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.report import encode
 from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard.data import read_run as reading_module
-from fsdpdoctor_dashboard.data.read_run import WORTH_A_PROCESS, reading
+from fsdpdoctor_dashboard.data.read_run import reading
 from fsdpdoctor_dashboard.data.run_registry import Library, Loading, OpenRun, Picture
 from fsdpdoctor_dashboard.data.store import cache_folder
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles
 
-LARGE = 4 * WORTH_A_PROCESS
+OTHERS = 2
+"""Processes that read, where it is not this one."""
 
 
 @pytest.mark.ranks
@@ -26,13 +27,13 @@ def test_other_processes_read_what_this_one_would(runs: dict[str, Path]) -> None
     """Measures, report and store are the same; the store and its tiles are kept."""
     run = open_run(runs["before"])
     seen: list[int] = []
-    with reading(0, run) as here:
+    with reading(run, 0) as here:
         measures = here.measure(seen.append)
         report = here.report(measures, None)
         store = here.lay_out(measures, "read here", lambda done, total: None)
     folder = cache_folder("read elsewhere")
     assert folder is not None
-    with reading(LARGE, run) as elsewhere:
+    with reading(run, OTHERS) as elsewhere:
         measures = elsewhere.measure(seen.append)
         again = elsewhere.lay_out(measures, "read elsewhere", lambda done, total: None)
         assert encode(elsewhere.report(measures, folder)) == encode(report)
@@ -54,8 +55,8 @@ def test_without_a_cache_a_large_run_is_read_too(
     monkeypatch.setattr(reading_module, "cache_folder", lambda fingerprint: None)
     run = open_run(runs["before"])
     stores = []
-    for size in (0, LARGE):
-        with reading(size, run) as reader:
+    for processes in (0, OTHERS):
+        with reading(run, processes) as reader:
             measures = reader.measure(lambda rank: None)
             stores.append(reader.lay_out(measures, "none", lambda done, total: None))
 
@@ -69,7 +70,7 @@ def test_readers_end_when_they_are_stopped(runs: dict[str, Path]) -> None:
     run = open_run(runs["before"])
 
     def read_on() -> None:
-        with reading(LARGE, run) as reader:
+        with reading(run, OTHERS) as reader:
             reader.measure(lambda rank: None)
             reader.stop()
             reader.measure(lambda rank: None)

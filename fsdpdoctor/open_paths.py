@@ -1,0 +1,200 @@
+"""Paths become a Run: recorded folders, `latest`, traces, folders that hold runs.
+
+CLI, dashboard and `fsdpdoctor.open` stand on this. It is not called `open`: importing
+a module of that name would put it in the place of the function `fsdpdoctor.open`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from fsdpdoctor.analysis.dask_executor import cluster_executor
+from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
+from fsdpdoctor.importers import ImportOptions, import_run
+from fsdpdoctor.importers.reader.trace_cache import default_folder
+from fsdpdoctor.quantities import MIB
+from fsdpdoctor.recorder.storage.run_folder import LATEST, RUNS
+from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
+from fsdpdoctor.storage.remote_path import RemotePath, path_of
+
+PROCESS_START_S = 0.5
+"""Of a processor, until a worker has imported what it needs (0.48 s)."""
+
+PACKED_PER_SECOND = 3 * MIB
+JSON_PER_SECOND = 50 * MIB
+RECORD_PER_SECOND = 11 * MIB
+"""What one process reads and measures: a trace of 216,000 events, 3 MB packed and 16
+times that as JSON, took 0.8 s; a record of 22 MiB took 1.6 to 2.2 s, 87 MB took 8 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read what the paths name."""
+
+    jobs: int | None = None  # processes; None: as many as pay
+    cache: bool = True  # keep what a trace was parsed into, and use what was kept
+    rank_regex: str | None = None  # finds the rank in a trace's file name
+    scheduler: str | None = None  # of a dask cluster, which reads in place of processes
+
+
+DEFAULT = ReadOptions()
+
+
+def open_paths(
+    paths: Sequence[str | os.PathLike[str]], how: ReadOptions = DEFAULT
+) -> Run:
+    """The run that some paths name: its folders, `latest`, or files of traces.
+
+    Nothing of its ranks is loaded yet. Raises InputError where there is no run or more
+    than one, UsageError where recorded folders and traces are mixed.
+    """
+    given = [run_path(path_of(path)) for path in paths]
+    if how.scheduler is not None:
+        given = [path.absolute() for path in given]  # workers run elsewhere
+    strangers = [path for path in given if not is_run_folder(path)]
+    if not strangers:
+        return open_run(*given)
+    if len(strangers) < len(given):
+        raise UsageError(f"{strangers[0]} is not a recorded run, the other paths are")
+    below = [run for path in given for run in _run_folders_in(path)]
+    if below:
+        return _open_nodes(given[0], below)
+    # Whether a remote file has changed since is not known.
+    remote = any(isinstance(path, RemotePath) for path in given)
+    cache = default_folder() if how.cache and not remote else None
+    options = ImportOptions(rank_regex=how.rank_regex, cache_folder=cache)
+    return import_run(given, options)
+
+
+def run_path(path: Path) -> Path:
+    """A path as the run's folder: `latest` and a run's own run.json are understood."""
+    if path == Path(LATEST) and not path.exists():
+        return RUNS / LATEST
+    return path.parent if path.name == "run.json" and path.is_file() else path
+
+
+def runs_at(path: Path) -> list[Path]:
+    """What can be opened at a path: each of several runs in a folder, or the path.
+
+    Raises InputError where there is nothing.
+    """
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist: expected the folder of a run, or of several"
+        )
+    if not is_run_folder(path):
+        below = _run_folders_in(path)
+        if below and not _is_one_run(below):
+            return below
+    return [path]
+
+
+def files_at(path: Path) -> list[Path]:
+    """The files that a run is read from; a job's folder holds one folder per node."""
+    if not path.is_dir():
+        return [path]
+    inside = [child for child in path.iterdir() if not child.name.startswith(".")]
+    nodes = [node for node in inside if is_run_folder(node)]
+    files = [file for node in nodes for file in node.iterdir()]
+    return [file for file in (*inside, *files) if file.is_file()]
+
+
+def _run_folders_in(path: Path) -> list[Path]:
+    if isinstance(path, RemotePath):
+        return [found.parent for found in (path / "*" / "run.json").matching()]
+    if not path.is_dir():
+        return []
+    return sorted(
+        child
+        for child in path.iterdir()
+        if is_run_folder(child) and not child.is_symlink()
+    )
+
+
+def _is_one_run(folders: Sequence[Path]) -> bool:
+    """Whether they are what the nodes of one job left, a folder each."""
+    return len({open_run(folder).header.run_id for folder in folders}) == 1
+
+
+def _open_nodes(parent: Path, folders: Sequence[Path]) -> Run:
+    if _is_one_run(folders):
+        return open_run(*folders)
+    newest = max(folders, key=lambda run: (run / "run.json").stat().st_mtime)
+    raise InputError(
+        f"{parent} holds {len(folders)} runs; give one of them, for example {newest}"
+    )
+
+
+def source_bytes(source: RankSource) -> int:
+    """The bytes of a rank's file, 0 where it has none to look at."""
+    path = path_of(source.where)
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _measuring_s(source: RankSource) -> float:
+    speeds = {".gz": PACKED_PER_SECOND, ".arrows": RECORD_PER_SECOND}
+    suffix = Path(source.where).suffix
+    return source_bytes(source) / speeds.get(suffix, JSON_PER_SECOND)
+
+
+def processes_that_pay(run: Run, cores: int) -> int:
+    """How many processes over its ranks take less time than they need to start."""
+    seconds = sum(_measuring_s(source) for source in run.sources)
+    return min(cores, len(run.sources), int(seconds / PROCESS_START_S))
+
+
+def cores_here() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def rank_workers(run: Run, how: ReadOptions) -> Iterator[Executor | None]:
+    """Who measures ranks: processes, or a cluster; None where this process is enough.
+
+    Raises FsdpDoctorError where one of them dies.
+    """
+    if how.scheduler is not None:
+        with cluster_executor(how.scheduler) as executor:
+            yield executor
+        return
+    wanted = how.jobs or processes_that_pay(run, cores_here())
+    processes = min(wanted, len(run.sources))
+    if processes <= 1:
+        yield None
+        return
+    with rank_processes(processes, hint=": use fewer --jobs") as executor:
+        yield executor
+
+
+@contextmanager
+def rank_processes(
+    count: int,
+    start: Callable[[], object] | None = None,
+    hint: str = "",
+) -> Iterator[Executor]:
+    """Processes that read ranks, each begun with `start`; nobody waits for their end.
+
+    Raises FsdpDoctorError where one of them dies.
+    """
+    executor = ProcessPoolExecutor(
+        count,
+        # Forked from a clean process: this one may have threads, which hold locks.
+        mp_context=get_context("forkserver"),
+        initializer=start,
+    )
+    try:
+        yield executor
+    except BrokenProcessPool:
+        raise FsdpDoctorError(
+            f"a process that read the run died, probably out of memory{hint}"
+        ) from None
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

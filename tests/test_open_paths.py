@@ -1,0 +1,159 @@
+"""Paths become a run: what each names, and who reads it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
+from fsdpdoctor.open_paths import (
+    JSON_PER_SECOND,
+    PACKED_PER_SECOND,
+    PROCESS_START_S,
+    RECORD_PER_SECOND,
+    ReadOptions,
+    files_at,
+    open_paths,
+    processes_that_pay,
+    rank_processes,
+    rank_workers,
+    run_path,
+    runs_at,
+)
+from fsdpdoctor.run import RankData, Run, in_memory, save_run
+from fsdpdoctor.schema import RunHeader
+from tests.importers.generated import generated_rank
+
+HEADER = RunHeader(run_id="a", source="recorded", world_size=2, device="cuda")
+
+
+def save(folder: Path, *ranks: int, run_id: str = "a") -> Path:
+    """A run of those ranks."""
+    data = [generated_rank(rank=rank, world_size=2, layers=2) for rank in ranks]
+    save_run(in_memory(replace(HEADER, run_id=run_id), data), folder)
+    return folder
+
+
+def test_what_is_a_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run.json stands for it, `latest` for the newest; all else for itself."""
+    monkeypatch.chdir(tmp_path)
+    run = save(tmp_path / "run", 0)
+
+    assert run_path(run / "run.json") == run
+    assert run_path(Path("latest")) == Path("fsdpdoctor-runs/latest")
+    assert run_path(Path("other/run.json")) == Path("other/run.json")
+    Path("latest").mkdir()
+    assert run_path(Path("latest")) == Path("latest")
+
+
+def test_folders_of_nodes_are_one_run(tmp_path: Path) -> None:
+    """Given each, as text too, or the folder above them, in which a link is no run."""
+    nodes = [save(tmp_path / f"node{rank}", rank) for rank in (0, 1)]
+    (tmp_path / "latest").symlink_to("node1")
+
+    assert open_paths([str(node) for node in nodes]).ranks == (0, 1)
+    assert open_paths([tmp_path]).ranks == (0, 1)
+    assert runs_at(tmp_path) == [tmp_path]
+
+
+def test_several_runs_below_a_folder(tmp_path: Path) -> None:
+    """Each can be opened, the folder cannot."""
+    runs = [save(tmp_path / name, 0, run_id=name) for name in ("a", "b")]
+    os.utime(runs[0] / "run.json", (0, 0))
+
+    assert runs_at(tmp_path) == runs
+    assert runs_at(runs[0]) == [runs[0]]
+    with pytest.raises(InputError, match=f"holds 2 runs; .* example {runs[1]}"):
+        open_paths([tmp_path])
+    with pytest.raises(InputError, match="none does not exist: expected the folder"):
+        runs_at(tmp_path / "none")
+    with pytest.raises(UsageError, match="is not a recorded run"):
+        open_paths([runs[0], tmp_path])
+
+
+def test_the_files_of_a_run(tmp_path: Path) -> None:
+    """Those of its nodes' folders too, and of nothing that is hidden or deeper."""
+    node = save(tmp_path / "node0", 0)
+    (tmp_path / "note.txt").touch()
+    (tmp_path / ".hidden").touch()
+    (node / "kineto").mkdir()
+    (node / "kineto" / "trace.json").touch()
+
+    names = {path.relative_to(tmp_path).as_posix() for path in files_at(tmp_path)}
+    assert names == {
+        "note.txt",
+        "node0/run.json",
+        "node0/rank00000.json",
+        "node0/rank00000.arrows",
+    }
+    assert files_at(tmp_path / "note.txt") == [tmp_path / "note.txt"]
+
+
+class Sized:
+    """A rank whose file has a size."""
+
+    def __init__(self, rank: int, path: Path, size: int) -> None:
+        """Make the file; it takes no room."""
+        self.rank, self.where = rank, str(path)
+        with path.open("wb") as file:
+            file.truncate(size)
+
+    def load(self) -> RankData:
+        """Nothing asks for it."""
+        raise AssertionError
+
+
+def sized(folder: Path, suffix: str, seconds: float, rate: int, ranks: int) -> Run:
+    """A run whose ranks together take so long to measure."""
+    size = int(seconds * rate / ranks) + 1
+    sources = [Sized(r, folder / f"rank{r}{suffix}", size) for r in range(ranks)]
+    return Run(header=HEADER, sources=tuple(sources))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "rate"),
+    [
+        (".json", JSON_PER_SECOND),
+        (".json.gz", PACKED_PER_SECOND),
+        (".arrows", RECORD_PER_SECOND),
+    ],
+)
+def test_a_process_for_each_start_that_it_saves(
+    tmp_path: Path, suffix: str, rate: int
+) -> None:
+    """By the kind of its file; never more than there are cores or ranks."""
+    run = sized(tmp_path, suffix, 3.5 * PROCESS_START_S, rate, ranks=8)
+    assert processes_that_pay(run, cores=16) == 3
+    assert processes_that_pay(run, cores=2) == 2
+
+    little = sized(tmp_path, suffix, 0.9 * PROCESS_START_S, rate, ranks=1)
+    assert processes_that_pay(little, cores=16) == 0
+    long = sized(tmp_path, suffix, 100 * PROCESS_START_S, rate, ranks=4)
+    assert processes_that_pay(long, cores=16) == 4
+
+
+def test_ranks_in_memory_pay_for_no_process(tmp_path: Path) -> None:
+    """They have no file to look at; --jobs starts some all the same, one for each."""
+    data = [generated_rank(rank=rank, world_size=2, layers=2) for rank in (0, 1)]
+    run = in_memory(HEADER, data)
+
+    assert processes_that_pay(run, cores=16) == 0
+    with rank_workers(run, ReadOptions()) as nobody:
+        assert nobody is None
+    with rank_workers(run, ReadOptions(jobs=1)) as nobody:
+        assert nobody is None
+
+
+@pytest.mark.ranks
+def test_a_process_that_dies_is_said_in_one_line() -> None:
+    """And what to do about it."""
+
+    def die() -> None:
+        with rank_processes(1, hint=": use fewer --jobs") as executor:
+            executor.submit(os._exit, 9).result()
+
+    with pytest.raises(FsdpDoctorError, match=r"died, .*memory: use fewer --jobs$"):
+        die()
