@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fsdpdoctor.cli import main
+from fsdpdoctor.cli.trial_runs import TrialRuns
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.open_paths import (
     JSON_PER_SECOND,
@@ -23,10 +31,12 @@ from fsdpdoctor.open_paths import (
     run_path,
     runs_at,
 )
-from fsdpdoctor.run import RankData, Run, in_memory, save_run
+from fsdpdoctor.run import RankData, Run, in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.tune import Measured
 from tests.importers.generated import generated_rank
 
+RECORDED = Path(__file__).parent.parent / "traces" / "healthy-prefetch"
 HEADER = RunHeader(run_id="a", source="recorded", world_size=2, device="cuda")
 
 
@@ -157,3 +167,70 @@ def test_a_process_that_dies_is_said_in_one_line() -> None:
 
     with pytest.raises(FsdpDoctorError, match=r"died, .*memory: use fewer --jobs$"):
         die()
+
+
+@pytest.fixture
+def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that has two more steps each time after it was opened, six at most."""
+    data = generated_rank(rank=0, world_size=2, layers=2, steps=6)
+    header = replace(HEADER, world_size=1)
+    later = []
+    for steps in (4, 6):
+        folder = tmp_path / f"after-{steps}"
+        save_run(in_memory(header, [replace(data, steps=data.steps[:steps])]), folder)
+        later.append((folder / "rank00000.arrows").read_bytes())
+    folder = tmp_path / "growing"
+    save_run(in_memory(header, [replace(data, steps=data.steps[:2])]), folder)
+
+    def opened(*folders: Path) -> Run:
+        run = open_run(*folders)
+        if later:
+            (folder / "rank00000.arrows").write_bytes(later.pop(0))
+        return run
+
+    monkeypatch.setattr("fsdpdoctor.open_paths.open_run", opened)
+    return folder
+
+
+def exported(run: Path, out: Path) -> list[dict[str, Any]]:
+    """The events of a run's file for Perfetto."""
+    words = ["export", str(run), "--to", "perfetto", "--out", str(out)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    content = json.loads(gzip.decompress((out / "perfetto.json.gz").read_bytes()))
+    events: list[dict[str, Any]] = content["traceEvents"]
+    return events
+
+
+def test_an_export_is_of_one_moment(growing: Path, tmp_path: Path) -> None:
+    """Spans and exposed time of a run in progress are of the same steps."""
+    still = tmp_path / "still"
+    shutil.copytree(growing, still)
+
+    found = exported(growing, tmp_path / "a")
+
+    assert found == exported(still, tmp_path / "b")
+
+
+def test_a_trial_run_is_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is replayed of a run is what was measured of it."""
+    copy = "import shutil, sys; shutil.copytree(sys.argv[1], sys.argv[3])"
+    opened: list[Path] = []
+
+    def counted(*folders: Path) -> Run:
+        opened.extend(folders)
+        return open_run(*folders)
+
+    monkeypatch.setattr("fsdpdoctor.open_paths.open_run", counted)
+    runs = TrialRuns(
+        launch=[sys.executable, "-c", copy, str(RECORDED)],
+        options=[],
+        script=[],
+        folder=tmp_path / "runs",
+        timeout_s=60,
+        say=lambda line: None,
+    )
+
+    assert isinstance(runs.run(None), Measured)
+    assert opened == [tmp_path / "runs" / "run-00"]

@@ -21,12 +21,11 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import duration
 from fsdpdoctor.renderers.html import Addition
-from fsdpdoctor.report import report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard import TIMELINE_FILES
 from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
 from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
-from fsdpdoctor_dashboard.data.run_registry import Entry, OpenRun, meta_of
+from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
 from fsdpdoctor_dashboard.data.slices import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
@@ -89,14 +88,8 @@ def timeline_page(
 def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
     """The same of a run that no server has open."""
     store = build_store(tracks_of(run, measures), run.header.run_id)
-    opened = OpenRun(
-        entry=Entry(id=run.header.run_id, path=Path(run.header.run_id)),
-        run=run,
-        measures=measures,
-        report=report_of(measures),
-        store=store,
-    )
-    return timeline_page(store, meta_of(opened), limit=limit)
+    entry = Entry(id=run.header.run_id, path=Path(run.header.run_id))
+    return timeline_page(store, meta_of(Picture(entry=entry, store=store)), limit=limit)
 
 
 def _note(store: Store, shown: Store) -> str:

@@ -16,7 +16,12 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.slices import SERIES, Row
-from fsdpdoctor_dashboard.server.standalone_page import FILES, timeline_page
+from fsdpdoctor_dashboard.server.standalone_page import (
+    FILES,
+    MARK_LIMIT,
+    timeline_of,
+    timeline_page,
+)
 
 ASKED = 60
 """Marks of each series."""
@@ -78,3 +83,17 @@ def test_a_page_without_a_server_says_the_same_of_a_mark(
         flows += bool(whole)
 
     assert flows > ASKED
+
+
+def test_a_page_is_drawn_without_judging(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs a picture only, and is what the server's run gives."""
+    run = Library([runs["before"]], open_run).wait("before")
+    meta = meta_of(run) | {"id": run.run.header.run_id, "label": run.run.header.run_id}
+    expected = timeline_page(
+        run.store, meta | {"fingerprint": f"{run.run.header.run_id}-1"}
+    )
+    monkeypatch.setattr("fsdpdoctor.report.diagnosis.judge_all", None)
+
+    assert timeline_of(run.run, run.measures, limit=MARK_LIMIT) == expected
