@@ -9,6 +9,7 @@ ranks have.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from fsdpdoctor.schema import (
     Table,
     rank_stem,
 )
+from fsdpdoctor.storage.remote_path import path_of
 
 OUTSIDE = UNKNOWN
 """The number of the record in a rank's stream that is no step: it holds the spans of
@@ -203,13 +205,14 @@ def is_run_folder(path: Path) -> bool:
     return (path / "run.json").is_file()
 
 
-def open_run(*folders: Path) -> Run:
+def open_run(*paths: str | os.PathLike[str]) -> Run:
     """Open one run. A multi-node job leaves a folder per node: give them all.
 
     Raises InputError where a folder is no run, or the folders are of different
     runs, or two hold the same rank; NewerFormatError where this version is too
     old to read them.
     """
+    folders = [path_of(path) for path in paths]
     headers = [_open_header(folder) for folder in folders]
     if len({header.run_id for header in headers}) != 1:
         seen = ", ".join(

@@ -53,9 +53,7 @@ def cluster_executor(address: str) -> Iterator[Executor]:
 
 def _version() -> str:
     """What a worker runs to say what it has."""
-    import fsdpdoctor
-
-    return fsdpdoctor.__version__
+    return __version__
 
 
 def _check(address: str, versions: dict[str, object]) -> None:

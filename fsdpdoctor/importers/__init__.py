@@ -56,14 +56,17 @@ def cached_options(rank_regex: str | None = None) -> ImportOptions:
 
 
 def import_run(
-    patterns: Sequence[Path | str], options: ImportOptions | None = None
+    patterns: Path | str | Sequence[Path | str], options: ImportOptions | None = None
 ) -> Run:
-    """Make a run of trace files: files, folders, globs. Nothing is loaded yet.
+    """Make a run of trace files: files, folders, globs, or one of these. Nothing is
+    loaded yet.
 
     Raises InputError where a path matches nothing, a named file is of another kind,
     kinds are mixed, or ranks are missing or doubled.
     """
     options = options or ImportOptions()
+    if isinstance(patterns, Path | str):
+        patterns = [patterns]
     chosen, left_out = _choose(patterns)
     kinds = {kind for _, kind in chosen}
     if len(kinds) > 1:

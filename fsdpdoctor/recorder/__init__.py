@@ -70,8 +70,8 @@ def record(
 ) -> Iterator[Path]:
     """Record what runs inside; the value is the run's folder.
 
-    Every rank calls it. `steps` and `every` are those of `fsdpdoctor run`. Inside
-    a job that is recorded already it changes nothing.
+    Every rank calls it, after `init_process_group`. `steps` and `every` are those
+    of `fsdpdoctor run`. Inside a job that is recorded already it changes nothing.
     """
     if _current is not None:
         yield _current.folder
@@ -102,6 +102,9 @@ def record(
 
 
 def step() -> None:
-    """End the optimizer step here. From the first call on, only these calls do."""
+    """End the optimizer step here. From the first call on, only these calls do.
+
+    Steps are found from optimizers without it.
+    """
     if _current is not None:
         _current.step()
