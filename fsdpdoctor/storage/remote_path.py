@@ -1,4 +1,8 @@
-"""Paths that are not on this machine: `s3://`, `gs://` and all that fsspec knows."""
+"""Paths that are not on this machine: `s3://`, `gs://` and all that fsspec knows.
+
+universal_pathlib's UPath has the same methods, and is no `Path`: all that takes one
+would have to say so, and its errors are each store's own. Here they become ours.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,26 @@ BLOCK = 1 << 18
 """Bytes handed on at a time; fsspec itself fetches some megabytes ahead."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ADDRESS = re.compile(r"\[[^]]*\]")
+"""A host given as an IPv6 address: its colons are no chain's."""
+_CHAIN = "::"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(:?)/(?!/)")
 _NO_HOST = "::"
 """Ends the first part of a path whose URL has three slashes, as hdfs:///user/me."""
 
 
 def path_of(text: str | os.PathLike[str]) -> Path:
-    """The path that a word on the command line names: on this machine, or remote."""
+    """The path that a word on the command line names: on this machine, or remote.
+
+    Raises UsageError for a URL inside another (`zip://a.json::s3://b/c.zip`).
+    """
     if isinstance(text, Path):
         return text
     text = os.fspath(text)
     if not _URL.match(text):
         return Path(text)
+    if _CHAIN in _ADDRESS.sub("", text):
+        raise UsageError(f"{text} is inside an archive: copy and unpack it here first")
     parts = urlsplit(text)
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))

@@ -108,6 +108,16 @@ def test_a_database_must_be_here(memory: Any) -> None:
     )
 
 
+def test_an_archive_must_be_unpacked() -> None:
+    """What is inside one is refused in a line; an address of colons is a host's."""
+    inside = "zip://rank0.json::/tmp/traces.zip"
+
+    assert analyze(inside).stderr == (
+        f"Error: {inside} is inside an archive: copy and unpack it here first\n"
+    )
+    assert str(path_of("http://[::1]:80/a.json")) == "http://[::1]:80/a.json"
+
+
 def test_what_is_not_there(memory: Any) -> None:
     """One line that names it, for a file, a protocol and a package."""
     for url, said in (
