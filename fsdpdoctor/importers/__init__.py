@@ -19,7 +19,6 @@ from fsdpdoctor.importers.nsys import NsysSource
 from fsdpdoctor.importers.rank_files import rank_files, rank_in_name
 from fsdpdoctor.importers.reader.chunks import read_head
 from fsdpdoctor.importers.reader.read_trace import read_metadata
-from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import SYNTHETIC_KEY, UNKNOWN, VIEW_KEY, RunHeader
 from fsdpdoctor.storage.remote_path import RemotePath, path_of
@@ -48,11 +47,6 @@ class Importer:
 
     kind: FileKind
     open_run: Callable[[Sequence[Path], ImportOptions], Run]
-
-
-def cached_options(rank_regex: str | None = None) -> ImportOptions:
-    """Options with the user's cache folder."""
-    return ImportOptions(rank_regex=rank_regex, cache_folder=default_folder())
 
 
 def import_run(

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.errors import InputError, UsageError
-from fsdpdoctor.importers import ImportOptions, cached_options, import_run
+from fsdpdoctor.importers import ImportOptions, import_run
 from fsdpdoctor.importers.rank_files import rank_of_name
 from fsdpdoctor.importers.reader import trace_cache as cache_module
 from fsdpdoctor.importers.reader.read_trace import scan_file
-from fsdpdoctor.importers.reader.trace_cache import cached_scan
+from fsdpdoctor.importers.reader.trace_cache import cached_scan, default_folder
 from fsdpdoctor.run import RankSource
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.reader.same_rows import same
@@ -253,8 +253,8 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the user's cache folder, where the variable says, or nowhere."""
     monkeypatch.delenv("FSDPDOCTOR_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert cached_options().cache_folder == Path("/x/fsdpdoctor/traces")
+    assert default_folder() == Path("/x/fsdpdoctor/traces")
     monkeypatch.setenv("FSDPDOCTOR_CACHE", "/y")
-    assert cached_options().cache_folder == Path("/y")
+    assert default_folder() == Path("/y")
     monkeypatch.setenv("FSDPDOCTOR_CACHE", "")
-    assert cached_options().cache_folder is None
+    assert default_folder() is None

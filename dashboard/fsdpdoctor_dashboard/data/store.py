@@ -193,11 +193,6 @@ class Store:
         """One series, None where the rank has no such mark."""
         return self._series.get((rank, series))
 
-    @property
-    def span_count(self) -> int:
-        """Spans of all ranks."""
-        return sum(len(table) for table in self.spans.values())
-
     def area(self, t0: int, t1: int, ranks: Iterable[int]) -> list[Area]:
         """What each series of some ranks did within `[t0, t1)`."""
         return [s.area(t0, t1) for rank in ranks for s in self.series(rank)]
