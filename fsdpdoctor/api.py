@@ -50,7 +50,7 @@ class RunReport:
 
     @property
     def findings(self) -> RowTable[FindingRow]:
-        """What hurts, worst first."""
+        """What hurts, in the order of the report."""
         return RowTable(FindingRow, self.value.findings)
 
     @property
