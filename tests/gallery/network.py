@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from fsdpdoctor.quantities import MS
-from tests.rig.models import SleepBlock
+from tests.models import LanguageModel, SleepBlock
 
 LAYERS, WIDTH, VOCABULARY, TOKENS = 4, 256, 64, 16
 FORWARD_NS, BACKWARD_NS = 20 * MS, 40 * MS
@@ -40,8 +40,8 @@ class Wrapped(nn.Module):
         return y
 
 
-class Net(nn.Module):
-    """Embedding, layers, head; the loss is the mean square of the logits."""
+class Net(LanguageModel):
+    """Its loss is the mean square of the logits."""
 
     def __init__(
         self,
@@ -50,18 +50,16 @@ class Net(nn.Module):
         vocabulary: int = VOCABULARY,
         width: int = WIDTH,
     ) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(layers or [block(width) for _ in range(LAYERS)])
-        self.head = nn.Linear(width, vocabulary, bias=False)
+        super().__init__(
+            layers or (block(width) for _ in range(LAYERS)),
+            vocabulary=vocabulary,
+            width=width,
+            bias=False,
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """The loss."""
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        loss: torch.Tensor = self.head(x).square().mean()
-        return loss
+        return super().forward(tokens).square().mean()
 
     def score(self, tokens: torch.Tensor) -> torch.Tensor:
         """The same by another name, as `generate` is in other models."""

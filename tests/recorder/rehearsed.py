@@ -14,8 +14,8 @@ from torch.distributed.fsdp import fully_shard
 import fsdpdoctor
 from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
+from tests.models import Stack, mlp
 from tests.rig.fake import one_thread
-from tests.rig.models import Stack, mlp
 
 
 @contextmanager

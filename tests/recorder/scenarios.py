@@ -23,7 +23,8 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
-from torch.utils.checkpoint import checkpoint
+
+from tests.models import LanguageModel
 
 WIDTH = 16
 VOCABULARY = 32
@@ -44,26 +45,16 @@ class Block(nn.Module):
         return out
 
 
-class Model(nn.Module):
-    """Embedding, blocks, head."""
+class Model(LanguageModel):
+    """Of four blocks, with a method of its own."""
 
     def __init__(self, *, reentrant: bool | None = None) -> None:
-        super().__init__()
-        self.emb = nn.Embedding(VOCABULARY, WIDTH)
-        self.layers = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.out = nn.Linear(WIDTH, VOCABULARY)
-        self.reentrant = reentrant
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Run it."""
-        x = self.emb(tokens)
-        for layer in self.layers:
-            if self.reentrant is None:
-                x = layer(x)
-            else:
-                x = checkpoint(layer, x, use_reentrant=self.reentrant)
-        out: torch.Tensor = self.out(x)
-        return out
+        super().__init__(
+            (Block() for _ in range(BLOCKS)),
+            vocabulary=VOCABULARY,
+            width=WIDTH,
+            reentrant=reentrant,
+        )
 
     def generate(self, tokens: torch.Tensor, count: int) -> torch.Tensor:
         """Run it so many times."""
@@ -181,10 +172,10 @@ def grouped() -> None:
     """The embedding alone; head and last block in one unit."""
     torch.manual_seed(0)
     model: Any = Model()
-    fully_shard(model.emb)
+    fully_shard(model.embed)
     for layer in list(model.layers)[:-1]:
         fully_shard(layer)
-    fully_shard([model.layers[-1], model.out])
+    fully_shard([model.layers[-1], model.head])
     fully_shard(model)
     train(model)
 
@@ -234,8 +225,8 @@ def tied() -> None:
     """Embedding and head share their weight, in the root."""
     torch.manual_seed(0)
     model: Any = Model()
-    model.out = nn.Linear(WIDTH, VOCABULARY, bias=False)
-    model.out.weight = model.emb.weight
+    model.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+    model.head.weight = model.embed.weight
     train(sharded(model))
 
 
@@ -435,8 +426,8 @@ def unmanaged() -> None:
         fully_shard(layer)
     inner: Any = nn.Sequential(*model.layers)
     fully_shard(inner)
-    fully_shard(model.out, ignored_params=set(model.out.parameters()))
-    train(nn.Sequential(model.emb, inner, model.out))
+    fully_shard(model.head, ignored_params=set(model.head.parameters()))
+    train(nn.Sequential(model.embed, inner, model.head))
 
 
 def sub_mesh() -> None:

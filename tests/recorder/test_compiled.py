@@ -15,8 +15,8 @@ from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import ROOT
+from tests.models import Stack, mlp
 from tests.rig.fake import one_thread, recording_to
-from tests.rig.models import Stack, mlp
 
 
 def sharded(model: Stack) -> Any:

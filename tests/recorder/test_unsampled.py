@@ -13,8 +13,8 @@ from fsdpdoctor.network import uniform
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import open_run
+from tests.models import mlp
 from tests.rig.fake import one_thread, recording_to
-from tests.rig.models import mlp
 
 
 def test_a_unit_may_be_gathered_before_the_first_forward(tmp_path: Path) -> None:

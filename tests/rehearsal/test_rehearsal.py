@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import parse_network, uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
-from tests.rig.models import mlp
+from tests.models import mlp
 from tests.rig.ranks import TRAIN
 
 WIRE = uniform(1e12, 0)

@@ -28,7 +28,7 @@ from fsdpdoctor.recorder.storage.sampling import EveryStep, Sampling
 from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
 from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.schema import Kind
-from tests.rig.models import Spins, Stack, sleepers
+from tests.models import Spins, Stack, sleepers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

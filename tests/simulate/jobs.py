@@ -27,9 +27,9 @@ from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.plans.code import REPLACES, code
 from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
+from tests.models import Stack
 from tests.rig import fake
 from tests.rig.fake import Job
-from tests.rig.models import Stack
 from tests.rig.virtual import virtual_time
 
 WIRES = (10e6, 30e6, 100e6)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-from torch.utils.checkpoint import checkpoint
 
 from fsdpdoctor.simulate.engine.opcodes import (
     GATHER,
@@ -23,6 +22,7 @@ from fsdpdoctor.simulate.engine.opcodes import (
 )
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.step import MicroBatch, Step
+from tests.models import LanguageModel
 from tests.simulate.steps import DIM, VOCAB
 
 Event = tuple[str, str, int]
@@ -43,27 +43,18 @@ class Block(nn.Module):
         return torch.relu(self.b(self.a(x)))
 
 
-class Net(nn.Module):
-    """Embedding, blocks, norm and head."""
+class Net(LanguageModel):
+    """Of the sizes that `steps` has."""
 
     def __init__(self, layers: int, reentrant: bool | None = None) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(VOCAB, DIM)
-        self.layers = nn.ModuleList(Block() for _ in range(layers))
-        self.norm = nn.RMSNorm(DIM)
-        self.head = nn.Linear(DIM, VOCAB, bias=False)
-        self.reentrant = reentrant
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        x = self.embed(tokens)
-        for block in self.layers:
-            if self.reentrant is None:
-                x = block(x)
-            else:
-                x = checkpoint(block, x, use_reentrant=self.reentrant)
-        logits: torch.Tensor = self.head(self.norm(x))
-        return logits
+        super().__init__(
+            (Block() for _ in range(layers)),
+            vocabulary=VOCAB,
+            width=DIM,
+            norm=True,
+            bias=False,
+            reentrant=reentrant,
+        )
 
 
 @dataclass

@@ -10,8 +10,8 @@ from torch import nn
 
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import COUNTER_DIRECT_METHODS
+from tests.models import Stack
 from tests.recorder.rehearsed import recorded, sharded, train
-from tests.rig.models import Stack
 
 
 class Scorer(Stack):

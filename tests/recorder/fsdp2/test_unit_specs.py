@@ -99,7 +99,7 @@ def test_groups_and_grouped_units_have_names_of_their_own(two: Recorded) -> None
     several = [u.fqn for u in two.rank("several_groups").header.units]
     roots = two.rank("several_roots").header.units
 
-    assert grouped == ["emb", "layers.0", "layers.1", "layers.2", "layers.3, out"]
+    assert grouped == ["embed", "layers.0", "layers.1", "layers.2", "layers.3, head"]
     assert several[:3] == [ROOT, "layers.0 [pg=2]", "layers.0 [pg=2] #2"]
     assert [(u.fqn, u.tree, u.is_root) for u in roots] == [
         (f"layers.{i}", i, True) for i in range(4)
@@ -130,9 +130,9 @@ def test_finds_parameters_outside_every_unit(two: Recorded) -> None:
     assert model.ignored_params == 2
     # Blocks alone: the model around them is found on the call stack.
     assert model_of(two, "several_roots").unmanaged_fqns == (
-        "emb.weight",
-        "out.weight",
-        "out.bias",
+        "embed.weight",
+        "head.weight",
+        "head.bias",
     )
 
 
@@ -153,7 +153,7 @@ def test_describes_the_whole_model(two: Recorded) -> None:
         ),
     )
     assert model_of(two, "root_only").blocks[0].units == 0
-    assert model_of(two, "tied").tied == (("emb.weight", "out.weight"),)
+    assert model_of(two, "tied").tied == (("embed.weight", "head.weight"),)
 
 
 def test_an_optimizer_made_too_early_holds_what_is_gone(two: Recorded) -> None:

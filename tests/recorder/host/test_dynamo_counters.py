@@ -9,8 +9,8 @@ import torch
 
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import COUNTER_GRAPH_BREAKS, COUNTER_RECOMPILES, Evidence
+from tests.models import mlp
 from tests.recorder.rehearsed import recorded, sharded, train
-from tests.rig.models import mlp
 
 
 def values(data: RankData, counter: str) -> list[int]:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from tests.rig.models import sleepers
+from tests.models import sleepers
 
 MS = 1_000_000
 

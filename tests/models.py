@@ -1,14 +1,18 @@
-"""Small models. The sleeping one computes by sleeps of exact length, so that what
-a test expects does not depend on how busy the machine is.
+"""The networks that tests and the gallery train, all small.
+
+Sleeping blocks compute by sleeps of exact length, so that what a test expects does
+not depend on how busy the machine is.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fsdpdoctor.rehearsal.modelled_work import cycles_per_ns, sleep_until
 
@@ -139,3 +143,41 @@ def transformer(count: int, width: int) -> Stack:
     """`count` transformer layers, without an embedding."""
     torch.manual_seed(0)
     return Stack([AttentionBlock(width) for _ in range(count)], width)
+
+
+class LanguageModel(nn.Module):
+    """Embedding, layers, head. Subclasses add what their tests need."""
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        *,
+        vocabulary: int,
+        width: int,
+        norm: bool = False,
+        bias: bool = True,
+        reentrant: bool | None = None,
+    ) -> None:
+        """`norm` is before the head, whose `bias` may be left out; `reentrant` says
+        how layers are checkpointed, None that they are not.
+        """
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(layers)
+        if norm:
+            self.norm = nn.RMSNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=bias)
+        self.reentrant = reentrant
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        x = self.embed(tokens)
+        for layer in self.layers:
+            if self.reentrant is None:
+                x = layer(x)
+            else:
+                x = checkpoint(layer, x, use_reentrant=self.reentrant)
+        if hasattr(self, "norm"):
+            x = self.norm(x)
+        logits: torch.Tensor = self.head(x)
+        return logits
