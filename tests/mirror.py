@@ -1,0 +1,322 @@
+"""Which test file is of which module: makes tests/README.md.
+
+    python -m tests.mirror > tests/README.md
+
+A module's test lies in the folder of the same name and is named for it; that of a
+package's `__init__` is named for its folder. What has no file of its own stands in
+`COVERED_BY`, under the file that tests it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+README = TESTS / "README.md"
+
+PACKAGES = {
+    ROOT / "fsdpdoctor": TESTS,
+    ROOT / "dashboard" / "fsdpdoctor_dashboard": TESTS / "dashboard",
+}
+"""Packages, and where the tests of each lie."""
+
+COVERED_BY: dict[str, tuple[str, ...]] = {
+    "analysis/test_measures.py": (
+        "analysis/rank_measures.py",
+        "analysis/stall_causes.py",
+        "analysis/step_budget.py",
+        "analysis/timeline.py",
+        "analysis/unit_times.py",
+    ),
+    "cli/test_cli.py": (
+        "__main__.py",
+        "cli/analyze.py",
+        "cli/compare.py",
+        "cli/explain.py",
+        "cli/export.py",
+        "cli/import_.py",
+        "cli/inputs.py",
+        "cli/output.py",
+        "cli/report.py",
+        "errors.py",
+        "renderers/comparison.py",
+    ),
+    "cli/test_hang.py": ("hang/match_units.py", "renderers/hang.py"),
+    "cli/test_rehearse.py": ("cli/demo.py", "demo/train.py"),
+    "cli/test_whatif.py": ("renderers/whatif.py",),
+    "dashboard/data/test_tiles.py": (
+        "dashboard/data/rank_tracks.py",
+        "dashboard/data/slices.py",
+        "dashboard/data/store.py",
+        "dashboard/data/tile_cache.py",
+    ),
+    "dashboard/test_app.py": (
+        "cli/view.py",
+        "dashboard/component.py",
+        "dashboard/data/queries.py",
+        "dashboard/data/run_registry.py",
+        "dashboard/pages/collectives.py",
+        "dashboard/pages/components.py",
+        "dashboard/pages/figures.py",
+        "dashboard/pages/memory.py",
+        "dashboard/pages/overview.py",
+        "dashboard/pages/ranks.py",
+        "dashboard/pages/timeline.py",
+        "dashboard/pages/units.py",
+        "dashboard/pages/whatif.py",
+        "dashboard/pages/whatif_callbacks.py",
+        "dashboard/pages/whatif_model.py",
+        "dashboard/serve.py",
+        "dashboard/server/api.py",
+        "dashboard/server/download_routes.py",
+        "dashboard/server/first_paint.py",
+        "dashboard/server/query_params.py",
+        "dashboard/server/responses.py",
+        "dashboard/server/security.py",
+        "dashboard/server/tile_middleware.py",
+        "dashboard/server/tile_responses.py",
+    ),
+    "dashboard/test_live.py": ("cli/live.py", "dashboard/data/in_progress.py"),
+    "detectors/test_advice_runs.py": ("detectors/remedies.py",),
+    "detectors/test_detectors.py": ("detectors/base.py", "finding.py"),
+    "detectors/test_host_pause.py": ("detectors/pauses.py",),
+    "detectors/test_look_alikes.py": ("testing.py",),
+    "detectors/test_reshard_policy.py": ("detectors/gather_counts.py",),
+    "exporters/test_kineto.py": (
+        "exporters/device_rows.py",
+        "exporters/hooks.py",
+        "exporters/kineto_events.py",
+    ),
+    "exporters/test_perfetto.py": ("exporters/perfetto_run.py",),
+    "hang/test_diagnose.py": ("hang/flight_recorder.py",),
+    "importers/fsdp2/test_fsdp2.py": (
+        "importers/fsdp2/label_tree.py",
+        "importers/fsdp2/labels.py",
+        "importers/fsdp2/nesting.py",
+        "importers/fsdp2/operations.py",
+        "importers/fsdp2/passes.py",
+        "importers/kineto/host_collectives.py",
+        "importers/kineto/host_spans.py",
+    ),
+    "importers/kineto/test_device_traces.py": (
+        "importers/kineto/attribution.py",
+        "importers/kineto/communication.py",
+        "importers/kineto/device_spans.py",
+        "importers/kineto/kernels.py",
+        "importers/kineto/launch_windows.py",
+        "importers/kineto/launches.py",
+        "importers/kineto/partial_steps.py",
+        "importers/kineto/pass_spans.py",
+        "importers/kineto/process_groups.py",
+        "importers/kineto/quality.py",
+        "importers/kineto/source.py",
+        "importers/kineto/steps.py",
+        "importers/kineto/unlabelled_units.py",
+        "importers/kineto/unshard_windows.py",
+    ),
+    "importers/reader/test_decoders.py": (
+        "importers/reader/chunks.py",
+        "importers/reader/decode_c.py",
+        "importers/reader/decode_json.py",
+        "importers/reader/read_trace.py",
+        "importers/reader/trace_file.py",
+    ),
+    "importers/reader/test_memory_events.py": ("importers/kineto/memory_samples.py",),
+    "importers/test_damage.py": (
+        "importers/file_kind.py",
+        "importers/reader/decompress.py",
+        "importers/reader/repair.py",
+        "importers/reader/timestamps.py",
+    ),
+    "importers/test_rank_files.py": (
+        "importers/__init__.py",
+        "importers/reader/trace_cache.py",
+    ),
+    "planning/test_memory_plan.py": (
+        "cli/plan.py",
+        "cli/sizes.py",
+        "planning/meta_model.py",
+        "planning/model_shape.py",
+        "renderers/memory_plan.py",
+    ),
+    "recorder/changes/test_apply_plan.py": (
+        "plan_file.py",
+        "recorder/changes/fully_shard_override.py",
+    ),
+    "recorder/fsdp2/test_fsdp2.py": (
+        "recorder/fsdp2/all_gather_hooks.py",
+        "recorder/fsdp2/collective_hooks.py",
+        "recorder/fsdp2/flag_bits.py",
+        "recorder/fsdp2/internals.py",
+        "recorder/fsdp2/param_group_hooks.py",
+        "recorder/fsdp2/process_groups.py",
+        "recorder/fsdp2/reduce_hooks.py",
+        "recorder/fsdp2/unit_registry.py",
+        "recorder/fsdp2/unit_state.py",
+        "recorder/storage/recording.py",
+        "recorder/storage/step_buffer.py",
+    ),
+    "recorder/fsdp2/test_unit_specs.py": (
+        "recorder/host/model_spec.py",
+        "recorder/host/plain_roots.py",
+    ),
+    "recorder/launch/test_profiler_capture.py": (
+        "recorder/launch/profiler_schedule.py",
+    ),
+    "recorder/launch/test_run_script.py": (
+        "__init__.py",
+        "recorder/__init__.py",
+        "recorder/launch/sigterm.py",
+        "recorder/storage/run_folder.py",
+    ),
+    "recorder/test_session.py": (
+        "recorder/rank_header.py",
+        "recorder/recording_config.py",
+    ),
+    "rehearsal/test_modelled_group.py": ("rehearsal/modelled_work.py",),
+    "renderers/test_renderers.py": (
+        "renderers/formatting.py",
+        "renderers/html.py",
+        "renderers/json.py",
+        "renderers/markdown.py",
+        "renderers/report_view.py",
+        "renderers/tables.py",
+        "renderers/text.py",
+    ),
+    "report/test_report.py": (
+        "report/collectives_ranks.py",
+        "report/diagnosis.py",
+        "report/facts_health.py",
+        "report/units.py",
+        "report/value.py",
+    ),
+    "simulate/calibration/test_calibrate.py": (
+        "simulate/calibration/comm_cost.py",
+        "simulate/calibration/host_costs.py",
+        "simulate/calibration/partition.py",
+    ),
+    "simulate/engine/test_simulate.py": (
+        "simulate/engine/memory.py",
+        "simulate/engine/opcodes.py",
+        "simulate/engine/run_constraints.py",
+        "simulate/engine/step.py",
+        "simulate/engine/synthetic_record.py",
+        "simulate/engine/timing.py",
+    ),
+    "simulate/plans/test_plan.py": (
+        "simulate/plans/change_step.py",
+        "simulate/plans/regroup.py",
+        "simulate/plans/search.py",
+    ),
+    "test_advice.py": ("simulate/plans/forecast.py",),
+    "test_robustness.py": ("importers/reader/op_filter.py",),
+    "test_run.py": ("run_writer.py", "schema.py"),
+    "test_tune.py": ("cli/trial_runs.py", "cli/tune.py"),
+    "test_wheel.py": ("version.py",),
+}
+"""Modules without a test file of their own, under the one that tests them. Those of
+the dashboard begin with `dashboard/`.
+"""
+
+HEAD = """\
+# Tests
+
+    pytest                 # the fast ones, single process
+    pytest -m slow         # minutes long, or needs an optional tool
+
+A module's test has its place and name: `fsdpdoctor/storage/spill.py` is tested by
+`storage/test_spill.py`, `dashboard/fsdpdoctor_dashboard/data/tiles.py` by
+`dashboard/data/test_tiles.py`. Beside the tests lie
+
+- `models.py`: the networks that are trained, some of whose compute is sleeps of exact
+  length;
+- `rig/`: jobs to diagnose. `fake.py` is one process that trains as rank 0 of N on a
+  modelled wire, and the truth of it; `ranks.py` starts real processes over gloo;
+  `scripts/` are a user's training scripts, healthy or with one fault;
+- `gallery/`: makes the recordings in `traces/`;
+- `benchmarks/`: measures; nothing there is a test.
+
+This page is made by `python -m tests.mirror > tests/README.md`, and a test fails where
+it is stale.
+"""
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Every module that holds code, by the name that it has in `COVERED_BY`."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(package.rglob("*.py")):
+            if path.name != "__init__.py" or _defines(path):
+                place = folder / path.relative_to(package)
+                found[place.relative_to(TESTS).as_posix()] = path
+    return found
+
+
+def _defines(path: Path) -> bool:
+    """Whether an `__init__` is more than names from elsewhere."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return any(isinstance(node, kinds) for node in ast.parse(path.read_text()).body)
+
+
+def own_test(module: str) -> str:
+    """Where a module's own test would lie, below tests/."""
+    path = Path(module)
+    name = path.parent.name if path.stem == "__init__" else path.stem.strip("_")
+    return (path.parent / f"test_{name or 'fsdpdoctor'}.py").as_posix()
+
+
+def tests_of() -> dict[str, str | None]:
+    """The test of each module; None where there is none."""
+    elsewhere = {module: test for test, each in COVERED_BY.items() for module in each}
+    return {
+        module: own if (TESTS / own).is_file() else elsewhere.get(module)
+        for module in modules()
+        for own in (own_test(module),)
+    }
+
+
+def chains() -> dict[str, str]:
+    """Test files that are named for no module, and what each says it tests."""
+    named = {own_test(module) for module in modules()}
+    found = {path.relative_to(TESTS).as_posix(): path for path in files()}
+    return {
+        name: _first_sentence(path) for name, path in found.items() if name not in named
+    }
+
+
+def files() -> list[Path]:
+    """All files of tests."""
+    return sorted(TESTS.rglob("test_*.py"))
+
+
+def _first_sentence(path: Path) -> str:
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(said.split("\n\n")[0].split())
+
+
+def page() -> str:
+    """tests/README.md."""
+    rows = [
+        f"| `{modules()[module].relative_to(ROOT).as_posix()}` | `{test or '-'}` |"
+        for module, test in tests_of().items()
+    ]
+    more = [f"| `{name}` | {said} |" for name, said in chains().items()]
+    return "\n".join(
+        [
+            HEAD,
+            "## Modules and their tests\n\n| module | test |\n| --- | --- |",
+            *rows,
+            "\n## Tests of more than one module\n\n| test | what |\n| --- | --- |",
+            *more,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
