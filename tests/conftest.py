@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fsdpdoctor import detectors
@@ -12,3 +14,10 @@ from fsdpdoctor.detectors.base import judge
 def no_detector_fails_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's report survives a detector that raises; a test of ours must not."""
     monkeypatch.setattr(detectors, "contained", judge)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Where coverage is measured, lines are noted under the file that reached them."""
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and (measuring := coverage.Coverage.current()):
+        measuring.switch_context(item.nodeid.split("::")[0])
