@@ -194,6 +194,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "report/units.py",
         "report/value.py",
     ),
+    "report/test_verdict.py": ("report/costs.py",),
     "simulate/calibration/test_calibrate.py": (
         "simulate/calibration/comm_cost.py",
         "simulate/calibration/host_costs.py",
