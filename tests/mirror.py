@@ -119,7 +119,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "importers/kineto/unshard_windows.py",
     ),
     "importers/reader/test_decoders.py": (
-        "importers/reader/chunks.py",
         "importers/reader/decode_c.py",
         "importers/reader/decode_json.py",
         "importers/reader/read_trace.py",
@@ -130,7 +129,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "importers/file_kind.py",
         "importers/reader/decompress.py",
         "importers/reader/repair.py",
-        "importers/reader/timestamps.py",
     ),
     "importers/test_rank_files.py": (
         "importers/__init__.py",

@@ -12,7 +12,7 @@ import pytest
 
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.importers import ImportOptions, import_run
-from fsdpdoctor.importers.rank_files import rank_of_name
+from fsdpdoctor.importers.rank_files import rank_in_name, rank_of_name
 from fsdpdoctor.importers.reader import trace_cache as cache_module
 from fsdpdoctor.importers.reader.read_trace import scan_file
 from fsdpdoctor.importers.reader.trace_cache import cached_scan, default_folder
@@ -109,6 +109,15 @@ def test_r17_distributed_info_after_the_events(tmp_path: Path) -> None:
     run = import_run([tmp_path])
 
     assert (run.ranks, run.header.world_size) == ((5,), 8)
+
+
+def test_a_path_has_the_rank_that_the_user_says() -> None:
+    """The expression sees the folders, and decides alone; without one the name does."""
+    path = Path("node4") / "rank2.sqlite"
+
+    assert rank_in_name(path, None) == 2
+    assert rank_in_name(path, r"node(\d+)") == 4
+    assert rank_in_name(path, r"gpu(\d+)") is None
 
 
 def test_r18_rank_regex(tmp_path: Path) -> None:
