@@ -137,7 +137,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "planning/test_memory_plan.py": (
         "cli/plan.py",
-        "cli/sizes.py",
         "planning/meta_model.py",
         "planning/model_shape.py",
         "renderers/memory_plan.py",
