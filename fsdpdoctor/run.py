@@ -66,17 +66,12 @@ class Beat:
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankData:
-    """All that one rank left."""
+class OfRank:
+    """What a rank's record and its measures both say: who, and what ids stand for."""
 
+    __slots__ = ()
     header: RankHeader
-    steps: tuple[StepRecord, ...] = ()  # ascending; the last may be incomplete
-    outside: Spans = field(default_factory=lambda: Spans.build(0))
-    # what a capture holds before, between and after its steps
-    names: tuple[str, ...] = ()
-    beats: tuple[Beat, ...] = ()  # oldest first
-    truncated: str | None = None  # where and how its files broke off
+    names: tuple[str, ...]
 
     @property
     def rank(self) -> int:
@@ -94,6 +89,19 @@ class RankData:
     def name(self, name: int) -> str | None:
         """The string behind a name id, None for UNKNOWN."""
         return self.names[name] if 0 <= name < len(self.names) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankData(OfRank):
+    """All that one rank left."""
+
+    header: RankHeader
+    steps: tuple[StepRecord, ...] = ()  # ascending; the last may be incomplete
+    outside: Spans = field(default_factory=lambda: Spans.build(0))
+    # what a capture holds before, between and after its steps
+    names: tuple[str, ...] = ()
+    beats: tuple[Beat, ...] = ()  # oldest first
+    truncated: str | None = None  # where and how its files broke off
 
 
 class RankSource(Protocol):

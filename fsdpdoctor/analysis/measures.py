@@ -45,6 +45,18 @@ class Measures:
             return common | {Evidence.RANKS}
         return common - {Evidence.RANKS}
 
+    def of(self, rank: int) -> RankMeasures:
+        """One rank's. Raises KeyError where it left none."""
+        return self._by_rank[rank]
+
+    @cached_property
+    def _by_rank(self) -> dict[int, RankMeasures]:
+        return {rank.rank: rank for rank in self.ranks}
+
+    @property
+    def rank_numbers(self) -> tuple[int, ...]:
+        return tuple(self._by_rank)
+
     @property
     def units(self) -> tuple[UnitSpec, ...]:
         """The units of the first rank; the others' must not differ (FD406)."""

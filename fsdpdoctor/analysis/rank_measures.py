@@ -23,7 +23,7 @@ from fsdpdoctor.analysis.step_budget import PARTS, step_budget
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
 from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
 from fsdpdoctor.intervals import Int64s, total_ns
-from fsdpdoctor.run import Beat, RankData
+from fsdpdoctor.run import Beat, OfRank, RankData
 from fsdpdoctor.schema import (
     UNKNOWN,
     Evidence,
@@ -132,7 +132,7 @@ class CounterRows(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankMeasures:
+class RankMeasures(OfRank):
     """One rank, reduced. Small enough to send between processes."""
 
     header: RankHeader
@@ -156,16 +156,8 @@ class RankMeasures:
     truncated: str | None = None
 
     @property
-    def rank(self) -> int:
-        return self.header.rank
-
-    @property
     def units(self) -> tuple[UnitSpec, ...]:
         return self.header.units
-
-    @property
-    def evidence(self) -> frozenset[Evidence]:
-        return frozenset(self.header.evidence)
 
     @property
     def judged_steps(self) -> Int64s:
@@ -174,13 +166,6 @@ class RankMeasures:
     def in_judged(self, step: Int64s) -> npt.NDArray[np.bool_]:
         """Which of some step numbers are judged."""
         return np.isin(step, self.judged_steps)
-
-    def unit_name(self, unit: int) -> str | None:
-        return self.units[unit].fqn if 0 <= unit < len(self.units) else None
-
-    def name(self, name: int) -> str | None:
-        """The string behind a name id."""
-        return self.names[name] if 0 <= name < len(self.names) else None
 
 
 def measure_rank(data: RankData) -> RankMeasures:

@@ -106,9 +106,9 @@ def place_on_timeline(
 ) -> int | None:
     """A rank's own time within a step, on the clock all ranks share."""
     clock = measures.alignment.clocks.get(rank)
-    found = next((r for r in measures.ranks if r.rank == rank), None)
-    if clock is None or found is None:
+    if clock is None or rank not in measures.rank_numbers:
         return None
+    found = measures.of(rank)
     starts = found.steps.start_ns[found.steps.step == step]
     if len(starts) == 0:
         return None

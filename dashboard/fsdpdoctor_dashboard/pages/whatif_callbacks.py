@@ -132,8 +132,8 @@ def _timelines(
 ) -> Component:
     """The rank that was replayed, and the simulated one under it."""
     rank = replay.calibration.rank
-    steps = next(r for r in run.measures.ranks if r.rank == rank).steps
-    judged = next(r for r in run.measures.ranks if r.rank == rank).judged
+    steps = run.measures.of(rank).steps
+    judged = run.measures.of(rank).judged
     clock = run.measures.alignment.clocks[rank]
     first = int(clock.to_reference(steps.start_ns[judged][:1])[0]) - run.store.origin_ns
     made = simulated.measures.ranks[0].steps
