@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Advice, Finding
 from fsdpdoctor.run import Run
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.plan import plan_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
 
 

@@ -49,15 +49,19 @@ class Advice:
     predicted_gain_ns: int | None = None  # per step, simulated; None: not predicted
     predicted_error_ns: int | None = None  # of the gain, to either side
     change: Mapping[str, object] | None = None  # what it changes, as fields of
-    # `simulate.plan.Plan`; None: nothing that can be simulated
+    # `changes.plan.Plan`; None: nothing that can be simulated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem on some units, ranks and steps."""
+    """One problem on some units, ranks and steps.
 
-    code: str  # "FD101"
-    name: str  # "exposed-all-gather"
+    A detector leaves out its own code and name; `judge` fills them in, and all ranks
+    where it names none.
+    """
+
+    code: str = ""  # "FD101"
+    name: str = ""  # "exposed-all-gather"
     severity: Severity
     confidence: Confidence
     summary: str  # one sentence with its figures

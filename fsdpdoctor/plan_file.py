@@ -1,7 +1,7 @@
 """The part of a plan file that `run --apply` reads: every unit and setting by name.
 
 Standard library only: the recorder carries this module into other people's training
-jobs. `simulate.plan` writes the files.
+jobs. `changes.plan` writes the files.
 """
 
 from __future__ import annotations
@@ -76,10 +76,12 @@ class Settings:
 
 
 def module_names(unit: str) -> tuple[str, ...]:
-    """The FQNs of a unit's modules; of the root the empty one."""
-    if unit == ROOT:
-        return ("",)
-    return tuple(re.sub(r" \[pg=\d+\]$", "", unit).split(", "))
+    """The FQNs of a unit's modules; of the root the empty one.
+
+    What tells units of one name apart (`[pg=2]`, `[tree=1]`, `#2`) is no part of them.
+    """
+    name = re.sub(r"( \[(pg|tree)=\d+\]| #\d+)+$", "", unit)
+    return ("",) if name == ROOT else tuple(name.split(", "))
 
 
 def read_settings(path: Path) -> Settings:

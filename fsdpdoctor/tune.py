@@ -15,13 +15,15 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed, forbidden
-from fsdpdoctor.simulate.plans.code import settings
-from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.forecast import code_of
+from fsdpdoctor.simulate.plans.plan_code import plan_code
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor.simulate.plans.search import code_cost, possible, search, single_changes
+from fsdpdoctor.simulate.plans.settings import settings
 
 SAME_BITS = frozenset(
     {
@@ -82,6 +84,7 @@ class Candidate:
     plan: Plan
     step: Step  # as the plan makes it
     prediction: Prediction | None = None  # None: the replay was too far off
+    code: str = ""  # to paste
 
     @property
     def apply(self) -> dict[str, Any]:
@@ -176,7 +179,7 @@ def candidates_of(
     """
     if base.usable:
         found = [
-            Candidate(plan=p.plan, step=p.step, prediction=p)
+            Candidate(plan=p.plan, step=p.step, prediction=p, code=code_of(base, p))
             for p in sorted(search(base, limit_bytes), key=lambda p: p.step_ns)
             if p.gain_ns > 0
         ]
@@ -195,7 +198,8 @@ def _unpredicted(base: Replay) -> list[Candidate]:
             made = changed(plan, calibration.step, calibration.constraints)
         except UsageError:
             continue  # this model has no such parts
-        found.append(Candidate(plan=plan, step=made.step))
+        lines = plan_code(plan, calibration.step, made.step, calibration.constraints)
+        found.append(Candidate(plan=plan, step=made.step, code=lines))
     return sorted(found, key=lambda c: code_cost(c.plan))
 
 

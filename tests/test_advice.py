@@ -9,6 +9,7 @@ import pytest
 
 from fsdpdoctor.advice import recommend
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.changes.plan import Plan, plan_of
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MS
@@ -22,7 +23,6 @@ from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans import predict as predictions
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.plan import Plan, plan_of
 from fsdpdoctor.simulate.plans.predict import predict
 from tests.detectors.test_advice_runs import DRAWN
 from tests.simulate.steps import step

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from fsdpdoctor import plan_file, schema
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.analysis.step_budget import PARTS
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.comparison import Comparison
@@ -25,7 +26,6 @@ from fsdpdoctor.report.value import Report, encode
 from fsdpdoctor.run import Beat, in_memory
 from fsdpdoctor.run_writer import NAMES, SCALARS, TABLES
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence, RankHeader, RunHeader
-from fsdpdoctor.simulate.plans.plan import Plan
 from tests.importers.generated import generated_rank
 from tests.markdown import sections
 

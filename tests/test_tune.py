@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli.trial_runs import TrialRuns, why_failed
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.run import open_run
-from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.tune import (
     Candidate,
     Failed,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import measure_run
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.recorder.storage.run_folder import VARIABLE
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.plan import save_plan
 from fsdpdoctor.simulate.plans.predict import Replay
 from fsdpdoctor.tune import Candidate, Failed, Measured, Outcome
 

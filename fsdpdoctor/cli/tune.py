@@ -12,13 +12,13 @@ import click
 from rich.console import Console
 
 from fsdpdoctor import recorder
+from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
-from fsdpdoctor.simulate.plans.plan import save_plan
 from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, candidates_of
 
 

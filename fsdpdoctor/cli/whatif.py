@@ -10,22 +10,22 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fsdpdoctor.changes.frameworks import DIALECTS
+from fsdpdoctor.changes.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
 from fsdpdoctor.cli.inputs import byte_size, jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.whatif import show_forecast
-from fsdpdoctor.simulate.plans.code import settings
 from fsdpdoctor.simulate.plans.forecast import (
     Forecast,
     encode_forecast,
     forecast,
     replay_run,
 )
-from fsdpdoctor.simulate.plans.frameworks import DIALECTS
-from fsdpdoctor.simulate.plans.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
 from fsdpdoctor.simulate.plans.predict import Replay
 from fsdpdoctor.simulate.plans.search import search
+from fsdpdoctor.simulate.plans.settings import settings
 
 
 @click.command(name="whatif")

@@ -8,14 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.code import sync_on_last
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.remedies import has, needs_torch
-from fsdpdoctor.detectors.tables import Exposed, all_units, exposed, unit_sums
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
+from fsdpdoctor.detectors.remedies import (
+    has,
+    needs_torch,
+    plan_advice,
+    several_models,
+)
+from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, percent
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
-
-CODE, NAME = "FD108", "accumulation-comm"
+from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Evidence, Kind
 
 # `docs/detectors.md` D10: hidden reductions are better kept, for they save memory.
 WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
@@ -24,11 +31,11 @@ WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
 # which one was skipped (an overflow) should not hide the habit.
 EVERY = 0.9
 
-ITEM_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
-
 
 @detector(
-    CODE, NAME, needs={Evidence.STEPS, Evidence.MICRO_BATCHES, Evidence.COLLECTIVES}
+    "FD108",
+    "accumulation-comm",
+    needs={Evidence.STEPS, Evidence.MICRO_BATCHES, Evidence.COLLECTIVES},
 )
 def accumulation_comm(m: Measures) -> Iterator[Finding]:
     """Gradients were reduced in every micro-batch of an accumulated step.
@@ -61,15 +68,12 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
         return
     wait = "" if cost_ns is None else f", {ms(cost_ns)} ({percent(share)}) exposed"
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(max(share, WARNING_SHARE), WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH,
         summary=f"gradients of {count(len(names), 'unit')} are reduced in each of "
         f"{accumulated} micro-batches, once per step is enough{wait}",
         units=tuple(names),
         phase="backward",
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=_avoidable(stalls, accumulated, cost_ns),
         cost_bytes=_bytes(m, accumulated),
         evidence={
@@ -134,36 +138,32 @@ def _advice(
     for name in names:
         spec = specs[name]
         dtype = spec.reduce_dtype or spec.param_dtype or spec.orig_dtype or "float32"
-        memory += max(spec.trainable_numel, 0) * ITEM_BYTES.get(dtype, 4)
+        memory += max(spec.trainable_numel, 0) * ITEMSIZE.get(dtype, 4)
     result: list[Advice] = []
+    if several_models(m):
+        return ()
     if hybrid and has(m, "set_requires_all_reduce"):
+        lines = sync_on_last(
+            unit_tree_of(m), f"={accumulated}", "set_requires_all_reduce(last)"
+        )
         result.append(
             Advice(
                 text="All-reduce over replicas once per step"
                 f"{needs_torch(m, 'set_requires_all_reduce')}; gradients stay sharded.",
-                code=_switch("set_requires_all_reduce", accumulated),
+                code="\n".join(lines),
                 memory_cost_bytes=0,
             )
         )
     if has(m, "set_requires_gradient_sync"):
         result.append(
-            Advice(
-                text="Reduce gradients once per step"
+            plan_advice(
+                m,
+                "Reduce gradients once per step"
                 f"{needs_torch(m, 'set_requires_gradient_sync')}; unsharded gradients "
                 "stay on every rank until then.",
-                code=_switch("set_requires_gradient_sync", accumulated),
+                {"accumulation": "last"},
+                told=Plan(accumulation="last", micro_batches=accumulated),
                 memory_cost_bytes=memory,
-                change={"accumulation": "last"},
             )
         )
     return tuple(result)
-
-
-def _switch(call: str, accumulated: int) -> str:
-    return "\n".join(
-        [
-            f"def sync_on_last(model, micro_batch, micro_batches={accumulated}):",
-            '    """Call with the root module before each micro-batch\'s forward."""',
-            f"    model.{call}(micro_batch == micro_batches - 1)",
-        ]
-    )

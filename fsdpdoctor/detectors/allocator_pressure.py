@@ -9,7 +9,7 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import NO_ROWS, counter_rows, rows_by_step
+from fsdpdoctor.detectors.judged_steps import NO_ROWS, counter_rows, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import (
@@ -19,8 +19,6 @@ from fsdpdoctor.schema import (
     Evidence,
 )
 
-CODE, NAME = "FD302", "allocator-pressure"
-
 # `docs/detectors.md` D20: reserved over allocated at the step's peak.
 FRAGMENTED = 1.5
 
@@ -29,7 +27,7 @@ FRAGMENTED = 1.5
 LEAK_STEPS, LEAK_SHARE = 20, 0.01
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.ALLOCATOR})
+@detector("FD302", "allocator-pressure", needs={Evidence.STEPS, Evidence.ALLOCATOR})
 def allocator_pressure(m: Measures) -> Iterator[Finding]:
     """The allocator had to free its cache and retry, or holds far more than is used.
 
@@ -65,8 +63,6 @@ def _retries(m: Measures) -> Iterator[Finding]:
         return
     total = sum(retries.values()) + sum(failures.values())
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL,
         confidence=Confidence.HIGH,
         summary=f"the allocator ran out and retried {count(total, 'time')} in steady "
@@ -105,8 +101,6 @@ def _fragmented(m: Measures) -> Iterator[Finding]:
         return
     used, reserved = max(worst.values(), key=lambda pair: pair[1] - pair[0])
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"the allocator holds {size(reserved)} for a peak of {size(used)}",
@@ -133,8 +127,6 @@ def _growing(m: Measures) -> Iterator[Finding]:
         return
     worst = max(slopes.values())
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"allocated memory grows by {size(worst)} per step, "

@@ -107,7 +107,7 @@ def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
             reason=f"not measured: this run does not show {words}",
         )
     try:
-        found = list(detector.find(m))
+        found = [_signed(finding, detector, m) for finding in detector.find(m)]
     except CannotTell as answer:
         return NotJudged(
             code=detector.code,
@@ -118,6 +118,16 @@ def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
     if any(Evidence.UNITS_BY_ORDER in rank.evidence for rank in m.ranks):
         return [_less_sure(finding) for finding in found]
     return found
+
+
+def _signed(finding: Finding, detector: Detector, m: Measures) -> Finding:
+    """A finding with what its detector says once for all of its findings."""
+    return replace(
+        finding,
+        code=detector.code,
+        name=detector.name,
+        ranks=finding.ranks or m.rank_numbers,
+    )
 
 
 def _less_sure(finding: Finding) -> Finding:

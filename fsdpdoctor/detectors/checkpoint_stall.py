@@ -6,19 +6,17 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.pauses import pauses
+from fsdpdoctor.detectors.host_events import pauses
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, duration, percent
 from fsdpdoctor.schema import Evidence, Kind
-
-CODE, NAME = "FD405", "checkpoint-stall"
 
 # Of the run's time. `docs/detectors.md` D24 takes outlier steps; a share of the whole
 # run says whether they matter. To be calibrated on the gallery.
 WARNING_SHARE = 0.05
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.CHECKPOINT})
+@detector("FD405", "checkpoint-stall", needs={Evidence.STEPS, Evidence.CHECKPOINT})
 def checkpoint_stall(m: Measures) -> Iterator[Finding]:
     """Saving (or loading) a checkpoint takes much of the run's time.
 
@@ -41,8 +39,6 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
     steps = sum(len(rank.steps) for rank in m.ranks)
     number = round(saves.per_step * steps / len(m.ranks))
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(saves.total_ns / total_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM,
         summary=f"{count(number, 'checkpoint save')} of {duration(saves.median_ns)} "

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import all_units, judged_collectives, on_cpu, per_step
+from fsdpdoctor.detectors.judged_steps import (
+    all_units,
+    judged_collectives,
+    on_cpu,
+    per_step,
+)
+from fsdpdoctor.detectors.remedies import plan_advice
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import Evidence, Kind
 
-CODE, NAME = "FD502", "comm-dtype"
-
 NARROW = ("bfloat16", "float16")
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD502", "comm-dtype", needs={Evidence.UNITS, Evidence.CONFIG})
 def comm_dtype(m: Measures) -> Iterator[Finding]:
     """All-gathers carry a wider dtype than the model computes in.
 
@@ -38,14 +42,11 @@ def comm_dtype(m: Measures) -> Iterator[Finding]:
     mixed = [fqn for fqn, spec in specs.items() if spec.gather_dtype == "uint8"]
     if mixed:
         yield Finding(
-            code=CODE,
-            name=NAME,
             severity=Severity.INFO,
             confidence=Confidence.HIGH,
             summary=f"{count(len(mixed), 'unit')} gather parameters of several dtypes, "
             "as raw bytes",
             units=tuple(mixed),
-            ranks=tuple(rank.rank for rank in m.ranks),
             evidence={"gather_dtype": "uint8"},
             advice=(Advice(text="One dtype per unit needs no extra copies."),),
         )
@@ -72,34 +73,21 @@ def _wide(m: Measures) -> Iterator[Finding]:
     saved = per_step(m, gathered) // 2
     why = f" under {autocast} autocast" if autocast in NARROW else ""
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if autocast in NARROW else Severity.INFO,
         confidence=Confidence.HIGH if autocast in NARROW else Confidence.LOW,
         summary=f"{count(len(wide), 'unit')} are gathered in float32{why}; bfloat16 "
         f"would save {size(saved)} per step and rank",
         units=tuple(wide),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_bytes=saved,
         evidence={"gather_dtype": "float32", "autocast_dtype": autocast},
         advice=(
-            Advice(
-                text="Gather and compute in bfloat16, reduce in float32.",
-                code="\n".join(
-                    [
-                        "import torch",
-                        "from torch.distributed.fsdp import MixedPrecisionPolicy",
-                        "",
-                        "policy = MixedPrecisionPolicy(",
-                        "    param_dtype=torch.bfloat16, reduce_dtype=torch.float32",
-                        ")",
-                        "# Then fully_shard(module, mp_policy=policy), no autocast.",
-                    ]
-                ),
+            plan_advice(
+                m,
+                "Gather and compute in bfloat16, reduce in float32.",
+                {"param_dtype": "bfloat16", "reduce_dtype": "float32"},
                 memory_cost_bytes=-(
                     2 * max(max(specs[fqn].unsharded_bytes, 0) for fqn in wide) // 2
                 ),
-                change={"param_dtype": "bfloat16", "reduce_dtype": "float32"},
             ),
         ),
     )

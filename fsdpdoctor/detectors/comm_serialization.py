@@ -9,13 +9,17 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.stall_causes import queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
+from fsdpdoctor.detectors.judged_steps import (
+    few_steps,
+    on_cpu,
+    per_step,
+    place_of,
+    steady,
+)
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
-from fsdpdoctor.detectors.tables import few_steps, on_cpu, per_step, place_of, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
-
-CODE, NAME = "FD106", "comm-serialization"
 
 # Below this share of the step a communicator's memory is not worth it; to be
 # calibrated on the gallery. PyTorch asks for proven wins (`docs/detectors.md` G01).
@@ -25,8 +29,8 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @detector(
-    CODE,
-    NAME,
+    "FD106",
+    "comm-serialization",
     needs={Evidence.STEPS, Evidence.ISSUE_TIMES, Evidence.COLLECTIVES},
     needs_any=STALLS_KNOWN,
 )
@@ -67,8 +71,6 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
     if cost_ns / step_ns < WARNING_SHARE:
         return
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.LOW if few_steps(m) else Confidence.MEDIUM,
         summary=f"collectives of one communicator took turns: {ms(cost_ns)} per step "
@@ -99,8 +101,6 @@ def _environment(m: Measures) -> Iterator[Finding]:
     if not ranks:
         return
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{CONNECTIONS}=1 makes all streams of a device take turns, so that "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import all_units, counter_rows
+from fsdpdoctor.detectors.judged_steps import all_units, counter_rows
+from fsdpdoctor.detectors.remedies import compile_blocks
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import (
@@ -15,15 +17,16 @@ from fsdpdoctor.schema import (
     Evidence,
 )
 
-CODE, NAME = "FD505", "compile-interplay"
-
 # Warm-up compiles; a recompile in every tenth judged step is no warm-up. To be
 # calibrated on the gallery.
 RECOMPILES_PER_STEP = 0.1
 
 
 @detector(
-    CODE, NAME, needs={Evidence.UNITS}, needs_any={Evidence.COMPILE, Evidence.CONFIG}
+    "FD505",
+    "compile-interplay",
+    needs={Evidence.UNITS},
+    needs_any={Evidence.COMPILE, Evidence.CONFIG},
 )
 def compile_interplay(m: Measures) -> Iterator[Finding]:
     """Compiled regions are broken by FSDP2's hooks, or compiled again and again.
@@ -65,49 +68,37 @@ def _rate(m: Measures, counter: str) -> float:
     return total / steps if steps else 0.0
 
 
-def _order() -> Advice:
-    return Advice(
-        text="Compile each block first, and shard it after.",
-        code="\n".join(
-            [
-                "from torch.distributed.fsdp import fully_shard",
-                "",
-                "def compile_then_shard(blocks, model):",
-                '    """Your blocks, then the model that holds them."""',
-                "    for block in blocks:",
-                "        block.compile()",
-                "        fully_shard(block)",
-                "    fully_shard(model)",
-            ]
-        ),
-        memory_cost_bytes=0,
-    )
+def _order(m: Measures) -> Advice:
+    compiled = {spec.compiled for spec in all_units(m).values()}
+    if "inside" in compiled and "around" not in compiled:
+        return Advice(
+            text="Blocks are compiled before they are sharded already: mark the "
+            "dimensions that change as dynamic (torch._dynamo.mark_dynamic), and pad "
+            "batches to few sizes.",
+            memory_cost_bytes=0,
+        )
+    text = "Compile each block first, and shard it after."
+    return replace(compile_blocks(text), memory_cost_bytes=0)
 
 
 def _around(m: Measures, units: list[str]) -> Finding:
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(units), 'unit')} lie inside a compiled module: its graph "
         "breaks at their hooks",
         units=tuple(units),
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={"compiled": "around"},
-        advice=(_order(),),
+        advice=(_order(m),),
     )
 
 
 def _counted(m: Measures, says: str, rate: float) -> Finding:
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{rate:.3g} {says} per step after warm-up",
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=None,
         evidence={"per_step": round(rate, 4)},
-        advice=(_order(),),
+        advice=(_order(m),),
     )

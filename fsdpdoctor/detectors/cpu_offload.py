@@ -8,12 +8,10 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.tables import all_units, few_steps, on_cpu, steady
+from fsdpdoctor.detectors.judged_steps import all_units, few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence
-
-CODE, NAME = "FD304", "cpu-offload"
 
 # `docs/detectors.md` D19.
 OPTIMIZER_SHARE, COPY_SHARE = 0.30, 0.10
@@ -23,7 +21,9 @@ MIN_THREADS = 4
 COPIES = 4
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.UNITS, Evidence.CONFIG})
+@detector(
+    "FD304", "cpu-offload", needs={Evidence.STEPS, Evidence.UNITS, Evidence.CONFIG}
+)
 def cpu_offload(m: Measures) -> Iterator[Finding]:
     """Parameters are offloaded to the host, and the step waits for that.
 
@@ -54,8 +54,6 @@ def cpu_offload(m: Measures) -> Iterator[Finding]:
     cost_ns = optimizer_ns + copy_ns
     needed = COPIES * sum(max(specs[fqn].shard_bytes, 0) for fqn in offloaded)
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, COPY_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{count(len(offloaded), 'unit')} offloaded to the host: the optimizer "
@@ -63,7 +61,6 @@ def cpu_offload(m: Measures) -> Iterator[Finding]:
         f"({percent(cost_ns / step_ns)}); without it each rank needs {size(needed)} "
         "more",
         units=tuple(offloaded),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=cost_ns,
         cost_bytes=needed,
         evidence={

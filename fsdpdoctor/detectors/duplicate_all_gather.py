@@ -12,13 +12,16 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.gather_counts import StepGathers, step_gathers
+from fsdpdoctor.detectors.judged_steps import (
+    PHASES,
+    judged_collectives,
+    per_step,
+    place_of,
+)
 from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
-from fsdpdoctor.detectors.tables import PHASES, judged_collectives, per_step, place_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
-
-CODE, NAME = "FD107", "duplicate-all-gather"
 
 # A duplicate is a fact, so one is a warning; a tenth of all gathered bytes, or the
 # exposed share that FD101 calls critical, makes it the first thing to change.
@@ -51,8 +54,8 @@ Key = tuple[str, int]
 
 
 @detector(
-    CODE,
-    NAME,
+    "FD107",
+    "duplicate-all-gather",
     needs={Evidence.UNITS, Evidence.CONFIG, Evidence.WINDOWS, Evidence.COLLECTIVES},
 )
 def duplicate_all_gather(m: Measures) -> Iterator[Finding]:
@@ -146,8 +149,6 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
         level(bytes_share, 0.0, CRITICAL_BYTES_SHARE),
     )
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=severity,
         confidence=Confidence.HIGH,
         summary=f"{extra:.3g} all-gathers per step in {phase} repeat what was "

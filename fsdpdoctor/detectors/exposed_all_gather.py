@@ -7,6 +7,17 @@ from collections.abc import Iterator
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_steps import (
+    PHASES,
+    all_units,
+    few_steps,
+    on_cpu,
+    per_step,
+    recompute_seen,
+    steady,
+    unit_sums,
+)
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
     early_unshard,
@@ -15,24 +26,10 @@ from fsdpdoctor.detectors.remedies import (
     prefetch,
     present,
 )
-from fsdpdoctor.detectors.tables import (
-    PHASES,
-    Exposed,
-    all_units,
-    exposed,
-    few_steps,
-    forward_order,
-    on_cpu,
-    per_step,
-    recompute_seen,
-    steady,
-    unit_sums,
-)
+from fsdpdoctor.detectors.unit_order import forward_order
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
-
-CODE, NAME = "FD101", "exposed-all-gather"
 
 # `docs/detectors.md` D01, public reports: under 5 % of the step a fix was not worth
 # its memory, at 15 % and more it was the first thing to change.
@@ -54,7 +51,7 @@ WORDS = {
 }
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
+@detector("FD101", "exposed-all-gather", needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
 def exposed_all_gather(m: Measures) -> Iterator[Finding]:
     """Compute stood still while a unit's parameters were gathered.
 
@@ -120,8 +117,6 @@ def _finding(
     of_units = f" of {count(len(names), 'unit')}" if names else ""
     also = f"; {JUDGED_ELSEWHERE[cause]} says why" if cause in JUDGED_ELSEWHERE else ""
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=severity,
         confidence=Confidence.HIGH if told else Confidence.MEDIUM,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
@@ -196,8 +191,6 @@ def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
     """The step's first all-gather: healthy, and sometimes worth starting earlier."""
     cost_ns = first.ns_per_step
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"the step's first all-gather takes {ms(cost_ns)} "

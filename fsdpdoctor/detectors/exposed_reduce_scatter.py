@@ -6,29 +6,24 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
 from fsdpdoctor.detectors.remedies import (
     present,
     reduce_buffers,
     separate_reduce_group,
 )
-from fsdpdoctor.detectors.tables import (
-    Exposed,
-    exposed,
-    few_steps,
-    on_cpu,
-    steady,
-)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, percent
 from fsdpdoctor.schema import Evidence, Kind
-
-CODE, NAME = "FD102", "exposed-reduce-scatter"
 
 # `docs/detectors.md` D01, as for FD101: the two share the step.
 WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
+@detector(
+    "FD102", "exposed-reduce-scatter", needs={Evidence.STEPS}, needs_any=STALLS_KNOWN
+)
 def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     """Compute stood still for a reduce-scatter, or an all-reduce, of gradients.
 
@@ -58,8 +53,6 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     names = tuple(stalls.by_unit())
     of_units = f" of {count(len(names), 'unit')}" if names else ""
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "

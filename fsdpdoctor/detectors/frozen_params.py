@@ -8,18 +8,12 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives, per_step
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
-from fsdpdoctor.detectors.tables import (
-    all_units,
-    exposed,
-    judged_collectives,
-    per_step,
-)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
-
-CODE, NAME = "FD503", "frozen-params"
 
 # `docs/detectors.md` D14.
 FROZEN_SHARE = 0.90
@@ -31,7 +25,7 @@ EXPOSED_SHARE = 0.05
 TINY_UNIT = 0.01
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD503", "frozen-params", needs={Evidence.UNITS, Evidence.CONFIG})
 def frozen_params(m: Measures) -> Iterator[Finding]:
     """Almost all gathered parameters are frozen, or adapters are units alone.
 
@@ -81,14 +75,11 @@ def _gathered(
     )
     wait = "" if cost_ns is None else f" and waits {ms(cost_ns)}"
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if matters else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"{percent(share)} of the parameters never change; gathering them "
         f"moves {size(per_step(m, moved))} per step and rank{wait}",
         units=tuple(frozen),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=cost_ns,
         cost_bytes=per_step(m, moved),
         evidence={
@@ -100,10 +91,9 @@ def _gathered(
                 text="Replicate the frozen parameters: leave them out of sharding.",
                 code="\n".join(
                     [
-                        "from torch.distributed.fsdp import fully_shard",
-                        "",
-                        "kept = [p for p in model.parameters() if not p.requires_grad]",
-                        "fully_shard(model, ignored_params=set(kept))",
+                        "# Before your own fully_shard calls, `model` on its device.",
+                        "kept = {p for p in model.parameters() if not p.requires_grad}",
+                        "# Then fully_shard(module, ignored_params=kept) for all.",
                     ]
                 ),
                 memory_cost_bytes=replica,
@@ -130,14 +120,11 @@ def _adapters(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     stalls = exposed(m).named(*names)
     timed = m.stalls_known and len(m.step_ns) > 0
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(names), 'adapter')} are units of their own, each under "
         f"{percent(TINY_UNIT)} of a frozen unit",
         units=tuple(names),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=stalls.ns_per_step if timed else None,
         evidence={"median_frozen_numel": round(float(np.median(sizes)))},
         advice=(

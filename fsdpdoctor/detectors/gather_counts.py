@@ -10,7 +10,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.unit_times import UnitTimes
-from fsdpdoctor.detectors.tables import NO_ROWS, PHASES, rows_by_step
+from fsdpdoctor.detectors.judged_steps import NO_ROWS, PHASES, rows_by_step
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
 
 UnitPhase = tuple[int, int]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.code import MODEL
+from fsdpdoctor.changes.quoting import name_list, quoted
+from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.remedies import MODEL, listing
-from fsdpdoctor.detectors.tables import all_units, unit_sums
+from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import (
@@ -18,10 +20,10 @@ from fsdpdoctor.schema import (
     UnitSpec,
 )
 
-CODE, NAME = "FD504", "hooks-not-run"
 
-
-@detector(CODE, NAME, needs_any={Evidence.OPTIMIZER_CONFIG, Evidence.UNITS})
+@detector(
+    "FD504", "hooks-not-run", needs_any={Evidence.OPTIMIZER_CONFIG, Evidence.UNITS}
+)
 def hooks_not_run(m: Measures) -> Iterator[Finding]:
     """The optimizer, or a call, goes past FSDP2's parameters and hooks.
 
@@ -70,13 +72,10 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
             f"{name} had a gradient at its first step"
         )
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL if optimizer.stale else Severity.WARNING,
         confidence=Confidence.HIGH if optimizer.stale else Confidence.MEDIUM,
         summary=says,
         phase=None,
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={
             "optimizer": optimizer.optimizer_class,
             "tensors": optimizer.params,
@@ -89,8 +88,16 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
                 text="Build the optimizer after sharding, from the sharded parameters.",
                 code="\n".join(
                     [
-                        "# After the last fully_shard call, with your own arguments:",
-                        f"optimizer = torch.optim.{name}(model.parameters())",
+                        "import inspect",
+                        "",
+                        "# After the last fully_shard call; several groups likewise.",
+                        "known = inspect.signature(type(optimizer)).parameters",
+                        "given = {",
+                        "    name: value",
+                        "    for name, value in optimizer.defaults.items()",
+                        "    if name in known",
+                        "}",
+                        "optimizer = type(optimizer)(model.parameters(), **given)",
                     ]
                 ),
                 memory_cost_bytes=0,
@@ -113,13 +120,10 @@ def _bypassed(m: Measures) -> Iterator[Finding]:
     methods = [method for method in counts if method]
     names = f" ({', '.join(methods[:3])})" if methods else ""
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL,
         confidence=Confidence.HIGH,
         summary=f"methods of sharded modules{names} were called past FSDP2's hooks, "
         f"{max(counts.values())} times",
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={"methods": list(methods), "calls": max(counts.values())},
         advice=(
             Advice(
@@ -130,8 +134,8 @@ def _bypassed(m: Measures) -> Iterator[Finding]:
                         "",
                         MODEL,
                         *(
-                            f'fsdp.register_fsdp_forward_method(model, "'
-                            f'{method.rpartition(".")[2]}")'
+                            "fsdp.register_fsdp_forward_method(model, "
+                            f"{quoted(method.rpartition('.')[2])})"
                             for method in methods or ["generate"]
                         ),
                     ]
@@ -190,7 +194,7 @@ def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         code="\n".join(
             [
                 MODEL,
-                listing("units", lost),
+                f"units = {name_list([first_path(fqn) for fqn in lost])}",
                 "for name in units:",
                 "    model.get_submodule(name).register_forward_hook(",
                 "        lambda module, args, output: output.clone()",
@@ -207,14 +211,11 @@ def _never_ran(
     m: Measures, what: str, units: list[str], phase: str, advice: Advice
 ) -> Finding:
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{what}: {', '.join(units[:3])}{', ...' if len(units) > 3 else ''}",
         units=tuple(units),
         phase=phase,
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={"units": list(units)},
         advice=(advice,),
     )

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
-from fsdpdoctor.detectors.remedies import (
-    RECOMPUTE_REASON,
-    prefetch,
-    present,
-)
-from fsdpdoctor.detectors.tables import (
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import (
     PHASES,
-    exposed,
+    all_units,
     few_steps,
     on_cpu,
     per_step,
@@ -22,11 +18,15 @@ from fsdpdoctor.detectors.tables import (
     steady,
     unit_sums,
 )
+from fsdpdoctor.detectors.remedies import (
+    RECOMPUTE_REASON,
+    compile_blocks,
+    prefetch,
+    present,
+)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence
-
-CODE, NAME = "FD103", "host-issue-bound"
 
 # `docs/detectors.md` D02 has 10 % of device idleness; 5 % of exposed all-gather time
 # alone, as for FD101, because that part is FSDP2's.
@@ -42,8 +42,8 @@ HOOK_SHARE = 0.20
 
 
 @detector(
-    CODE,
-    NAME,
+    "FD103",
+    "host-issue-bound",
     needs={Evidence.STEPS, Evidence.ISSUE_TIMES},
     needs_any=STALLS_KNOWN,
 )
@@ -104,8 +104,6 @@ def host_issue_bound(m: Measures) -> Iterator[Finding]:
     # A profiler slows the host and not the device, so a trace proves less.
     sure = costs and not few_steps(m) and Evidence.KERNELS not in m.evidence
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, LATE_SHARE, CRITICAL_SHARE)
         if costs
         else Severity.WARNING,
@@ -113,9 +111,7 @@ def host_issue_bound(m: Measures) -> Iterator[Finding]:
         summary="; ".join(said),
         units=tuple(late.by_unit()) or (dry.units if dry else ()),
         phase=None if costs or not dry else dry.phase,
-        ranks=tuple(rank.rank for rank in m.ranks)
-        if idle_ns or not costs
-        else late.ranks(),
+        ranks=() if idle_ns or not costs else late.ranks(),
         cost_ns_per_step=cost_ns if costs else None,
         evidence={
             "collectives_issued_late_ns": late_ns,
@@ -166,11 +162,9 @@ def _ran_dry(m: Measures) -> _LaunchBound | None:
 def _advice(m: Measures) -> tuple[Advice, ...]:
     notes = (Advice(text=RECOMPUTE_REASON),) if recompute_seen(m) else ()
     chains = present(prefetch(m, "forward"), prefetch(m, "backward"))
-    lines = ["def compile_blocks(blocks):"]
-    lines += ['    """Your repeated blocks, before fully_shard(block)."""']
-    lines += ["    for block in blocks:", "        block.compile()"]
-    compiled = Advice(
-        text="Compile each block before it is sharded: fewer launches per unit.",
-        code="\n".join(lines),
+    if any(spec.compiled for spec in all_units(m).values()):
+        return (*chains, *notes)
+    compiled = compile_blocks(
+        "Compile each block before it is sharded: fewer launches per unit."
     )
     return (*chains, *notes, compiled) if m.units else (compiled,)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.pauses import Pauses, pauses
-from fsdpdoctor.detectors.tables import few_steps, per_step, steady
+from fsdpdoctor.detectors.host_events import Pauses, pauses
+from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import COUNTER_PYTHON_OBJECTS, Evidence, Kind
-
-CODE, NAME = "FD403", "host-pause"
 
 # `docs/detectors.md` L02: a schedule for collections won 1.5 % per step at 512 GPUs;
 # below 2 % of one rank's own step it is noise on a small job.
@@ -21,7 +19,7 @@ WARNING_SHARE = 0.02
 OLDEST_GENERATION = 2
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.GC})
+@detector("FD403", "host-pause", needs={Evidence.STEPS, Evidence.GC})
 def host_pause(m: Measures) -> Iterator[Finding]:
     """Python's garbage collector stopped the training loop.
 
@@ -44,8 +42,6 @@ def host_pause(m: Measures) -> Iterator[Finding]:
     if cost_ns / step_ns < WARNING_SHARE:
         return
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"garbage collection takes {ms(cost_ns)} per step "

@@ -11,20 +11,12 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.detectors.remedies import prefetch, present
-from fsdpdoctor.detectors.tables import (
-    Exposed,
-    exposed,
-    few_steps,
-    on_cpu,
-    per_step,
-    steady,
-)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence, Kind, Phase
-
-CODE, NAME = "FD104", "host-sync-point"
 
 # A call that starves the device for less than this share of the step is not worth
 # a change of the training loop; to be calibrated on the gallery.
@@ -46,7 +38,7 @@ class _Site:
     places: list[Location] = field(default_factory=list)
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.SYNC_CALLS})
+@detector("FD104", "host-sync-point", needs={Evidence.STEPS, Evidence.SYNC_CALLS})
 def host_sync_point(m: Measures) -> Iterator[Finding]:
     """A call (`.item()`, `.cpu()`, `synchronize`) made the host wait for the device.
 
@@ -72,8 +64,6 @@ def host_sync_point(m: Measures) -> Iterator[Finding]:
             continue
         calls = site.calls / len(m.step_ns)
         yield Finding(
-            code=CODE,
-            name=NAME,
             severity=level(starved_ns / step_ns, STARVED_SHARE)
             if site.inside
             else Severity.INFO,

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.pauses import pauses
-from fsdpdoctor.detectors.tables import few_steps, steady
+from fsdpdoctor.detectors.host_events import pauses
+from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence, Kind
-
-CODE, NAME = "FD402", "input-stall"
 
 # `docs/detectors.md` D17: 5 % of the step in the data loader.
 WARNING_SHARE = 0.05
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.INPUT})
+@detector("FD402", "input-stall", needs={Evidence.STEPS, Evidence.INPUT})
 def input_stall(m: Measures) -> Iterator[Finding]:
     """The step waited in the data loader.
 
@@ -38,8 +36,6 @@ def input_stall(m: Measures) -> Iterator[Finding]:
         return
     waits = pauses(m, Kind.INPUT)
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) pass waiting "

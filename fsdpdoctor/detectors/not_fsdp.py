@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector
-from fsdpdoctor.detectors.tables import few_steps, steady
+from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence
-
-CODE, NAME = "FD900", "not-fsdp"
 
 # As many as fit a sentence.
 NAMED_PARTS = 3
@@ -35,7 +33,7 @@ WORDS = {
 }
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
+@detector("FD900", "not-fsdp", needs={Evidence.STEPS}, needs_any=STALLS_KNOWN)
 def not_fsdp(m: Measures) -> Iterator[Finding]:
     """Nothing about the sharding costs enough to change: where the time goes.
 
@@ -63,14 +61,11 @@ def not_fsdp(m: Measures) -> Iterator[Finding]:
         if parts[part]
     )
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"no fault of the sharding costs enough to change: a step of "
         f"{ms(step_ns)} goes to {named}; {percent(exposed_ns / step_ns)} is exposed "
         "communication",
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={
             "step_ns": round(step_ns),
             "parts_ns": {part: ns for part, ns in parts.items() if ns},

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.code import code
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, block_units
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import all_units
+from fsdpdoctor.detectors.judged_steps import all_units
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.schema import BlockSpec, Evidence
+from fsdpdoctor.schema import ROOT, BlockSpec, Evidence
 
-CODE, NAME = "FD506", "not-sharded"
+WRAPPERS = re.compile(r"^module\.|(?<=\.)module\.(?=_fsdp)|_fsdp_wrapped_module\.?")
+"""What DDP and FSDP1 put before the names of the model that they wrap."""
 
 SAYS = {
     "ddp": "DistributedDataParallel wraps the model: every rank holds all of it",
@@ -20,7 +26,7 @@ SAYS = {
 }
 
 
-@detector(CODE, NAME)
+@detector("FD506", "not-sharded")
 def not_sharded(m: Measures) -> Iterator[Finding]:
     """No FSDP2 unit was found in the model.
 
@@ -44,12 +50,9 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
     meant = Evidence.CONFIG in m.evidence and m.run.world_size > 1
     known = model.wrapper if model.wrapper in SAYS else "none"
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL if meant else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"no FSDP2 unit: {SAYS[known]}",
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={"wrapper": model.wrapper, "model_class": model.model_class},
         advice=(_shard(model.blocks),),
     )
@@ -57,13 +60,13 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
 
 def _shard(blocks: tuple[BlockSpec, ...]) -> Advice:
     """The model's own blocks, largest first, then the model."""
-    lines = ["from torch.distributed.fsdp import fully_shard", ""]
-    lines.append("# `model` is your plain model; its optimizer is built afterwards.")
+    root = TreeUnit(fqn=ROOT, is_root=True)
+    units = [root]
     if blocks:
         largest = max(blocks, key=lambda block: block.count * block.numel)
-        lines += [
-            f'for block in model.get_submodule("{largest.container}").children():',
-            "    fully_shard(block)",
-        ]
-    lines.append("fully_shard(model)")
-    return Advice(text="Shard each block, then the model.", code="\n".join(lines))
+        plain = WRAPPERS.sub("", largest.container)
+        units += block_units(replace(largest, container=plain), root)
+    return Advice(
+        text="Shard each block, then the model.",
+        code=code(Plan(), UnitTree(), UnitTree(units=tuple(units))),
+    )

@@ -6,19 +6,20 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.pauses import pauses
-from fsdpdoctor.detectors.tables import few_steps, on_cpu, steady
+from fsdpdoctor.detectors.host_events import pauses
+from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence, Kind, OptimizerSpec
 
-CODE, NAME = "FD404", "optimizer-overhead"
-
 # `docs/detectors.md` D18 and M01: 10 % warns; 33 % was seen with many small weights.
 WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.30
 
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Optimizers of torch that take `fused=True`; others raise."""
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.OPTIMIZER})
+
+@detector("FD404", "optimizer-overhead", needs={Evidence.STEPS, Evidence.OPTIMIZER})
 def optimizer_overhead(m: Measures) -> Iterator[Finding]:
     """The optimizer's step, or gradient clipping, takes much of each step.
 
@@ -43,8 +44,6 @@ def optimizer_overhead(m: Measures) -> Iterator[Finding]:
         calls = pauses(m, kind)
         word = "the optimizer's step" if part == "optimizer" else "gradient clipping"
         yield Finding(
-            code=CODE,
-            name=NAME,
             severity=Severity.INFO
             if on_cpu(m)
             else level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
@@ -74,19 +73,35 @@ def _optimizer(m: Measures) -> tuple[Advice, ...]:
     specs = _optimizers(m)
     if specs and all(spec.fused for spec in specs):
         return (Advice(text="It is fused already: a larger batch pays for it."),)
-    name = specs[0].optimizer_class if specs else "AdamW"
+    able = [spec for spec in specs if not spec.fused and _has_fused(spec)]
+    if specs and not able:
+        names = ", ".join(dict.fromkeys(spec.optimizer_class for spec in specs))
+        return (
+            Advice(
+                text=f"{names} has no fused step in torch; a compiled one is "
+                "torch.compile(optimizer.step)."
+            ),
+        )
+    name = able[0].optimizer_class if able else "AdamW"
     return (
         Advice(
             text=f"Build {name} with fused=True.",
             code="\n".join(
                 [
-                    "# Where the optimizer is built, after fully_shard(model):",
-                    f"optimizer = torch.optim.{name}(model.parameters(), fused=True)",
+                    "# Where the optimizer is built, before its first step.",
+                    "for group in optimizer.param_groups:",
+                    '    if "fused" in group:',
+                    "        group.update(fused=True, foreach=False)",
                 ]
             ),
             memory_cost_bytes=0,
         ),
     )
+
+
+def _has_fused(spec: OptimizerSpec) -> bool:
+    """Whether the class takes `fused=True`; whose own class it is, is not known."""
+    return spec.fused is not None or spec.optimizer_class in FUSED
 
 
 def _clip() -> tuple[Advice, ...]:
@@ -97,8 +112,10 @@ def _clip() -> tuple[Advice, ...]:
                 [
                     "import torch",
                     "",
-                    "# Instead of a loop over parameters, before optimizer.step():",
-                    "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+                    "def clip(model, max_norm):",
+                    '    """Instead of a loop over parameters, before the step."""',
+                    "    parameters = model.parameters()",
+                    "    return torch.nn.utils.clip_grad_norm_(parameters, max_norm)",
                 ]
             ),
             memory_cost_bytes=0,

@@ -8,12 +8,10 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import all_units, judged_collectives
+from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
-
-CODE, NAME = "FD204", "padding-alignment"
 
 # `docs/detectors.md` D15: 2 % of a unit, and 2 % of all gathered bytes for a warning.
 PADDING_SHARE = 0.02
@@ -23,7 +21,7 @@ PADDING_SHARE = 0.02
 ALIGNMENT, SLOW, LIKE_SIZE = 16, 0.70, 2.0
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD204", "padding-alignment", needs={Evidence.UNITS, Evidence.CONFIG})
 def padding_alignment(m: Measures) -> Iterator[Finding]:
     """Part of what a unit gathers is padding, or its parts are badly aligned.
 
@@ -75,15 +73,12 @@ def _padding(
     ]
     worst = padded[0]
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if wasted >= PADDING_SHARE * every else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"{size(wasted)} of what {count(len(padded), 'unit')} gather is "
         f"padding, {percent(worst.padding_bytes / worst.unsharded_bytes)} of "
         f"{worst.fqn}",
         units=tuple(spec.fqn for spec in padded),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_bytes=wasted,
         evidence={
             "share_of_gathered_bytes": round(wasted / max(every, 1), 4),
@@ -152,8 +147,6 @@ def _alignment(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         if not like or speed >= SLOW * max(like):
             continue
         yield Finding(
-            code=CODE,
-            name=NAME,
             severity=Severity.WARNING,
             confidence=Confidence.MEDIUM,
             summary=f"{fqn} sends {part:,} bytes per rank, no multiple of "

@@ -8,25 +8,18 @@ from dataclasses import dataclass
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units, per_step, recompute_seen
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
     clear_prefetch,
     prefetch,
     present,
 )
-from fsdpdoctor.detectors.tables import (
-    all_units,
-    backward_order,
-    exposed,
-    forward_order,
-    per_step,
-    recompute_seen,
-)
+from fsdpdoctor.detectors.unit_order import backward_order, forward_order
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
-
-CODE, NAME = "FD105", "prefetch-misconfig"
 
 # As for FD101: what the skipped units wait decides between warning and critical.
 CRITICAL_SHARE = 0.15
@@ -45,7 +38,11 @@ class _Problem:
     waits: str | None = None  # the unit that runs next and was not prefetched
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG, Evidence.PREFETCH})
+@detector(
+    "FD105",
+    "prefetch-misconfig",
+    needs={Evidence.UNITS, Evidence.CONFIG, Evidence.PREFETCH},
+)
 def prefetch_misconfig(m: Measures) -> Iterator[Finding]:
     """A unit prefetches something else than what runs next.
 
@@ -140,15 +137,12 @@ def _finding(
     worst = problems[0]
     wait = "" if cost_ns is None else f"; the skipped units wait {ms(cost_ns)} per step"
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=severity,
         confidence=Confidence.HIGH,
         summary=f"the {phase} prefetch lists do not fit the order of the units in "
         f"{count(len(problems), 'place')}: {worst.owner} {_words(worst)}{wait}",
         units=tuple(dict.fromkeys([*skipped, *(p.owner for p in problems)])),
         phase=phase,
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=cost_ns,
         cost_bytes=early_bytes,
         evidence={

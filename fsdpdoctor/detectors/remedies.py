@@ -1,28 +1,23 @@
-"""Advice that several detectors give, as code for the user's own module names.
+"""Advice that several detectors give: which change, and in what words.
 
 Each function answers None (or nothing) where its advice does not apply: the torch
-that ran has no such call, or recomputation forbids it. Code is pasted after the
-model is sharded; `model` is the root module. `change` says the same as the code, in
-the simulator's words: what is predicted is what is pasted.
+that ran has no such call, or recomputation forbids it. The code is `changes.code`'s,
+made from the `change` that is simulated: what is predicted is what is pasted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.detectors.tables import (
-    all_units,
-    backward_order,
-    first_path,
-    forward_order,
-    on_cpu,
-    recompute_seen,
-)
+from fsdpdoctor.changes.code import MODEL, code, on_roots
+from fsdpdoctor.changes.plan import Plan, plan_of
+from fsdpdoctor.changes.unit_tree import UnitTree
+from fsdpdoctor.detectors.judged_steps import all_units, on_cpu, recompute_seen
+from fsdpdoctor.detectors.unit_order import as_run, forward_order, unit_tree_of
 from fsdpdoctor.finding import Advice
-from fsdpdoctor.schema import ROOT, UNKNOWN
-
-MODEL = "# `model` is your root module, the one that fully_shard() was called on last."
+from fsdpdoctor.schema import UNKNOWN
 
 SINCE = {
     "set_modules_to_forward_prefetch": "2.6",
@@ -62,17 +57,48 @@ def needs_torch(m: Measures, *calls: str) -> str:
     return f" (needs torch {newest} or newer)"
 
 
-def module(fqn: str) -> str:
-    """The expression for a unit's module."""
-    return "model" if fqn == ROOT else f'model.get_submodule("{first_path(fqn)}")'
+def plan_advice(
+    m: Measures,
+    text: str,
+    change: Mapping[str, object],
+    *,
+    after: UnitTree | None = None,
+    memory_cost_bytes: int | None = None,
+    simulated: bool = True,
+    told: Plan | None = None,
+) -> Advice:
+    """Advice to make a plan true. `after` are the units where it makes other ones.
+
+    What a detector groups in a way that no plan has is not `simulated`; what the
+    code says beyond the change is `told`.
+    """
+    plan = told or plan_of(change)
+    ran = as_run(m)
+    chained = {"forward_prefetch", "backward_prefetch"} & set(change)
+    before = ran if chained and ran.units else unit_tree_of(m)
+    if after is None:
+        after = _settled(before, plan)
+    return Advice(
+        text=text,
+        code=code(plan, before, after),
+        memory_cost_bytes=memory_cost_bytes,
+        change=change if simulated else None,
+    )
 
 
-def listing(name: str, fqns: Sequence[str]) -> str:
-    """A Python list of module paths, one line each where there are many."""
-    paths = [f'"{first_path(fqn)}"' for fqn in fqns]
-    if sum(map(len, paths)) < 60:
-        return f"{name} = [{', '.join(paths)}]"
-    return "\n".join([f"{name} = [", *(f"    {path}," for path in paths), "]"])
+def _settled(tree: UnitTree, plan: Plan) -> UnitTree:
+    """The same units with a plan's policies."""
+    policies = plan.reshard_after_forward
+    units = tuple(
+        replace(
+            unit,
+            reshard_after_forward=policies.get(unit.fqn, unit.reshard_after_forward),
+            param_dtype=plan.param_dtype or unit.param_dtype,
+            reduce_dtype=plan.reduce_dtype or unit.reduce_dtype,
+        )
+        for unit in tree.units
+    )
+    return replace(tree, units=units)
 
 
 def largest_bytes(m: Measures, fqns: Iterable[str]) -> int | None:
@@ -82,67 +108,50 @@ def largest_bytes(m: Measures, fqns: Iterable[str]) -> int | None:
     return max((s for s in sizes if s != UNKNOWN), default=None)
 
 
-def prefetch_chain(m: Measures, phase: str) -> str | None:
-    """Code that makes every unit prefetch the one that runs next."""
-    forward = phase == "forward"
-    order = forward_order(m) if forward else backward_order(m)
-    if len(order) < 2:
-        return None
-    rest = [fqn for fqn in order if fqn != ROOT]
-    start = "[model]" if ROOT in order else "[]"
-    return "\n".join(
-        [
-            MODEL,
-            f"# Units in the order in which their {phase}s ran.",
-            listing("order", rest),
-            f"units = {start} + [model.get_submodule(name) for name in order]",
-            "for unit, following in zip(units, units[1:]):",
-            f"    unit.set_modules_to_{phase}_prefetch([following])",
-        ]
-    )
-
-
 def prefetch(m: Measures, phase: str) -> Advice | None:
     """Explicit prefetch of the next unit in one phase."""
     call = f"set_modules_to_{phase}_prefetch"
     if not has(m, call) or (phase == "forward" and recompute_seen(m)):
         return None
-    code = prefetch_chain(m, phase)
-    if code is None:
+    if not chainable(m):
         return None
-    return Advice(
-        text=f"Prefetch the next unit explicitly in {phase}{needs_torch(m, call)}; one "
+    return plan_advice(
+        m,
+        f"Prefetch the next unit explicitly in {phase}{needs_torch(m, call)}; one "
         "more gathered unit is alive at a time.",
-        code=code,
+        {f"{phase}_prefetch": 1},
         memory_cost_bytes=largest_bytes(m, forward_order(m)),
-        change={f"{phase}_prefetch": 1},
     )
+
+
+def several_models(m: Measures) -> bool:
+    """Whether no single `model` holds all units: then no code can be pasted."""
+    return len(unit_tree_of(m).models) > 1
+
+
+def chainable(m: Measures) -> bool:
+    """Whether some root has units that follow each other, all of one model."""
+    tree = as_run(m)
+    return not several_models(m) and any(len(one.units) > 1 for one in tree.trees)
 
 
 def clear_prefetch(m: Measures, phase: str, owners: Sequence[str]) -> Advice | None:
     """No prefetch lists any more on some units."""
     call = f"set_modules_to_{phase}_prefetch"
-    if not owners or not has(m, call):
+    if not owners or not has(m, call) or several_models(m):
         return None
-    return Advice(
-        text=f"Clear the {phase} prefetch lists of these units{needs_torch(m, call)}.",
-        code="\n".join(
-            [
-                MODEL,
-                listing("listed", owners),
-                "for name in listed:",
-                f"    model.get_submodule(name).{call}([])",
-            ]
-        ),
+    return plan_advice(
+        m,
+        f"Clear the {phase} prefetch lists of these units{needs_torch(m, call)}.",
+        {f"{phase}_prefetch_of": dict.fromkeys(owners, 0)},
         memory_cost_bytes=0,
-        change={f"{phase}_prefetch_of": dict.fromkeys(owners, 0)},
     )
 
 
 def host_overlap(m: Measures, phase: str) -> Advice | None:
     """On CPU: all-gathers that return a handle, and an explicit order for them."""
     specs = all_units(m)
-    if not has(m, "_set_unshard_async_op"):
+    if not has(m, "_set_unshard_async_op") or several_models(m):
         return None
     lists = f"{phase}_prefetch"
     ready = any(spec.unshard_async_op for spec in specs.values())
@@ -151,19 +160,17 @@ def host_overlap(m: Measures, phase: str) -> Advice | None:
     chain = None if listed or phase == "backward" else prefetch(m, phase)
     if ready and chain is None:
         return None
-    lines = [] if ready else [MODEL, "model._set_unshard_async_op(True)"]
     change: dict[str, object] = {} if ready else {"unshard_async_op": True}
-    if chain is not None and chain.code is not None:
-        lines += chain.code.splitlines()[1 if lines else 0 :]
+    if chain is not None:
         change |= chain.change or {}
-    return Advice(
-        text="On CPU the all-gather blocks the host unless it is asked for a handle"
+    return plan_advice(
+        m,
+        "On CPU the all-gather blocks the host unless it is asked for a handle"
         + (" and the next unit is prefetched explicitly" if chain else "")
         + needs_torch(m, "_set_unshard_async_op")
         + ".",
-        code="\n".join(lines),
+        change,
         memory_cost_bytes=largest_bytes(m, forward_order(m)),
-        change=change,
     )
 
 
@@ -171,36 +178,27 @@ def keep_unsharded(m: Measures, units: Sequence[str]) -> Advice | None:
     """No second gather: some units stay gathered from forward to backward."""
     specs = all_units(m)
     kept = [
-        fqn
-        for fqn, spec in specs.items()
-        if fqn in units and spec.reshard_after_forward not in (False, None)
+        unit.fqn
+        for unit in unit_tree_of(m).units
+        if unit.fqn in units and unit.reshard_after_forward not in (False, None)
     ]
     if not kept or not has(m, "set_reshard_after_forward"):
         return None
+    if several_models(m):
+        return None
     sizes = [specs[fqn].unsharded_bytes for fqn in kept]
-    names = [fqn for fqn in kept if fqn != ROOT]
-    lines = [MODEL]
-    if names:
-        lines += [
-            listing("keep", names),
-            "for name in keep:",
-            "    unit = model.get_submodule(name)",
-            "    unit.set_reshard_after_forward(False, recurse=False)",
-        ]
-    if ROOT in kept:
-        lines.append("model.set_reshard_after_forward(False, recurse=False)")
-    return Advice(
-        text="Keep these units gathered from forward to backward: no all-gather in "
+    return plan_advice(
+        m,
+        "Keep these units gathered from forward to backward: no all-gather in "
         f"backward{needs_torch(m, 'set_reshard_after_forward')}.",
-        code="\n".join(lines),
+        {"reshard_after_forward": dict.fromkeys(kept, False)},
         memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
-        change={"reshard_after_forward": dict.fromkeys(kept, False)},
     )
 
 
 def early_unshard(m: Measures) -> Advice | None:
     """The step's first gather under the data loading."""
-    if not has(m, "unshard"):
+    if not has(m, "unshard") or several_models(m):
         return None
     return Advice(
         text="Issue the step's first all-gather before fetching the next batch"
@@ -208,7 +206,7 @@ def early_unshard(m: Measures) -> Advice | None:
         code="\n".join(
             [
                 f"{MODEL} Before next(batches):",
-                "model.unshard(async_op=True)",
+                *on_roots(unit_tree_of(m), "unshard(async_op=True)"),
             ]
         ),
         memory_cost_bytes=0,
@@ -217,28 +215,38 @@ def early_unshard(m: Measures) -> Advice | None:
 
 def separate_reduce_group(m: Measures) -> Advice | None:
     """Reduce-scatters on a communicator of their own."""
-    if on_cpu(m) or not has(m, "set_separate_reduce_scatter_group"):
+    call = "set_separate_reduce_scatter_group"
+    if on_cpu(m) or not has(m, call) or several_models(m):
         return None
-    return Advice(
-        text="Try a communicator of its own for the reduce-scatter"
+    return plan_advice(
+        m,
+        "Try a communicator of its own for the reduce-scatter"
         f"{needs_torch(m, 'set_separate_reduce_scatter_group')}; it costs the memory "
         "of one more communicator, which is not measured here.",
-        code=f"{MODEL}\nmodel.set_separate_reduce_scatter_group(True)",
-        change={"separate_reduce_scatter_group": True},
+        {"separate_reduce_scatter_group": True},
     )
 
 
 def reduce_buffers(m: Measures) -> Advice | None:
     """Two reduce-scatters in flight."""
-    if on_cpu(m) or not has(m, "set_reduce_scatter_max_input_buffers"):
+    call = "set_reduce_scatter_max_input_buffers"
+    if on_cpu(m) or not has(m, call) or several_models(m):
         return None
-    return Advice(
-        text="Let two reduce-scatters be in flight"
+    return plan_advice(
+        m,
+        "Let two reduce-scatters be in flight"
         f"{needs_torch(m, 'set_reduce_scatter_max_input_buffers')}.",
-        code=f"{MODEL}\nmodel.set_reduce_scatter_max_input_buffers(2)",
+        {"max_input_buffers": 2},
         memory_cost_bytes=largest_bytes(m, all_units(m)),
-        change={"max_input_buffers": 2},
     )
+
+
+def compile_blocks(text: str) -> Advice:
+    """Compiled regions inside units, so that no hook breaks a graph."""
+    lines = ["def compile_blocks(blocks):"]
+    lines += ['    """Your repeated blocks, before fully_shard(block)."""']
+    lines += ["    for block in blocks:", "        block.compile()"]
+    return Advice(text=text, code="\n".join(lines))
 
 
 def present(*advice: Advice | None) -> tuple[Advice, ...]:

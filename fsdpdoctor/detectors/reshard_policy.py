@@ -9,28 +9,28 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.changes.code import MODEL, on_roots
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.remedies import (
-    MODEL,
-    has,
-    keep_unsharded,
-    listing,
-    needs_torch,
-    present,
-)
-from fsdpdoctor.detectors.tables import (
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import (
     all_units,
-    exposed,
     few_steps,
     per_step,
     place_of,
     unit_sums,
 )
+from fsdpdoctor.detectors.remedies import (
+    has,
+    keep_unsharded,
+    needs_torch,
+    plan_advice,
+    present,
+    several_models,
+)
+from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
-
-CODE, NAME = "FD301", "reshard-policy"
 
 # `docs/detectors.md` D08: below 70 % of the device's memory there is room to keep units
 # gathered, above 90 % there is none to spare.
@@ -44,7 +44,9 @@ EXPOSED_SHARE = 0.05
 REPEATED = 4
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG, Evidence.WINDOWS})
+@detector(
+    "FD301", "reshard-policy", needs={Evidence.UNITS, Evidence.CONFIG, Evidence.WINDOWS}
+)
 def reshard_policy(m: Measures) -> Iterator[Finding]:
     """`reshard_after_forward` does not fit the memory at hand.
 
@@ -83,10 +85,6 @@ def _memory_share(m: Measures) -> float | None:
     return max(shares, default=None)
 
 
-def _ranks(m: Measures) -> tuple[int, ...]:
-    return tuple(rank.rank for rank in m.ranks)
-
-
 def _gathered_again(
     m: Measures, specs: dict[str, UnitSpec], used: float | None
 ) -> Iterator[Finding]:
@@ -116,8 +114,6 @@ def _gathered_again(
         else f"the peak is {percent(used)} of the device"
     )
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO if used is None else Severity.WARNING,
         confidence=Confidence.LOW
         if used is None or few_steps(m)
@@ -172,35 +168,25 @@ def _kept_too_long(
     held = sum(max(spec.unsharded_bytes, 0) for spec in kept)
     names = [spec.fqn for spec in kept]
     call = "set_reshard_after_forward"
-    code = "\n".join(
-        [
-            MODEL,
-            listing("names", names),
-            "for name in names:",
-            "    unit = model.get_submodule(name)",
-            "    unit.set_reshard_after_forward(True, recurse=False)",
-        ]
-    )
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
         summary=f"the peak is {percent(used)} of the device while "
         f"{count(len(kept), 'unit')} stay gathered ({size(held)})",
         units=tuple(names),
-        ranks=_ranks(m),
         cost_bytes=held,
         evidence={"peak_share_of_device": round(used, 4), "kept_bytes": held},
         advice=(
-            Advice(
-                text=f"Reshard them after forward{needs_torch(m, call)}; each is "
+            plan_advice(
+                m,
+                f"Reshard them after forward{needs_torch(m, call)}; each is "
                 "gathered once more in backward.",
-                code=code if has(m, call) else None,
+                {"reshard_after_forward": dict.fromkeys(names, True)},
                 memory_cost_bytes=-held,
-                change={"reshard_after_forward": dict.fromkeys(names, True)},
             ),
-        ),
+        )
+        if has(m, call) and not several_models(m)
+        else (),
     )
 
 
@@ -217,14 +203,11 @@ def _groups(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         return
     names = [spec.fqn for spec in specs.values() if spec.post_forward_group in used]
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO if header.device == "cpu" else Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"an integer reshard_after_forward made {len(used)} process groups "
         f"over {count(len(distinct), 'set')} of ranks; each holds memory of its own",
         units=tuple(names),
-        ranks=_ranks(m),
         evidence={"groups": len(used), "sets_of_ranks": len(distinct)},
         advice=(
             Advice(
@@ -249,8 +232,6 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
         return
     held = sum(max(b, 0) for b in units.values())
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(units), 'unit')} ({size(held)}) stay gathered after a "
@@ -262,11 +243,16 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
         advice=(
             Advice(
                 text="Reshard by hand after evaluation.",
-                code=f"{MODEL} After the evaluation:\nmodel.reshard()",
+                code="\n".join(
+                    [
+                        f"{MODEL} After the evaluation:",
+                        *on_roots(unit_tree_of(m), "reshard()"),
+                    ]
+                ),
                 memory_cost_bytes=-held,
             ),
         )
-        if has(m, "reshard")
+        if has(m, "reshard") and not several_models(m)
         else (),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
@@ -304,15 +290,12 @@ def _inference(m: Measures) -> Iterator[Finding]:
         # A simulated step trains: it has no forwards without gradients.
         kept = replace(kept, change=None)
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO,
         confidence=Confidence.MEDIUM,
         summary=f"{count(repeats, 'all-gather')} per step serve forwards without "
         "gradients, of weights that did not change in between",
         units=tuple(again),
         phase="forward",
-        ranks=_ranks(m),
         evidence={"all_gathers_per_step": repeats},
         advice=present(kept),
     )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.unit_tree import below, is_embedding, is_head
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.remedies import module
-from fsdpdoctor.detectors.tables import EMBEDDING, all_units, exposed
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units
+from fsdpdoctor.detectors.remedies import plan_advice, several_models
+from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MIB, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec
-
-CODE, NAME = "FD203", "root-group-heavy"
 
 # `docs/detectors.md` D07: twice the median block. A root with a norm and a small head
 # stays below it.
@@ -25,11 +25,8 @@ HEAVY = 2.0
 # and two more of them (C02) cost as much as they save.
 LARGE_BYTES = 128 * MIB
 
-HEAD = re.compile(r"(^|[._])(lm_head|head|output)([._]|$)")
-"""Those of the tables that are used after the blocks."""
 
-
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD203", "root-group-heavy", needs={Evidence.UNITS, Evidence.CONFIG})
 def root_group_heavy(m: Measures) -> Iterator[Finding]:
     """The root unit holds embedding or head, and is far larger than a block.
 
@@ -57,7 +54,7 @@ def root_group_heavy(m: Measures) -> Iterator[Finding]:
         return  # FD201's: the root is the only unit
     median = float(np.median(others))
     for spec in specs.values():
-        tables = [p.fqn for p in spec.params if EMBEDDING.search(p.fqn)]
+        tables = [p.fqn for p in spec.params if is_embedding(p.fqn) or is_head(p.fqn)]
         if spec.is_root and tables and spec.unsharded_bytes >= HEAVY * median:
             yield _finding(m, spec, tables, median)
 
@@ -69,8 +66,6 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> F
     kept = "" if live is None else f", gathered for {percent(live)} of the step"
     model = m.ranks[0].header.model
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING
         if root.unsharded_bytes >= LARGE_BYTES
         else Severity.INFO,
@@ -79,7 +74,6 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> F
         f"{size(root.unsharded_bytes)}, {root.unsharded_bytes / median:.1f} times the "
         f"median unit{kept}",
         units=(root.fqn,),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=stalls.ns_per_step if timed else None,
         cost_bytes=root.unsharded_bytes,
         evidence={
@@ -88,7 +82,7 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> F
             "median_unit_bytes": round(median),
             "live_share_of_step": None if live is None else round(live, 4),
         },
-        advice=_advice(model, root, tables),
+        advice=_advice(m, model, root, tables),
         places=stalls.places(),
     )
 
@@ -107,56 +101,70 @@ def _live_share(m: Measures, fqn: str) -> float | None:
 
 
 def _advice(
-    model: ModelSpec | None, root: UnitSpec, tables: list[str]
+    m: Measures, model: ModelSpec | None, root: UnitSpec, tables: list[str]
 ) -> tuple[Advice, ...]:
-    tied = {fqn for names in (model.tied if model else ()) for fqn in names}
-    modules = _modules(tables)
-    if not all(modules):
+    shared = [names for names in (model.tied if model else ()) if len(names) > 1]
+    if any(set(names) & set(tables) for names in shared):
+        return (
+            Advice(
+                text="The tables are tied, and what shares a weight must be one unit: "
+                "the root is that unit, and nothing is won by another."
+            ),
+        )
+    of_module = {p.fqn: p.fqn.rpartition(".")[0] for p in root.params}
+    if not all(of_module[name] for name in tables) or several_models(m):
         return ()
+    if not any(p.trainable for p in root.params if p.fqn in tables):
+        return (
+            Advice(
+                text="The tables are frozen: no gradient of them is reduced. Leave "
+                "them out of sharding, or keep them gathered: FD503."
+            ),
+        )
     sizes = [_bytes(root, p.shape) for p in root.params if p.fqn in tables]
     saved = -(sum(sizes) - max(sizes))  # the tables are no longer alive all at once
-    change: dict[str, object] | None = None
-    rest = _modules([p.fqn for p in root.params if p.fqn not in tables])
-    heads = [name for name in modules if HEAD.search(name)]
-    first = [name for name in modules if name not in heads]
-    if tied.intersection(tables):
-        text = "The tables are tied: shard their modules together, as one unit."
-        lines, saved = [f"fully_shard({_together(modules)})"], 0
-    elif first and heads and all(rest):
+    rest = [name for name in of_module if not is_embedding(name)]
+    first = [name for name in of_module if is_embedding(name)]
+    split = bool(first and rest and all(of_module.values()))
+    if split and any(is_head(name) for name in rest):
         text = "Make units of the embedding, and of all that comes after the blocks."
-        last = _together([*rest, *heads])
-        lines = [f"fully_shard({_together(first)})"]
-        lines += [f"fully_shard({last}, reshard_after_forward=False)"]
-        change = {"split_root": True}
+        groups = [(first, True), (rest, False)]
     else:
         text = "Make each table a unit, before the root."
-        lines = [f"fully_shard({module(name)})" for name in modules]
-    return (
-        Advice(
-            text=text,
-            code="\n".join(
-                [
-                    "from torch.distributed.fsdp import fully_shard",
-                    "",
-                    "# Before the fully_shard(model) that is there already.",
-                    *lines,
-                ]
-            ),
-            memory_cost_bytes=saved,
-            change=change,
-        ),
+        groups = [([name], True) for name in tables]
+        split = False
+    return (_as_units(m, root, text, groups, saved, split),)
+
+
+def _as_units(
+    m: Measures,
+    root: UnitSpec,
+    text: str,
+    groups: list[tuple[list[str], bool]],
+    saved: int,
+    split: bool,
+) -> Advice:
+    """Units of some parameters' modules each, out of the root's."""
+    tree = unit_tree_of(m)
+    whole = tree.named(root.fqn)
+    assert whole is not None
+    new = [
+        below(whole, ", ".join(_modules(names)), reshard=reshard)
+        for names, reshard in groups
+    ]
+    return plan_advice(
+        m,
+        text,
+        {"split_root": True},
+        after=tree.with_units(new),
+        memory_cost_bytes=saved,
+        simulated=split,
     )
 
 
 def _modules(params: list[str]) -> list[str]:
-    """The modules that hold some parameters; "" is the root itself."""
+    """The modules that hold some parameters."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name in params))
-
-
-def _together(names: list[str]) -> str:
-    """One module, or a list of them: what one `fully_shard` call takes."""
-    modules = ", ".join(module(name) for name in names)
-    return f"[{modules}]" if len(names) > 1 else modules
 
 
 def _bytes(root: UnitSpec, shape: tuple[int, ...]) -> int:

@@ -13,14 +13,12 @@ from fsdpdoctor.analysis.clock_alignment import group_key
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
+from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import count, duration, size
 from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
-
-CODE, NAME = "FD406", "spmd-divergence"
 
 LOST_PEER = re.compile(r"\b(peer|connection|timed? ?out|abort)", re.IGNORECASE)
 """How communication libraries say that another rank is gone."""
@@ -31,7 +29,7 @@ Issued = tuple[int, int]
 GroupName = tuple[str, tuple[int, ...]]
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS})
+@detector("FD406", "spmd-divergence", needs={Evidence.STEPS})
 def spmd_divergence(m: Measures) -> Iterator[Finding]:
     """Ranks issued different collectives, or one stopped before the others.
 
@@ -107,8 +105,6 @@ def _stopped_finding(m: Measures, rank: RankMeasures, ended: dict[int, str]) -> 
     gap = f", {duration(behind)} before the last event elsewhere" if behind > 0 else ""
     unit = rank.unit_name(beat.unit) if beat else None
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL,
         confidence=Confidence.HIGH if how == "running" else Confidence.MEDIUM,
         summary=f"rank {rank.rank} {words}{where}{gap}",
@@ -175,8 +171,6 @@ def _missing(m: Measures) -> Finding:
     """Ranks of a recorded job without a record."""
     ranks = ", ".join(str(rank) for rank in m.missing_ranks[:8])
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.LOW,
         summary=f"{count(len(m.missing_ranks), 'rank')} of {m.run.world_size} left no "
@@ -195,14 +189,13 @@ def _missing(m: Measures) -> Finding:
 def _sequences(m: Measures) -> Iterator[Finding]:
     """The first collective in which two ranks of a group differ."""
     members: dict[GroupName, dict[int, set[int]]] = {}
-    by_rank = {rank.rank: rank for rank in m.ranks}
     for rank in m.ranks:
         for at, group in enumerate(rank.header.groups):
             if rank.rank in group.ranks:  # else who belongs together is not known
                 ids = members.setdefault(group_key(group), {})
                 ids.setdefault(rank.rank, set()).add(at)
     for (name, _), ids in members.items():
-        sides = [_Side(by_rank[r], ids[r]) for r in sorted(ids)]
+        sides = [_Side(m.of(r), ids[r]) for r in sorted(ids)]
         for other in sides[1:]:
             difference = _first_difference(sides[0], other)
             if difference is not None:
@@ -270,8 +263,6 @@ def _differs(m: Measures, group: str, difference: _Difference) -> Finding:
     # Captures drop events and begin at different moments; a record does neither.
     captured = Evidence.KERNELS in m.evidence
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if captured else Severity.CRITICAL,
         confidence=Confidence.LOW if captured else Confidence.HIGH,
         summary=f"ranks {one.rank} and {other.rank} differ in step {step}, collective "

@@ -8,19 +8,19 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.judged_steps import place_of, recompute_seen
 from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
-from fsdpdoctor.detectors.tables import place_of, recompute_seen
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
-
-CODE, NAME = "FD303", "stale-unshard"
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
 EVERY_STEP = 0.5
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.STEPS, Evidence.WINDOWS})
+@detector(
+    "FD303", "stale-unshard", needs={Evidence.UNITS, Evidence.STEPS, Evidence.WINDOWS}
+)
 def stale_unshard(m: Measures) -> Iterator[Finding]:
     """A unit was unsharded and resharded without a forward or backward of its own.
 
@@ -56,8 +56,6 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
     wasted = sum(held[name] for name in names)
     mine = [place for place in places if place.unit in names]
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
         summary=f"{count(len(names), 'unit')} ({size(wasted)}) gathered and freed "

@@ -14,13 +14,11 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
-from fsdpdoctor.detectors.tables import steady
+from fsdpdoctor.detectors.judged_steps import steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
-
-CODE, NAME = "FD401", "straggler-rank"
 
 # Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
 # 5 % is what FD101 warns at: waiting for a rank is exposed time like any other.
@@ -95,7 +93,10 @@ class _Waits:
 
 
 @detector(
-    CODE, NAME, needs={Evidence.STEPS, Evidence.COLLECTIVES}, needs_any=STALLS_KNOWN
+    "FD401",
+    "straggler-rank",
+    needs={Evidence.STEPS, Evidence.COLLECTIVES},
+    needs_any=STALLS_KNOWN,
 )
 def straggler_rank(m: Measures) -> Iterator[Finding]:
     """The same rank arrives last at collectives, and the others wait for it.
@@ -232,8 +233,6 @@ def _one_rank(
     totals = waits.total_ns
     first = max(late, key=lambda where: float(np.median(late[where])))
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH if leads == 1.0 else Confidence.MEDIUM,
         summary=f"rank {rank} arrives last in {percent(leads)} of the steps; the ranks "
@@ -266,7 +265,7 @@ def _words(where: Where) -> str:
 
 def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:
     """The worst step of the late rank."""
-    mine = next(r for r in m.ranks if r.rank == rank)
+    mine = m.of(rank)
     row = int(np.flatnonzero(mine.steps.step == step)[0])
     start, end = int(mine.steps.start_ns[row]), int(mine.steps.end_ns[row])
     return (Location(rank=rank, step=step, start_ns=start, end_ns=end),)
@@ -274,7 +273,7 @@ def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:
 
 def _why(m: Measures, rank: int) -> tuple[str, dict[str, int]]:
     """What the late rank had more of than the others' mean, largest first."""
-    mine = next(r for r in m.ranks if r.rank == rank)
+    mine = m.of(rank)
     others = [r for r in m.ranks if r.rank != rank]
     differences = {
         part: round(
@@ -319,8 +318,6 @@ def _advice(differences: dict[str, int], why: str) -> tuple[Advice, ...]:
 def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
     """No rank is late for good, and still much time is lost to late ones."""
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO,
         confidence=Confidence.LOW,
         summary=f"ranks take turns at being late: {ms(total_ns)} per step "

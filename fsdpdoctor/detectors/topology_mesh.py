@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import all_units, exposed, unit_sums
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
-
-CODE, NAME = "FD501", "topology-mesh"
 
 # `docs/detectors.md` D12: between hosts the gathers must cost this share of the step
 # before more memory is spent on keeping them within one.
@@ -30,7 +30,7 @@ OTHER_PARALLEL = re.compile(
 """Dimensions that FSDP2 rightly does not see."""
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD501", "topology-mesh", needs={Evidence.UNITS, Evidence.CONFIG})
 def topology_mesh(m: Measures) -> Iterator[Finding]:
     """The mesh given to `fully_shard` does not fit the job.
 
@@ -54,16 +54,6 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
     yield from _sliced(m, specs)
     yield from _ones(m, specs)
     yield from _spanning(m, specs)
-
-
-def dimensions(mesh: str) -> list[tuple[str | None, int]]:
-    """Names and sizes of a mesh in words: `(replicate=2, shard=4)` or `(2, 4)`."""
-    result: list[tuple[str | None, int]] = []
-    for part in mesh.strip("()").split(","):
-        name, _, length = part.strip().rpartition("=")
-        if length.isdecimal():
-            result.append((name or None, int(length)))
-    return result
 
 
 def _left_out(spec: UnitSpec) -> list[tuple[str | None, int]]:
@@ -93,8 +83,6 @@ def _sliced(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     spec = specs[next(iter(found))]
     parent = spec.parent_meshes[0]
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.CRITICAL,
         confidence=Confidence.HIGH if all(found.values()) else Confidence.MEDIUM,
         summary=f"{count(len(found), 'unit')} got the part {spec.mesh} of the mesh "
@@ -102,7 +90,6 @@ def _sliced(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         "train apart",
         units=tuple(found),
         phase="backward",
-        ranks=tuple(rank.rank for rank in m.ranks),
         evidence={
             "mesh": spec.mesh,
             "sliced_from": parent,
@@ -120,14 +107,11 @@ def _sliced(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
 
 
 def _mesh_code(m: Measures, shape: list[int]) -> str:
-    lengths = ", ".join(str(length) for length in shape[-2:])
     return "\n".join(
         [
-            "from torch.distributed.device_mesh import init_device_mesh",
+            MESH_IMPORT,
             "",
-            "mesh = init_device_mesh(",
-            f'    "{m.run.device}", ({lengths}), mesh_dim_names=("replicate", "shard")',
-            ")",
+            *mesh_lines(m.run.device, shape[-2:], ("replicate", "shard")),
             "# Then fully_shard(module, mesh=mesh) for every unit, not a part of it.",
         ]
     )
@@ -151,13 +135,10 @@ def _ones(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             continue
         spec = specs[names[0]]
         yield Finding(
-            code=CODE,
-            name=NAME,
             severity=Severity.INFO,
             confidence=Confidence.HIGH,
             summary=f"{count(len(names), 'unit')} on the mesh {spec.mesh}: {says}",
             units=tuple(names),
-            ranks=tuple(rank.rank for rank in m.ranks),
             evidence={"mesh": spec.mesh},
         )
 
@@ -187,8 +168,6 @@ def _spanning(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     memory = sum(max(specs[fqn].shard_bytes, 0) for fqn in names)
     memory *= (count_hosts - 1) * COPIES
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(names), 'unit')} shard over {len(known)} hosts, and "

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.sharding_code import whole_code
+from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.remedies import MODEL
-from fsdpdoctor.detectors.tables import all_units, exposed, first_path, inside
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units
+from fsdpdoctor.detectors.remedies import plan_advice, several_models
+from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import (
@@ -20,8 +24,6 @@ from fsdpdoctor.schema import (
     UnitSpec,
 )
 
-CODE, NAME = "FD201", "wrap-too-coarse"
-
 # Blocks that are not units matter by the share of parameters they hold: half the
 # model in one unit is `docs/detectors.md` D05's rule; below a tenth nothing is gained.
 WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.50
@@ -30,7 +32,7 @@ WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.50
 MIN_REPEATS = 2
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD201", "wrap-too-coarse", needs={Evidence.UNITS, Evidence.CONFIG})
 def wrap_too_coarse(m: Measures) -> Iterator[Finding]:
     """Repeated blocks are no units, or parameters are outside every unit.
 
@@ -102,15 +104,12 @@ def _block_finding(
     held = spec.unsharded_bytes
     at_once = "" if held == UNKNOWN else f", so that {size(held)} are gathered at once"
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=level(share, WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH,
         summary=f"{count(block.count - block.units, block.module_class)} of "
         f"{block.container} with {percent(share)} of the parameters are part of the "
         f"unit {owner}{at_once}",
         units=(owner,),
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=stalls.ns_per_step if known else None,
         cost_bytes=None if held == UNKNOWN else held,
         evidence={
@@ -121,31 +120,32 @@ def _block_finding(
             "share_of_parameters": round(share, 4),
             "units": len(specs),
         },
-        advice=(_wrap(m, block, held),),
+        advice=(_wrap(m, block, owner, held),),
         places=stalls.places(),
     )
 
 
-def _wrap(m: Measures, block: BlockSpec, held: int) -> Advice:
-    code = "\n".join(
-        [
-            "from torch.distributed.fsdp import fully_shard",
-            "",
-            "# Before the fully_shard(model) that is there already.",
-            f'for block in model.get_submodule("{block.container}").children():',
-            "    fully_shard(block)",
-        ]
-    )
+def _wrap(m: Measures, block: BlockSpec, owner: str, held: int) -> Advice:
     saved = None
     if held != UNKNOWN and block.count > 1:
         # Two blocks are gathered at a time instead of all.
         saved = -round(held * (1 - 2 / block.count)) if block.count > 2 else 0
-    return Advice(
-        text=f"Make every {block.module_class} a unit, with the same arguments as the "
-        "root.",
-        code=code,
+    text = (
+        f"Make every {block.module_class} a unit, with the same arguments as the root."
+    )
+    tree, plan = unit_tree_of(m), _change(m, block)
+    around = tree.named(owner)
+    assert around is not None
+    new = [unit for unit in block_units(block, around) if unit.fqn not in tree]
+    if several_models(m) or not new:
+        return Advice(text=text, memory_cost_bytes=saved)
+    return plan_advice(
+        m,
+        text,
+        plan or {},
+        after=tree.with_units(new),
         memory_cost_bytes=saved,
-        change=_change(m, block),
+        simulated=plan is not None,
     )
 
 
@@ -170,15 +170,12 @@ def _outside(m: Measures, model: ModelSpec) -> Iterator[Finding]:
     first = ", ".join(model.unmanaged_fqns[:3])
     drift = "; their gradients are not reduced over ranks" if trainable else ""
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=severity,
         confidence=Confidence.HIGH,
         summary=f"{count(chosen, 'parameter')} outside every unit ({first}"
         f"{', ...' if chosen > 3 else ''}): every rank holds all of their "
         f"{size(model.unmanaged_bytes)}{drift}",
         units=model.unmanaged_fqns,
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_bytes=model.unmanaged_bytes,
         evidence={
             "parameters": list(model.unmanaged_fqns),
@@ -191,22 +188,17 @@ def _outside(m: Measures, model: ModelSpec) -> Iterator[Finding]:
             Advice(
                 text="Shard the outermost module too: it takes every parameter that "
                 "is in no unit yet.",
-                code="\n".join(
-                    [
-                        "from torch.distributed.fsdp import fully_shard",
-                        "",
-                        MODEL.replace(
-                            "your root module, the one",
-                            "your whole model, not the part",
-                        ).replace("last", "until now"),
-                        "# After its parts, before the optimizer is built.",
-                        "fully_shard(model)",
-                    ]
-                ),
+                code=_whole(m),
                 memory_cost_bytes=-_sharded_away(m, model),
             ),
         ),
     )
+
+
+def _whole(m: Measures) -> str | None:
+    """A `fully_shard` around all units: it takes what is left."""
+    tree = unit_tree_of(m)
+    return whole_code(tree.units[0], tree) if tree.units else None
 
 
 def _sharded_away(m: Measures, model: ModelSpec) -> int:

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.tables import (
-    all_units,
-    exposed,
-    first_path,
-    inside,
-    per_step,
-    unit_sums,
-)
+from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.detectors.judged_steps import all_units, per_step, unit_sums
+from fsdpdoctor.detectors.remedies import plan_advice, several_models
+from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MIB, count, ms, percent, size
 from fsdpdoctor.schema import UNKNOWN, BlockSpec, Evidence, Kind, UnitSpec
-
-CODE, NAME = "FD202", "wrap-too-fine"
 
 # `docs/detectors.md` D06: one unit per block hides best; two or more per block only pay
 # where each moves enough bytes.
@@ -52,7 +47,7 @@ class _Fine:
         return int(np.median([u.unsharded_bytes for u in self.units]))
 
 
-@detector(CODE, NAME, needs={Evidence.UNITS, Evidence.CONFIG})
+@detector("FD202", "wrap-too-fine", needs={Evidence.UNITS, Evidence.CONFIG})
 def wrap_too_fine(m: Measures) -> Iterator[Finding]:
     """Each repeated block is cut into several small units.
 
@@ -112,15 +107,12 @@ def _judge(m: Measures, fine: _Fine) -> Iterator[Finding]:
     spare = len(fine.units) - fine.block.count
     took = "" if cost_ns is None else f"; they are waited for {ms(cost_ns)} per step"
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if matters else Severity.INFO,
         confidence=Confidence.HIGH if timed else Confidence.MEDIUM,
         summary=f"{count(len(fine.units), 'unit')} in {fine.block.count} "
         f"{fine.block.module_class} blocks, {size(fine.median_bytes)} each in the "
         f"median{took}",
         units=names,
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=cost_ns,
         evidence={
             "container": fine.block.container,
@@ -131,31 +123,32 @@ def _judge(m: Measures, fine: _Fine) -> Iterator[Finding]:
             "share_of_step": None if share is None else percent(share),
             "units_to_merge": spare,
         },
-        advice=(_merge(fine),),
+        advice=(_merge(m, fine),),
         places=stalls.places(),
     )
 
 
-def _merge(fine: _Fine) -> Advice:
+def _merge(m: Measures, fine: _Fine) -> Advice:
     """One unit per block; its gathered bytes are those of its parts together."""
-    container = f'model.get_submodule("{fine.block.container}")'
     whole = sum(unit.unsharded_bytes for unit in fine.units) // fine.block.count
     largest = max(unit.unsharded_bytes for unit in fine.units)
-    return Advice(
-        text=f"Shard each {fine.block.module_class} as one unit, and nothing in it.",
-        code="\n".join(
-            [
-                "from torch.distributed.fsdp import fully_shard",
-                "",
-                "# Instead of the fully_shard calls on modules inside the blocks.",
-                f"for block in {container}.children():",
-                "    fully_shard(block)",
-                "fully_shard(model)",
-            ]
-        ),
-        # Two units are gathered at a time, now whole blocks.
-        memory_cost_bytes=2 * max(whole - largest, 0),
-        change=_change(fine),
+    text = f"Shard each {fine.block.module_class} as one unit, and nothing in it."
+    # Two units are gathered at a time, now whole blocks.
+    memory = 2 * max(whole - largest, 0)
+    if several_models(m):
+        return Advice(text=text, memory_cost_bytes=memory)
+    tree, plan = unit_tree_of(m), _change(fine)
+    part = tree.named(fine.units[0].fqn)
+    assert part is not None
+    new = [replace(unit, is_root=False) for unit in block_units(fine.block, part)]
+    lost = [unit.fqn for unit in fine.units]
+    return plan_advice(
+        m,
+        text,
+        plan or {},
+        after=tree.with_units(new, *lost),
+        memory_cost_bytes=memory,
+        simulated=plan is not None,
     )
 
 

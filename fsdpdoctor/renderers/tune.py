@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.simulate.plans.code import code
 from fsdpdoctor.tune import Row, Tuning, Verdict
 
 KIND = "all_gather"
@@ -43,7 +42,7 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
         f"\nkeep: {kept.candidate.plan}: {ms(base_ns)} -> {ms(step_ns)} "
         f"({percent(1 - step_ns / base_ns)} less)",
     )
-    for line in code(kept.candidate.plan, kept.candidate.step).splitlines():
+    for line in kept.candidate.code.splitlines():
         _print(console, f"    {line}")
 
 

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, signed_percent, size
 from fsdpdoctor.simulate.calibration.comm_cost import FREE
-from fsdpdoctor.simulate.plans.forecast import Forecast
-from fsdpdoctor.simulate.plans.frameworks import code_in
+from fsdpdoctor.simulate.plans.forecast import Forecast, code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 
 
@@ -27,12 +26,7 @@ def show_forecast(
     console.print()
     console.print(_table(found))
     for at, prediction in enumerate(found.predictions, 1):
-        lines = code_in(
-            dialect,
-            prediction.plan,
-            prediction.step,
-            found.base.calibration.constraints,
-        )
+        lines = code_of(found.base, prediction, dialect)
         _show_details(at, prediction, lines, console)
 
 

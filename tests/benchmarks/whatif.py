@@ -20,13 +20,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.changes.plan import Plan, save_plan
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.run import open_run
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
-from fsdpdoctor.simulate.plans.code import settings
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.plan import Plan, save_plan
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
+from fsdpdoctor.simulate.plans.settings import settings
 from tests.rig.ranks import TRAIN, run_python
 from tests.simulate.jobs import APART, CHANGES, WIRES, base, job, measured, recorded
 

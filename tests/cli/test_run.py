@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 
+from fsdpdoctor.changes.plan import Plan, save_plan
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import UNKNOWN, Kind, Phase
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.code import settings
-from fsdpdoctor.simulate.plans.plan import Plan, save_plan
+from fsdpdoctor.simulate.plans.settings import settings
 from tests.rig.ranks import TRAIN, Finished, run_ranks
 
 STEPS = 4

@@ -49,7 +49,15 @@ CODES_AND_NAMES = {
 }
 """The words of reports, JSON and documentation. They do not change."""
 
-SHARED = {"base", "tables", "remedies", "pauses", "gather_counts"}
+SHARED = {
+    "base",
+    "gather_counts",
+    "host_events",
+    "judged_stalls",
+    "judged_steps",
+    "remedies",
+    "unit_order",
+}
 """Modules of the folder that are no detectors."""
 
 

@@ -42,7 +42,7 @@ def test_an_optimizer_built_before_sharding() -> None:
     assert finding.severity == Severity.CRITICAL
     assert finding.evidence["stale"] == 4
     assert codes(finding)[0].endswith(
-        "optimizer = torch.optim.AdamW(model.parameters())"
+        "optimizer = type(optimizer)(model.parameters(), **given)"
     )
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MIB, MS
 from fsdpdoctor.schema import Evidence, ModelSpec, ParamSpec
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
+from fsdpdoctor.simulate.engine.step import Param
+from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.simulate.steps import step
 
 PICTURE = """
     all_gather  001.......
@@ -72,14 +79,14 @@ def test_a_small_one_is_information() -> None:
 
 
 def test_tied_tables_stay_in_one_unit() -> None:
-    """They are sharded together, which saves nothing by itself."""
+    """No call can part them, and one unit is what the root is."""
     finding = only(
         root_group_heavy,
         run(32 * 1024, tied=(("embed_tokens.weight", "lm_head.weight"),)),
     )
 
-    assert finding.advice[0].memory_cost_bytes == 0
-    assert "fully_shard([model.get_submodule" in codes(finding)[0]
+    assert finding.advice[0].text.startswith("The tables are tied")
+    assert codes(finding) == []
 
 
 def test_a_light_root_is_no_finding() -> None:
@@ -94,3 +101,31 @@ def test_without_parameters_it_cannot_tell() -> None:
 
     for data in (bare, trace):
         assert not_judged(root_group_heavy, measured(data)).needs == (Evidence.CONFIG,)
+
+
+def test_what_is_found_can_be_simulated() -> None:
+    """A head whose name also says `embed` is a head to both: the plan fits the root."""
+    root = unit(
+        "<root>",
+        is_root=True,
+        unsharded_bytes=256 * MIB,
+        numel=64 * MIB,
+        params=(
+            param("embed.weight", 32 * 1024),
+            param("head.embed.weight", 32 * 1024),
+        ),
+    )
+    finding = only(
+        root_group_heavy, measured(draw(PICTURE, units=(root, unit("layers.0"))))
+    )
+    (change,) = [advice.change for advice in finding.advice]
+    base = step(2)
+    params = tuple(Param(fqn=p.fqn, rows=8, row=8) for p in root.params)
+    heavy = replace(base.units[0], params=params)
+    made = changed(
+        plan_of(change),
+        replace(base, units=(heavy, *base.units[1:])),
+        RunConstraints(),
+    )
+
+    assert [u.fqn for u in made.step.units][::3] == ["embed", "head.embed"]

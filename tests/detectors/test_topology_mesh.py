@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fsdpdoctor.detectors.topology_mesh import dimensions, topology_mesh
+from fsdpdoctor.changes.sharding_code import dimensions
+from fsdpdoctor.detectors.topology_mesh import topology_mesh
 from fsdpdoctor.finding import Confidence, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData

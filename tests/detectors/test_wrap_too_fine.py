@@ -40,7 +40,11 @@ def test_two_small_units_in_each_block() -> None:
     assert finding.evidence["units_per_block"] == 2.0
     assert finding.evidence["units_to_merge"] == 2
     assert finding.advice[0].memory_cost_bytes == 2 * MIB
-    assert 'model.get_submodule("layers").children()' in codes(finding)[0]
+    assert codes(finding)[0].splitlines()[-3:] == [
+        'fully_shard(model.get_submodule("layers.0"))',
+        'fully_shard(model.get_submodule("layers.1"))',
+        "fully_shard(model)",
+    ]
     assert finding.advice[0].change == {"merge": 2}
 
 

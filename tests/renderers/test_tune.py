@@ -7,11 +7,11 @@ from io import StringIO
 
 from rich.console import Console
 
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor.tune import Candidate, Failed, Measured, Row, Tuning, Verdict
 from tests.simulate.steps import step
@@ -39,7 +39,12 @@ def candidate(plan: Plan, step_ms: int) -> Candidate:
         assumptions=(),
         forbidden=None,
     )
-    return Candidate(plan=plan, step=made, prediction=prediction)
+    return Candidate(
+        plan=plan,
+        step=made,
+        prediction=prediction,
+        code="model._set_unshard_async_op(True)",
+    )
 
 
 KEPT = Row(

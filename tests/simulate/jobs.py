@@ -16,16 +16,18 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import fsdpdoctor
 from fsdpdoctor.analysis.rank_measures import measure_rank
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.changes.sharding_code import INSERTS, REPLACES
 from fsdpdoctor.network import uniform
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder import session  # noqa: F401 - before time is virtual
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
-from fsdpdoctor.simulate.plans.code import REPLACES, code
-from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from tests.models import Stack
 from tests.rig import fake
@@ -131,8 +133,15 @@ def recorded(job: Job, pasted: str = "") -> RankData:
 
     def shard(model: Stack, job: Job) -> Any:
         model = Embedded(list(model.layers), job.width)
-        if REPLACES not in pasted:
-            rig_shard(model, job)
+        if REPLACES in pasted:
+            exec(pasted, {"model": model})
+            return model
+        if INSERTS in pasted:
+            for layer in model.layers:
+                fully_shard(layer)
+            exec(pasted, {"model": model})
+            return fully_shard(model)
+        rig_shard(model, job)
         exec(pasted, {"model": model})
         return model
 
@@ -159,7 +168,7 @@ def measured(wire: float, name: str) -> tuple[int, int]:
     change = CHANGES[name]
     lines = ""
     if change.pasted:
-        lines = code(change.plan, predict(base(wire), change.plan).step)
+        lines = code_of(base(wire), predict(base(wire), change.plan))
     ranks = measure_rank(recorded(replace(job(wire), **change.job), lines))
     steps = ranks.steps.rows(ranks.judged)
     return int(np.median(steps.duration_ns)), int(steps.peak_unsharded_bytes.max())

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.changes.plan import ACCUMULATION
 from fsdpdoctor.quantities import ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.schema import ITEMSIZE
-from fsdpdoctor.simulate.plans.code import code
-from fsdpdoctor.simulate.plans.plan import ACCUMULATION
+from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor_dashboard.pages.components import (
     Cell,
@@ -220,7 +220,7 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
         parts.append(
             html.P(f"Not advised: {visible(found.forbidden)}", className="alert")
         )
-    if lines := code(found.plan, found.step):
+    if lines := code_of(base, found):
         parts += [
             html.Div(
                 [

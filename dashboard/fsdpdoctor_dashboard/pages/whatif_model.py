@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.changes.plan import ALL, Plan, save_plan
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import in_memory
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.simulate.engine.synthetic_record import record
-from fsdpdoctor.simulate.plans.code import settings
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.plan import ALL, Plan, save_plan
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor.simulate.plans.search import search
+from fsdpdoctor.simulate.plans.settings import settings
 from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
 from fsdpdoctor_dashboard.data.run_registry import Entry, Library, OpenRun
 from fsdpdoctor_dashboard.data.store import build_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fsdpdoctor.schema import UNKNOWN, BlockSpec
+from fsdpdoctor.schema import UNKNOWN, BlockSpec, UnitSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +16,6 @@ class RunConstraints:
     local_world_size: int = UNKNOWN  # ranks on a node
     device_bytes: int | None = None  # of memory; None: not known
     available: tuple[str, ...] | None = None  # FSDPModule's methods; None: not known
+    units: tuple[UnitSpec, ...] = ()  # as recorded: what fully_shard was told
+    world_size: int | None = None  # None: the ranks of the step's mesh
     inferred: bool = False  # from a trace, which names no parameters and no dtypes

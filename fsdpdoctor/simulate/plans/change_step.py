@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from fsdpdoctor.changes import unit_tree
+from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link, Reach, Role, parse_network
 from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Kind
@@ -15,11 +17,9 @@ from fsdpdoctor.simulate.engine.step import (
     CommCosts,
     Mesh,
     MicroBatch,
-    Node,
     Step,
     Unit,
 )
-from fsdpdoctor.simulate.plans.plan import ALL, Plan
 from fsdpdoctor.simulate.plans.regroup import merge_neighbours, split_root, wrap_blocks
 
 
@@ -379,13 +379,6 @@ def forward_order(step: Step) -> list[int]:
 
 def backward_order(step: Step) -> list[int]:
     """Units in the order in which backward needs them."""
-    order: list[int] = []
-
-    def visit(node: Node) -> None:
-        order.extend(node.units)
-        for item in reversed(node.items):
-            if isinstance(item, Node):
-                visit(item)
-
-    visit(step.root)
-    return order
+    order = forward_order(step)
+    names = tuple(step.units[u].fqn for u in order)
+    return [order[at] for at in unit_tree.backward_order(names)]

@@ -11,16 +11,15 @@ import msgspec
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.stall_causes import CAUSES, split_stalls
 from fsdpdoctor.analysis.timeline import timeline_of
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import NO_TIME
 from fsdpdoctor.simulate.calibration.calibrate import calibrate, check_evidence
-from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
-from fsdpdoctor.simulate.plans.frameworks import code_in
-from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.plan_code import plan_code
 from fsdpdoctor.simulate.plans.predict import (
     Prediction,
     Replay,
@@ -48,13 +47,15 @@ def replay_run(run: Run, measures: Measures) -> Replay:
     if not measures.ranks:
         raise InputError("no rank's record can be read: there is nothing to replay")
     rank = slowest_rank(measures)
-    known = next(r for r in measures.ranks if r.rank == rank)
+    known = measures.of(rank)
     check_evidence(known.evidence)  # before a trace is read once more
     source = next(s for s in run.sources if s.rank == rank)
     calibration = calibrate(source.load(), known)
     constraints = replace(
         calibration.constraints,
         available=run.header.available or None,
+        units=known.units,
+        world_size=run.header.world_size,
     )
     return replay(replace(calibration, constraints=constraints))
 
@@ -113,16 +114,12 @@ def encode_forecast(found: Forecast, dialect: str = "fully_shard") -> str:
                 for kind, fit in calibration.fits.items()
             },
         },
-        "predictions": [
-            _prediction(p, dialect, calibration.constraints) for p in found.predictions
-        ],
+        "predictions": [_prediction(p, dialect, base) for p in found.predictions],
     }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-def _prediction(
-    p: Prediction, dialect: str, constraints: RunConstraints
-) -> Mapping[str, Any]:
+def _prediction(p: Prediction, dialect: str, base: Replay) -> Mapping[str, Any]:
     return {
         "plan": p.plan.changes,
         "summary": str(p.plan),
@@ -135,5 +132,11 @@ def _prediction(
         "gathered_peak_bytes": p.gathered_peak_bytes,
         "assumptions": list(p.assumptions),
         "forbidden": p.forbidden,
-        "code": code_in(dialect, p.plan, p.step, constraints),
+        "code": code_of(base, p, dialect),
     }
+
+
+def code_of(base: Replay, p: Prediction, dialect: str = "fully_shard") -> str:
+    """The lines that make a prediction's plan true for the run it was made from."""
+    known = base.calibration
+    return plan_code(p.plan, known.step, p.step, known.constraints, dialect)

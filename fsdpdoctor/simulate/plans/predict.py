@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.quantities import signed_percent
 from fsdpdoctor.simulate.calibration.calibrate import Calibration
 from fsdpdoctor.simulate.engine.simulate import Outcome, simulate
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed, forbidden
-from fsdpdoctor.simulate.plans.plan import Plan
 
 MAX_REPLAY_ERROR = 0.10
 """Of the step: a replay that is off by more explains the run too badly to change it."""

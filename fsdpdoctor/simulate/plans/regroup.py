@@ -5,16 +5,13 @@ The compute stays where it is; what changes is which parameters travel together.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from fsdpdoctor.changes.unit_tree import is_embedding
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.schema import ROOT, BlockSpec
 from fsdpdoctor.simulate.engine.step import Node, Param, Segment, Step, Unit
-
-EMBEDDING = re.compile(r"(^|[._])(\w*emb\w*|wte|wpe)([._]|$)", re.IGNORECASE)
-"""Names that models give their embeddings: embed_tokens, tok_embeddings, wte."""
 
 
 def merge_neighbours(step: Step, count: int) -> Step:
@@ -175,7 +172,7 @@ def split_root(step: Step, tied: Sequence[Sequence[str]] = ()) -> Step:
     if not root.units:
         raise UsageError("the root holds no parameters: there is nothing to split")
     unit = step.units[root.units[0]]
-    embedding = tuple(p for p in unit.params if EMBEDDING.search(p.fqn))
+    embedding = tuple(p for p in unit.params if is_embedding(p.fqn))
     rest = tuple(p for p in unit.params if p not in embedding)
     blocks = [at for at, item in enumerate(root.items) if isinstance(item, Node)]
     if not embedding or not rest or not blocks:

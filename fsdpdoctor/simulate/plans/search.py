@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import backward_order, recomputes
-from fsdpdoctor.simulate.plans.plan import ALL, Plan
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
 
 CODE_COST: Mapping[str, int] = {

@@ -14,14 +14,14 @@ import torch
 import torch.distributed.fsdp
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
+from fsdpdoctor.changes.plan import Plan, load_plan, save_plan
 from fsdpdoctor.errors import InputError, NewerFormatError, PlanError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.recorder.changes.apply_plan import applying
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.code import settings
-from fsdpdoctor.simulate.plans.plan import Plan, load_plan, save_plan
+from fsdpdoctor.simulate.plans.settings import settings
 from tests.simulate.plans.test_code import PLANS
 from tests.simulate.real import Net, check, logged, sharded, simulated, truth
 from tests.simulate.steps import VOCAB, step

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.plan_file import bits_file
 from fsdpdoctor.recorder.changes.apply_plan import applying
 from fsdpdoctor.recorder.changes.trial_run import on_trial
-from fsdpdoctor.simulate.plans.plan import Plan
 from tests.recorder.changes.test_apply_plan import saved, tokens
 from tests.simulate.real import sharded
 

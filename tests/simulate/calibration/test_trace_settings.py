@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.cli.whatif import command
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
@@ -21,7 +22,6 @@ from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.step import CommCosts, HostCosts, Mesh, Step, Unit
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.plan import ALL, Plan
 from fsdpdoctor.simulate.plans.predict import predict, replay
 from tests.importers.real_traces import load
 from tests.simulate.calibration.test_calibrate import COPIES, STEPS

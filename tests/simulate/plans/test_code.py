@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from torch.distributed.fsdp import fully_shard
 
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.changes.sharding_code import INSERTS, REPLACES
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import MicroBatch
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.code import REPLACES, code, settings
-from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.plan_code import plan_code
+from fsdpdoctor.simulate.plans.settings import settings
 from tests.simulate.real import Net, check, simulated, truth
 from tests.simulate.steps import step
 
@@ -40,13 +42,20 @@ PLANS = {
 def pasted(plan: Plan) -> tuple[Any, str]:
     """A model with the plan's code run after its own sharding, or in its place."""
     base = step(4, blocking=True)
-    lines = code(plan, changed(plan, base, RunConstraints()).step)
+    made = changed(plan, base, RunConstraints()).step
+    lines = plan_code(plan, base, made, RunConstraints())
     model: Any = Net(4)
-    if REPLACES not in lines:
-        for block in model.layers:
-            fully_shard(block)
+    if REPLACES in lines:
+        exec(lines, {"model": model})
+        return model, lines
+    for block in model.layers:
+        fully_shard(block)
+    if INSERTS in lines:
+        exec(lines, {"model": model})
         fully_shard(model)
-    exec(lines, {"model": model})
+    else:
+        fully_shard(model)
+        exec(lines, {"model": model})
     return model, lines
 
 
@@ -67,7 +76,7 @@ def test_pasted_code_does_what_was_simulated(
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("how", ["last", "keep"])
 def test_pasted_accumulation(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """`before_micro_batch` sets the flags that were simulated."""
+    """`sync_on_last` sets the flags that were simulated."""
     plan = Plan(accumulation=how, micro_batches=3)
     base = changed(plan, step(4), RunConstraints()).step
     model, lines = pasted(plan)
@@ -75,7 +84,7 @@ def test_pasted_accumulation(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     exec(lines, scope)
     seen: list[MicroBatch] = []
     for last in (False, True):
-        scope["before_micro_batch"](last)
+        scope["sync_on_last"](model, int(last), 2)
         group = model.layers[0]._get_fsdp_state()._fsdp_param_group
         context = model._get_fsdp_state()._state_ctx
         seen.append(
@@ -91,21 +100,20 @@ def test_pasted_accumulation(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
 
 def test_code_is_short_and_names_the_users_modules() -> None:
-    """Blocks that count up are a range; nothing is repeated per block."""
+    """Many blocks that count up are a range; nothing is repeated per block."""
     plan = Plan(forward_prefetch=1, unshard_async_op=True)
-    lines = code(plan, changed(plan, step(12), RunConstraints()).step)
+    base = step(13)
+    made = changed(plan, base, RunConstraints()).step
 
-    assert lines == "\n".join(
-        [
-            (
-                "units = [model.get_submodule(name) for name in "
-                '["", *[f"layers.{i}" for i in range(0, 12)]]]'
-            ),
-            "for i, unit in enumerate(units):",
-            "    unit.set_modules_to_forward_prefetch(units[i + 1 : i + 1 + 1])",
-            "model._set_unshard_async_op(True)",
-        ]
-    )
+    assert plan_code(plan, base, made, RunConstraints()).splitlines() == [
+        "# `model` is your root module, the one that fully_shard() was called on last.",
+        "model._set_unshard_async_op(True)",
+        "# Units in the order in which their forwards ran.",
+        'order = [f"layers.{i}" for i in range(0, 13)]',
+        "units = [model] + [model.get_submodule(name) for name in order]",
+        "for unit, following in zip(units, units[1:]):",
+        "    unit.set_modules_to_forward_prefetch([following])",
+    ]
 
 
 def test_settings_name_every_unit_and_list() -> None:

@@ -16,12 +16,13 @@ import yaml
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from fsdpdoctor.changes.frameworks import DIALECTS, Snippet, snippets
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.frameworks import DIALECTS, Snippet, code_in, snippets
-from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.simulate.plans.plan_code import plan_code, tree_of
 from tests.simulate.plans.test_code import PLANS
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import step
@@ -55,7 +56,9 @@ def made(plan: Plan, *, blocking: bool = False) -> Step:
 
 def by_place(dialect: str, plan: Plan) -> list[Snippet]:
     """A plan's snippets, for a host without a device."""
-    return snippets(dialect, plan, made(plan, blocking=True), FACTS)
+    before = tree_of(made(Plan(), blocking=True), FACTS)
+    after = tree_of(made(plan, blocking=True), FACTS)
+    return snippets(dialect, plan, before, after, FACTS.blocks)
 
 
 def mesh_of(plan: Plan) -> Any:
@@ -201,8 +204,9 @@ def test_accumulation_goes_to_the_training_loop(dialect: str) -> None:
 
     assert snippet.where == "in the training loop"
     assert snippet.text.splitlines() == [
-        "def before_micro_batch(last):  # call it before each forward",
-        "    model.set_requires_gradient_sync(last)",
+        "def sync_on_last(model, micro_batch, micro_batches):",
+        '    """Call with the root module before each micro-batch\'s forward."""',
+        "    model.set_requires_gradient_sync(micro_batch == micro_batches - 1)",
     ]
 
 
@@ -210,7 +214,9 @@ def test_one_text_says_where_each_part_goes() -> None:
     """Places are comments in Python, YAML and TOML alike."""
     plan = Plan(reshard_after_forward={"*": False}, max_input_buffers=2)
 
-    assert code_in("accelerate", plan, made(plan), FACTS).splitlines() == [
+    assert plan_code(
+        plan, made(Plan()), made(plan), FACTS, "accelerate"
+    ).splitlines() == [
         "# in the file of accelerate launch --config_file:",
         "distributed_type: FSDP",
         "fsdp_config:",

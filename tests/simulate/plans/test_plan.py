@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.changes.plan import Plan, load_plan, save_plan
 from fsdpdoctor.errors import InputError, NewerFormatError, UsageError
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
@@ -21,7 +22,6 @@ from fsdpdoctor.simulate.engine.step import (
 )
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.plan import Plan, load_plan, save_plan
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from fsdpdoctor.simulate.plans.regroup import merge_neighbours
 from fsdpdoctor.simulate.plans.search import code_cost, search

@@ -1,10 +1,10 @@
-"""What the detectors share."""
+"""Tables of judged steps: rows by step."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fsdpdoctor.detectors.tables import rows_by_step
+from fsdpdoctor.detectors.judged_steps import rows_by_step
 
 
 def test_rows_by_step_are_ascending_in_each() -> None:

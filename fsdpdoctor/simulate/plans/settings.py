@@ -1,0 +1,50 @@
+"""What a plan comes to for one model: every unit and setting by name, to apply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.plan_file import module_names
+from fsdpdoctor.schema import ROOT
+from fsdpdoctor.simulate.engine.step import Step
+
+
+def settings(plan: Plan, step: Step) -> dict[str, Any]:
+    """What a plan comes to for a model, every unit and list by name.
+
+    `step` is the step as the plan makes it. Only what the plan changes is there.
+    """
+    changes = plan.changes
+    regroups = {"merge", "split_root", "wrap"} & set(changes)
+    names = [u.fqn for u in step.units]
+    units: dict[str, dict[str, Any]] = {}
+    for unit in step.units:
+        said: dict[str, Any] = {}
+        if "reshard_after_forward" in changes or regroups:
+            said["reshard_after_forward"] = unit.reshard_after_forward
+        if {"forward_prefetch", "forward_prefetch_of"} & set(changes):
+            said["forward_prefetch"] = [names[t] for t in unit.forward_prefetch]
+        if {"backward_prefetch", "backward_prefetch_of"} & set(changes):
+            said["backward_prefetch"] = [names[t] for t in unit.backward_prefetch]
+        units[unit.fqn] = said
+    result: dict[str, Any] = {"units": units}
+    if regroups:
+        result["groups"] = [
+            list(module_names(u.fqn)) for u in step.units if u.fqn != ROOT
+        ]
+    if "replicate" in changes:
+        result["mesh"] = {"replicate": step.mesh.replicate, "shard": step.mesh.shard}
+    for name in (
+        "param_dtype",
+        "reduce_dtype",
+        "unshard_async_op",
+        "separate_reduce_scatter_group",
+        "max_input_buffers",
+        "accumulation",
+    ):
+        if name in changes:
+            result[name] = changes[name]
+    if "accumulation" in changes:
+        result["micro_batches"] = len(step.micro_batches)
+    return result
