@@ -28,9 +28,9 @@ class Advised:
 def recommend(run: Run, m: Measures, findings: Sequence[Finding]) -> Advised:
     """Simulate each change that advice names, and put its gain beside it.
 
-    The run is replayed once, and not at all where no advice names a change. A gain
-    is left out where it is within its own error; in a finding, the advice that wins
-    most comes first.
+    The run is replayed once, and not at all where no advice names a change. What is
+    expected to lose, or to win less than its own error, is no advice; in a finding,
+    what wins most comes first.
     """
     if not any(advice.change for finding in findings for advice in finding.advice):
         return Advised(findings=tuple(findings))
@@ -59,7 +59,7 @@ class _Predictions:
     known: dict[bytes, Prediction | None] = field(default_factory=dict)
 
     def of(self, advice: Advice) -> Prediction | None:
-        """None where a change does not fit the run, or should not be made."""
+        """None where a change does not fit the run."""
         key = msgspec.json.encode(advice.change, order="sorted")
         if key not in self.known:
             self.known[key] = self._predict(advice)
@@ -67,31 +67,48 @@ class _Predictions:
 
     def _predict(self, advice: Advice) -> Prediction | None:
         try:
-            prediction = predict(self.base, plan_of(advice.change))
+            return predict(self.base, plan_of(advice.change))
         except UsageError:
             return None
-        return prediction if prediction.forbidden is None else None
 
 
 def _finding(finding: Finding, predictions: _Predictions) -> Finding:
-    advice = [_advice(item, predictions) for item in finding.advice]
+    advice = [
+        worth
+        for item in finding.advice
+        if (worth := _worth(item, finding, predictions)) is not None
+    ]
     advice.sort(key=lambda item: -(item.predicted_gain_ns or 0))
     return replace(finding, advice=tuple(advice))
 
 
-def _advice(advice: Advice, predictions: _Predictions) -> Advice:
-    if advice.change is None:
-        return advice
-    prediction = predictions.of(advice)
+def _worth(
+    advice: Advice, finding: Finding, predictions: _Predictions
+) -> Advice | None:
+    """Advice with its prediction; None where the simulator expects nothing of it.
+
+    What saves memory may win no time, and where the finding is about memory alone
+    it may cost some: that is its price.
+    """
+    prediction = None if advice.change is None else predictions.of(advice)
     if prediction is None:
         return advice
+    if prediction.forbidden is not None:
+        return None
+    wins = prediction.gain_ns > prediction.error_ns
+    loses = prediction.gain_ns < -prediction.error_ns
+    frees = prediction.memory_cost_bytes < 0 or (advice.memory_cost_bytes or 0) < 0
+    about_memory = finding.cost_ns_per_step is None and finding.cost_bytes is not None
+    cures = frees or about_memory
+    if not wins and not (cures and (not loses or (frees and about_memory))):
+        return None
     if advice.memory_cost_bytes is not None:
         # The worse of the two: the simulated peak is FSDP2's own and leaves out
         # activations, under whose peak the detector's bound may add up in full.
         # Where the detector knew of a cost that it cannot measure, neither does.
         cost = max(advice.memory_cost_bytes, prediction.memory_cost_bytes)
         advice = replace(advice, memory_cost_bytes=cost)
-    if abs(prediction.gain_ns) <= prediction.error_ns:
+    if not wins and not loses:
         return advice
     return replace(
         advice,

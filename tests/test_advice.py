@@ -132,17 +132,44 @@ def test_a_gain_is_that_of_whatif() -> None:
     )
 
 
-def test_a_gain_within_its_error_is_no_gain() -> None:
-    """Lists cleared where there are none: the detector's bound stands, and no more."""
+def test_a_gain_within_its_error_is_no_advice() -> None:
+    """Lists cleared where there are none."""
     run = simulated()
     cleared = advice(forward_prefetch_of={"layers.0": 0})
 
     advised = recommend(run, measure(run), [finding(cleared)])
 
-    (item,) = advised.findings[0].advice
-    assert item.predicted_gain_ns is None
-    assert item.predicted_error_ns is None
-    assert item.memory_cost_bytes == 1
+    assert advised.findings[0].advice == ()
+
+
+def test_a_loss_is_no_advice() -> None:
+    """Embedding and head apart where every gather blocks: two more that are waited
+    for; a change that should not be made goes too.
+    """
+    run = simulated()
+    split = replace(advice(split_root=True), memory_cost_bytes=0)
+    predicted = predict(replay_run(run, measure(run)), Plan(merge=4))
+    worse = advice(merge=4)
+
+    advised = recommend(run, measure(run), [finding(split, worse)])
+
+    assert predicted.gain_ns < -predicted.error_ns
+    assert advised.findings[0].advice == ()
+
+
+def test_memory_is_worth_no_loss_but_in_a_finding_about_memory() -> None:
+    """What frees memory may win no time; where nothing else is wrong it may cost."""
+    run = simulated()
+    freeing = replace(advice(merge=4), memory_cost_bytes=-1)
+    about_time = replace(finding(freeing), cost_ns_per_step=1)
+    about_memory = replace(finding(freeing), cost_bytes=1)
+
+    advised = recommend(run, measure(run), [about_time, about_memory])
+    time, memory = advised.findings
+
+    assert time.advice == ()
+    assert memory.advice[0].predicted_gain_ns is not None
+    assert memory.advice[0].predicted_gain_ns < 0
 
 
 def test_memory_that_nobody_knows_stays_unknown() -> None:

@@ -21,12 +21,13 @@ _SEVERAL = "# `model` is the module that holds all the roots that you shard."
 
 def code(plan: Plan, before: UnitTree, after: UnitTree) -> str:
     """The lines for a plan. `after` are the units as the plan makes them."""
-    sharding = list(_sharding(plan, before, after))
     settings = [
         *policies(plan, before, after),
         *switches(plan, after),
         *prefetch_lists(plan, after),
     ]
+    # What is set on sharded modules comes after the last call, so then all are ours.
+    sharding = list(_sharding(plan, before, after, anew=bool(settings)))
     if settings and not sharding:
         settings.insert(0, _of_model(after))
     return "\n".join([*sharding, *settings, *accumulation_flags(plan, after)])
@@ -38,14 +39,16 @@ def _of_model(tree: UnitTree) -> str:
     return MODEL if paths == ("",) else _SEVERAL
 
 
-def _sharding(plan: Plan, before: UnitTree, after: UnitTree) -> Iterator[str]:
+def _sharding(
+    plan: Plan, before: UnitTree, after: UnitTree, *, anew: bool
+) -> Iterator[str]:
     """Units and everything that is an argument of `fully_shard`."""
     changes = plan.changes
     sizes = [p for p in plan.reshard_after_forward.values() if type(p) is int]
     regrouped = [u.fqn for u in before.units] != [u.fqn for u in after.units]
     dtypes = bool({"param_dtype", "reduce_dtype"} & set(changes))
     if regrouped or sizes or "replicate" in changes:
-        anew = bool(sizes) or dtypes or "replicate" in changes
+        anew = anew or bool(sizes) or dtypes or "replicate" in changes
         yield from sharding_code(before, after, anew=anew)
     elif dtypes:
         yield from _policy(after)

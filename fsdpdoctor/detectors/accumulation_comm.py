@@ -12,7 +12,12 @@ from fsdpdoctor.changes.code import sync_on_last
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
-from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
+from fsdpdoctor.detectors.judged_steps import (
+    all_units,
+    judged_collectives,
+    per_step,
+    unit_sums,
+)
 from fsdpdoctor.detectors.remedies import (
     has,
     needs_torch,
@@ -87,9 +92,20 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
             "exposed_ns": cost_ns,
             "hosts": len(hosts),
         },
-        advice=_advice(m, accumulated, names, bool(reduces)),
+        advice=_advice(m, accumulated, names, bool(reduces) and _matter(m)),
         places=stalls.places(),
     )
+
+
+def _matter(m: Measures) -> bool:
+    """Whether the all-reduces alone are worth a change: a flag that wins nothing that
+    could be measured is no advice.
+    """
+    took = sum(
+        int(rows.duration_ns[rows.kind == Kind.ALL_REDUCE].sum())
+        for _, rows in judged_collectives(m)
+    )
+    return per_step(m, took) / float(m.step_ns.mean()) >= WARNING_SHARE
 
 
 def _micro_batches(m: Measures) -> int:

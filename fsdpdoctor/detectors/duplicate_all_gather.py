@@ -18,7 +18,12 @@ from fsdpdoctor.detectors.judged_steps import (
     per_step,
     place_of,
 )
-from fsdpdoctor.detectors.remedies import clear_prefetch, keep_unsharded, present
+from fsdpdoctor.detectors.remedies import (
+    clear_prefetch,
+    keep_unsharded,
+    present,
+    without_reentrant,
+)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
@@ -179,7 +184,10 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
 
 def _advice(m: Measures, why: str, names: list[str]) -> tuple[Advice, ...]:
     listed = [spec.fqn for spec in m.units if spec.forward_prefetch]
-    clear = clear_prefetch(m, "forward", listed) if why == "prefetch" else None
+    cure = without_reentrant(m) if listed else None
+    clear = None
+    if why == "prefetch" and cure is None:
+        clear = clear_prefetch(m, "forward", listed)
     inside = None
     if why == "recompute":
         inside = Advice(
@@ -187,4 +195,4 @@ def _advice(m: Measures, why: str, names: list[str]) -> tuple[Advice, ...]:
             "fully_shard() it, and make no units inside a checkpointed block.",
             memory_cost_bytes=0,
         )
-    return present(clear, inside, keep_unsharded(m, names))
+    return present(cure, clear, inside, keep_unsharded(m, names))

@@ -85,13 +85,28 @@ def _padding(
             "empty_ranks": dict(_empty(m, {spec.fqn for spec in padded})),
             "parameters": causes,
         },
-        advice=(
-            Advice(
-                text="Shard along a dimension that divides by the ranks.",
-                code=_placement(m),
-                memory_cost_bytes=-wasted,
-            ),
-        ),
+        advice=(_even(m, padded, wasted),),
+    )
+
+
+def _even(m: Measures, padded: list[UnitSpec], wasted: int) -> Advice:
+    """Another dimension where one divides by the ranks; else only other sizes do."""
+    ranks = _ranks(m)
+    shapes = [
+        p.shape
+        for spec in padded
+        for p in spec.params
+        if p.local_numel < p.padded_local_numel or (p.shape and p.shape[0] % ranks)
+    ]
+    if shapes and not any(n % ranks == 0 for shape in shapes for n in shape):
+        return Advice(
+            text=f"No dimension of these parameters divides by {ranks}: only other "
+            "sizes of the model, or fewer ranks that shard, need no padding."
+        )
+    return Advice(
+        text="Shard along a dimension that divides by the ranks.",
+        code=_placement(m),
+        memory_cost_bytes=-wasted,
     )
 
 

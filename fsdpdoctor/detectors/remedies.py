@@ -124,6 +124,20 @@ def prefetch(m: Measures, phase: str) -> Advice | None:
     )
 
 
+def without_reentrant(m: Measures) -> Advice | None:
+    """The cure where reentrant checkpointing runs prefetch lists in backward too."""
+    if not any(
+        rank.header.model is not None and rank.header.model.checkpoint == "reentrant"
+        for rank in m.ranks
+    ):
+        return None
+    return Advice(
+        text="Pass use_reentrant=False to checkpoint(): a reentrant one runs the whole "
+        "forward again in backward, prefetch lists included; your lists can stay.",
+        memory_cost_bytes=0,
+    )
+
+
 def several_models(m: Measures) -> bool:
     """Whether no single `model` holds all units: then no code can be pasted."""
     return len(unit_tree_of(m).models) > 1

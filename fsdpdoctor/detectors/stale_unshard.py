@@ -9,7 +9,12 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_steps import place_of, recompute_seen
-from fsdpdoctor.detectors.remedies import RECOMPUTE_REASON, clear_prefetch, present
+from fsdpdoctor.detectors.remedies import (
+    RECOMPUTE_REASON,
+    clear_prefetch,
+    present,
+    without_reentrant,
+)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
@@ -87,6 +92,9 @@ def _owners(m: Measures, name: str) -> list[str]:
 
 def _advice(m: Measures, names: list[str]) -> tuple[Advice, ...]:
     owners = list(dict.fromkeys(o for name in names for o in _owners(m, name)))
+    cure = without_reentrant(m) if owners else None
+    if cure is not None:
+        return (cure,)  # the lists are right, they only run twice
     clear = present(clear_prefetch(m, "forward", owners))
     if not clear:
         return (Advice(text="Call unshard() only for units that run next."),)

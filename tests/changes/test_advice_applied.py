@@ -1,0 +1,262 @@
+"""Every piece of advice, applied to the script it was given for, as it says.
+
+The script runs, losses stay what they must, and the finding is gone or the gain that
+was predicted is there. Time is virtual and the network modelled, so all is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from fsdpdoctor.advice import recommend
+from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.changes.frameworks import snippets
+from fsdpdoctor.detectors import judge_all
+from fsdpdoctor.finding import Advice, Finding
+from fsdpdoctor.run import open_run
+from fsdpdoctor.simulate.plans.forecast import replay_run
+from fsdpdoctor.simulate.plans.plan_code import tree_of
+from fsdpdoctor.simulate.plans.predict import Prediction, Replay
+from fsdpdoctor.simulate.plans.search import search
+from tests.changes.kinds import SCRIPTS
+from tests.changes.scripts import Outcome, Script, run
+
+pytestmark = [
+    # torch's own, where hooks meet its compiler or its checkpoints.
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+QUICK = (
+    "bf16",
+    "two roots",
+    "one unit, fast, hsdp",
+    "tied",
+    "fine, bf16",
+    "lora",
+    "skipping lists, async",
+    "own optimizer, early",
+    "slow optimizer of one's own",
+)
+"""One of each kind; the others take minutes together."""
+
+LEARNS = {
+    "FD504": "the optimizer steps over nothing until it is built anew",
+    "FD201 outside": "gradients of what was outside are reduced from then on",
+    "FD502": "it computes in another dtype, as the advice says",
+    "FD204": "columns are not what the modelled network repeats: rows are",
+    "FD301 evaluation": "a root that stays gathered computes with old weights",
+}
+"""Advice after which losses are not what they were, and why that is right."""
+
+SLEEPS = "FD404"
+"""Its cost is a sleep here, which no other optimizer step shortens."""
+
+
+def slow_but(quick: tuple[str, ...]) -> list[Any]:
+    """All scripts by name; those that are not quick are marked."""
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in SCRIPTS
+    ]
+
+
+def judged(folder: Path) -> tuple[Measures, tuple[Finding, ...]]:
+    """What is found in a run, with advice that was held against the simulator."""
+    recorded = open_run(folder)
+    m = measure(recorded)
+    findings, _ = judge_all(m)
+    return m, recommend(recorded, m, findings).findings
+
+
+def median_ns(m: Measures) -> int:
+    """Of the judged steps."""
+    assert m.median_step_ns is not None
+    return m.median_step_ns
+
+
+def kind_of(finding: Finding, advice: Advice) -> str:
+    """A finding's code, with what is said where a code says several things."""
+    if finding.code == "FD201" and "outside every unit" in finding.summary:
+        return "FD201 outside"
+    if finding.code == "FD301" and "evaluation" in (advice.code or ""):
+        return "FD301 evaluation"
+    return finding.code
+
+
+def check_losses(kind: str, before: Outcome, after: Outcome) -> None:
+    """The same to the bit, or from the first step on where that is right."""
+    if kind not in LEARNS:
+        assert after.losses == before.losses
+        assert after.dtypes == before.dtypes
+    elif kind == "FD502":
+        assert after.losses == pytest.approx(before.losses, rel=0.01)
+        assert after.dtypes == {(torch.bfloat16, torch.float32)}
+    elif kind != "FD204":
+        assert after.losses[0] == before.losses[0]
+        assert after.losses != before.losses
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK))
+def test_every_piece_of_advice(name: str, tmp_path: Path) -> None:
+    """Applied alone, each to the script as it was."""
+    script = SCRIPTS[name]
+    before = run(script, tmp_path / "before")
+    m, findings = judged(tmp_path / "before")
+    tried: set[str] = set()
+    for finding in findings:
+        for advice in finding.advice:
+            if advice.code is None or advice.code in tried:
+                continue
+            tried.add(advice.code)
+            folder = tmp_path / str(len(tried))
+            after = run(script, folder, advice.code)
+            check_losses(kind_of(finding, advice), before, after)
+            check_gain(finding, advice, m, *judged(folder))
+
+
+def check_gain(
+    finding: Finding,
+    advice: Advice,
+    before: Measures,
+    after: Measures,
+    findings: tuple[Finding, ...],
+) -> None:
+    """The gain that was predicted; where none was, gone or cheaper."""
+    gain_ns = median_ns(before) - median_ns(after)
+    if advice.predicted_gain_ns is not None:
+        assert advice.predicted_error_ns is not None
+        assert gain_ns > 0
+        off = abs(gain_ns - advice.predicted_gain_ns)
+        assert off <= advice.predicted_error_ns
+        return
+    if finding.code == SLEEPS:
+        return
+    left = [f for f in findings if (f.code, f.phase) == (finding.code, finding.phase)]
+    cost = max((f.cost_ns_per_step or 0 for f in left), default=0)
+    assert not left or cost < (finding.cost_ns_per_step or 0)
+
+
+def test_tied_and_foreign_optimizers_get_no_code(tmp_path: Path) -> None:
+    """`fully_shard` of a part of tied tables raises, and so does an unknown `fused`."""
+    run(SCRIPTS["tied"], tmp_path / "tied")
+    run(SCRIPTS["slow optimizer of one's own"], tmp_path / "own")
+    found = [*judged(tmp_path / "tied")[1], *judged(tmp_path / "own")[1]]
+    said = {f.code: f.advice for f in found if f.code in ("FD203", "FD404")}
+
+    assert {code: [a.code for a in advice] for code, advice in said.items()} == {
+        "FD203": [None],
+        "FD404": [None],
+    }
+
+
+@pytest.mark.slow
+def test_the_cure_for_lists_that_run_again(tmp_path: Path) -> None:
+    """`use_reentrant=False`, as said: nothing is gathered twice, lists as they are."""
+    run(SCRIPTS["reentrant, listed"], tmp_path / "before")
+    run(SCRIPTS["not reentrant, listed"], tmp_path / "after")
+    (twice,) = [f for f in judged(tmp_path / "before")[1] if f.code == "FD107"]
+
+    assert any("use_reentrant=False" in a.text for a in twice.advice)
+    assert not any("Clear" in a.text for a in twice.advice)
+    assert "FD107" not in {f.code for f in judged(tmp_path / "after")[1]}
+
+
+# -- what-if
+
+
+def mesh_of(prediction: Prediction) -> Any:
+    """What a trainer hands to whoever shards."""
+    mesh = prediction.step.mesh
+    if mesh.replicate == 1:
+        return init_device_mesh("cpu", (mesh.shard,))
+    names = ("dp_replicate", "dp_shard")
+    return init_device_mesh("cpu", (mesh.replicate, mesh.shard), mesh_dim_names=names)
+
+
+def applied(
+    dialect: str, base: Replay, prediction: Prediction, script: Script, folder: Path
+) -> Outcome:
+    """A prediction's code, each part where it says, in one dialect."""
+    known = base.calibration
+    before = tree_of(known.step, known.constraints)
+    after = tree_of(prediction.step, known.constraints)
+    plan = prediction.plan
+    if plan.accumulation is not None:
+        plan = replace(plan, micro_batches=script.micro_batches)
+    parts = snippets(dialect, plan, before, after)
+    texts = {part.where.split()[0] + part.where.split()[1]: part.text for part in parts}
+    loop = texts.get("inthe", "")
+    if dialect == "fully_shard":
+        return run(script, folder, "".join(part.text for part in parts))
+
+    def shard(model: Any) -> None:
+        scope: dict[str, Any] = {"model": model}
+        policy = script.options().get("mp_policy")
+        dtypes = (
+            (None, None)
+            if policy is None
+            else (policy.param_dtype, policy.reduce_dtype)
+        )
+        if dialect == "torchtitan":
+            exec(texts["inplace"], scope)
+            scope["apply_fsdp"](model, mesh_of(prediction), *dtypes)
+        elif dialect == "lightning":
+            exec(texts["inyour"], scope)
+            mesh = {"data_parallel": mesh_of(prediction)}
+            given = SimpleNamespace(model=model, device_mesh=mesh)
+            scope["configure_model"](given)
+        else:
+            for where in ("beforeaccelerator.prepare(model),", "aftermodel"):
+                exec(texts.get(where, ""), scope)
+
+    own = dialect == "accelerate" and not any("before" in where for where in texts)
+    if own:  # `prepare` shards as the script does; the rest comes after
+        return run(script, folder, "\n".join(texts.values()))
+    return run(script, folder, loop, shard=shard)
+
+
+WHAT_IF = ("blocks", "bf16", "hsdp", "fine, bf16", "nested", "accumulation, hsdp")
+
+DIALECTS = ("fully_shard", "torchtitan", "accelerate", "lightning")
+
+
+QUICK_PAIRS = (("bf16", "fully_shard"), ("hsdp", "lightning"))
+
+PAIRS = [
+    pytest.param(
+        name,
+        dialect,
+        marks=[] if (name, dialect) in QUICK_PAIRS else [pytest.mark.slow],
+    )
+    for name in WHAT_IF
+    for dialect in DIALECTS
+]
+
+
+@pytest.mark.parametrize(("name", "dialect"), PAIRS)
+def test_what_a_search_finds(name: str, dialect: str, tmp_path: Path) -> None:
+    """Each change on the front, in each dialect: the step is what was predicted."""
+    script = SCRIPTS[name]
+    before = run(script, tmp_path / "before")
+    recorded = open_run(tmp_path / "before")
+    base = replay_run(recorded, measure(recorded))
+    front = search(base)
+
+    assert front
+    for at, prediction in enumerate(front):
+        folder = tmp_path / str(at)
+        after = applied(dialect, base, prediction, script, folder)
+        m = measure(open_run(folder))
+        assert after.losses == before.losses, str(prediction.plan)
+        assert after.dtypes == before.dtypes, str(prediction.plan)
+        off = abs(median_ns(m) - prediction.step_ns)
+        assert off <= prediction.error_ns, str(prediction.plan)
