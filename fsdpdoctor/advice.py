@@ -98,7 +98,7 @@ def _worth(
     wins = prediction.gain_ns > prediction.error_ns
     loses = prediction.gain_ns < -prediction.error_ns
     frees = prediction.memory_cost_bytes < 0 or (advice.memory_cost_bytes or 0) < 0
-    about_memory = finding.cost_ns_per_step is None and finding.cost_bytes is not None
+    about_memory = not finding.cost_ns_per_step and finding.cost_bytes is not None
     cures = frees or about_memory
     if not wins and not (cures and (not loses or (frees and about_memory))):
         return None

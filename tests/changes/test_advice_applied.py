@@ -40,7 +40,6 @@ QUICK = (
     "two roots",
     "one unit, fast, hsdp",
     "tied",
-    "fine, bf16",
     "lora",
     "skipping lists, async",
     "own optimizer, early",
