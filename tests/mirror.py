@@ -32,6 +32,11 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "analysis/timeline.py",
         "analysis/unit_times.py",
     ),
+    "changes/test_code.py": (
+        "changes/sharding_code.py",
+        "simulate/plans/plan_code.py",
+        "simulate/plans/settings.py",
+    ),
     "cli/test_cli.py": (
         "__main__.py",
         "cli/analyze.py",
@@ -83,7 +88,9 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "dashboard/test_live.py": ("cli/live.py", "dashboard/data/in_progress.py"),
     "detectors/test_advice_runs.py": ("detectors/remedies.py",),
     "detectors/test_detectors.py": ("detectors/base.py", "finding.py"),
-    "detectors/test_host_pause.py": ("detectors/pauses.py", "schema/hooks.py"),
+    "detectors/test_host_pause.py": ("detectors/host_events.py", "schema/hooks.py"),
+    "detectors/test_exposed_all_gather.py": ("detectors/judged_stalls.py",),
+    "detectors/test_prefetch_misconfig.py": ("detectors/unit_order.py",),
     "detectors/test_look_alikes.py": ("testing.py",),
     "detectors/test_reshard_policy.py": ("detectors/gather_counts.py",),
     "exporters/test_kineto.py": (
@@ -207,6 +214,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "simulate/engine/timing.py",
     ),
     "simulate/plans/test_plan.py": (
+        "changes/plan.py",
         "simulate/plans/change_step.py",
         "simulate/plans/regroup.py",
         "simulate/plans/search.py",

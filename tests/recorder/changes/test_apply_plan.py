@@ -22,7 +22,7 @@ from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.settings import settings
-from tests.simulate.plans.test_code import PLANS
+from tests.changes.test_code import PLANS
 from tests.simulate.real import Net, check, logged, sharded, simulated, truth
 from tests.simulate.steps import VOCAB, step
 

@@ -23,7 +23,7 @@ from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.plan_code import plan_code, tree_of
-from tests.simulate.plans.test_code import PLANS
+from tests.changes.test_code import PLANS
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import step
 
