@@ -142,16 +142,16 @@ def test_a_gain_within_its_error_is_no_advice() -> None:
     assert advised.findings[0].advice == ()
 
 
-def test_a_loss_is_no_advice() -> None:
-    """Embedding and head apart where every gather blocks: two more that are waited
-    for; a change that should not be made goes too.
-    """
-    run = simulated()
-    split = replace(advice(split_root=True), memory_cost_bytes=0)
-    predicted = predict(replay_run(run, measure(run)), Plan(merge=4))
-    worse = advice(merge=4)
+ROOT_AGAIN = {"reshard_after_forward": {"<root>": True}}
+"""One more gather that is waited for: it loses, and frees the root meanwhile."""
 
-    advised = recommend(run, measure(run), [finding(split, worse)])
+
+def test_a_loss_is_no_advice() -> None:
+    """Whatever the detector thought of it."""
+    run = simulated()
+    predicted = predict(replay_run(run, measure(run)), plan_of(ROOT_AGAIN))
+
+    advised = recommend(run, measure(run), [finding(advice(**ROOT_AGAIN))])
 
     assert predicted.gain_ns < -predicted.error_ns
     assert advised.findings[0].advice == ()
@@ -160,7 +160,7 @@ def test_a_loss_is_no_advice() -> None:
 def test_memory_is_worth_no_loss_but_in_a_finding_about_memory() -> None:
     """What frees memory may win no time; where nothing else is wrong it may cost."""
     run = simulated()
-    freeing = replace(advice(merge=4), memory_cost_bytes=-1)
+    freeing = replace(advice(**ROOT_AGAIN), memory_cost_bytes=-1)
     about_time = replace(finding(freeing), cost_ns_per_step=1)
     about_memory = replace(finding(freeing), cost_bytes=1)
 
