@@ -13,13 +13,14 @@ REDUCE copy-in start, end, scatter start, end, all-reduce start, end
 WAIT_GATHER stall start, end
 WAIT_SCATTER, WAIT_POST, FINALIZE stall start, end for the scatter, end for the
 all-reduce
-A collective starts when this rank has arrived at it, and ends once the last rank
+`gate` in `streams` is what copy-in and all-gather both wait for before their next
+work. A collective starts when this rank has arrived at it, and ends once the last rank
 has arrived and the bytes have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fsdpdoctor.simulate.engine.opcodes import (
@@ -38,6 +39,7 @@ from fsdpdoctor.simulate.engine.opcodes import (
     WAIT_GATHER,
     WAIT_POST,
     WAIT_SCATTER,
+    Op,
     Program,
 )
 
@@ -72,138 +74,132 @@ class Walk(NamedTuple):
     exposed: Exposed
 
 
+def _communicators(
+    others: Sequence[int],
+) -> tuple[Callable[[int, int, int], tuple[int, int]], list[int]]:
+    """What runs a collective, and when this rank was ready for each so far.
+
+    A communicator runs one collective at a time, in the order of issue. `others`: for
+    each collective, when the last of the other ranks is ready for it.
+    """
+    free = [0] * COMMS
+    arrivals: list[int] = []
+    arrive = arrivals.append
+
+    def run(comm: int, ready: int, ns: int) -> tuple[int, int]:
+        """Start and end of the next collective, for which this rank is ready."""
+        start = last = free[comm] if free[comm] > ready else ready
+        if others:
+            other = others[len(arrivals)]
+            last = other if other > start else start
+        arrive(start)
+        end = free[comm] = last + ns
+        return start, end
+
+    return run, arrivals
+
+
 def streams(
     program: Program, ns: Sequence[int], at: Clock, others: Sequence[int] = ()
 ) -> Walk:
-    """A device with streams: the host enqueues, and runs ahead where it can.
-
-    `others`: for each collective, when the last of the other ranks is ready for it.
-    """
+    """A device with streams: the host enqueues, and runs ahead where it can."""
     host, compute = at
-    copy_in = gather = scatter = reduce = compute
-    comm = [0] * COMMS
+    copy_in = gather = scatter = gate = compute
     gathered = [0] * program.slots
-    scattered = [0] * program.reductions
-    reduced = [0] * program.reductions
+    scattered, reduced = ([compute] * (program.reductions + 1) for _ in range(2))
     resharded: dict[int, int] = {}
-    deferred = 0
+    deferred, stood = 0, [0, 0, 0]
+    run, arrivals = _communicators(others)
     times: list[Times] = []
-    arrivals: list[int] = []
-    for_gather = for_scatter = for_reduce = 0
-    add, arrive = times.append, arrivals.append
+    add = times.append
     for op in program.ops:
         code, h = op[0], host
         if code == COMPUTE:
             start = compute if compute > host else host
             if op[2] >= 0:
                 host += ns[op[2]]
-            compute = start + ns[op[1]]
-            if host > compute:
-                compute = host
+            end = start + ns[op[1]]
+            compute = end if end > host else host
             add((h, host, start, compute))
         elif code == HOST:
             host += ns[op[1]]
             add((h, host))
         elif code == USE:
-            host += ns[op[2]]
-            if op[4]:
-                copy_in = deferred if deferred > copy_in else copy_in
-                gather = deferred if deferred > gather else gather
-            w0 = w1 = compute if compute > h else h
-            if op[1] >= 0 and gathered[op[1]] > w1:
-                w1 = gathered[op[1]]
-                for_gather += w1 - w0
+            _, slot, call, copy, waits, defers = op
+            host += ns[call]
+            gate = deferred if waits and deferred > gate else gate
+            w0 = compute if compute > h else h
+            w1 = gathered[slot] if slot >= 0 and gathered[slot] > w0 else w0
+            stood[0] += w1 - w0
             c0 = w1 if w1 > host else host
-            compute = c0 + ns[op[3]]
-            if op[5]:
+            compute = c0 + ns[copy]
+            if defers:
                 deferred = compute
-            else:
-                copy_in = compute if compute > copy_in else copy_in
-                gather = compute if compute > gather else gather
+            elif compute > gate:
+                gate = compute
             add((h, host, w0, w1, c0, compute))
         elif code == GATHER:
-            host += ns[op[2]]
-            if op[7] >= 0:
-                event = resharded[op[7]]
-                copy_in = event if event > copy_in else copy_in
-                gather = event if event > gather else gather
-            if op[6]:  # async_op: copy-in on the compute stream
+            _, slot, call, copy, length, comm, async_op, event = op
+            host += ns[call]
+            if event >= 0 and resharded[event] > gate:
+                gate = resharded[event]
+            if async_op:  # copy-in on the compute stream
                 c0 = compute if compute > host else host
-                c1 = compute = c0 + ns[op[3]]
-                start = c1
+                ready = c1 = compute = c0 + ns[copy]
             else:
-                c0 = copy_in if copy_in > host else host
-                c1 = copy_in = c0 + ns[op[3]]
-                start = gather if gather > c1 else c1
-            start = comm[op[5]] if comm[op[5]] > start else start
-            k = len(arrivals)
-            arrive(start)
-            ready = others[k] if others and others[k] > start else start
-            end = comm[op[5]] = gathered[op[1]] = ready + ns[op[4]]
-            if not op[6]:
-                gather = end
+                c0 = copy_in if copy_in > gate else gate
+                c0 = host if host > c0 else c0
+                c1 = copy_in = c0 + ns[copy]
+                ready = gather if gather > c1 else c1
+            start, end = run(comm, ready, ns[length])
+            gathered[slot] = end
+            gather = gather if async_op else end
             add((h, host, c0, c1, start, end))
         elif code == RESHARD:
             free = compute if compute > host else host
             if op[2] >= 0:
-                free = compute = free + ns[op[2]]
-                resharded[op[1]] = free
+                free = compute = resharded[op[1]] = free + ns[op[2]]
             add((h, host, free))
         elif code == REDUCE:
-            host += ns[op[2]]
+            _, reduction, call, copy, length, comm, all_reduce = op
+            host += ns[call]
             c0 = compute if compute > host else host
-            compute = c0 + ns[op[3]]
+            compute = c0 + ns[copy]
             start = end = scatter if scatter > compute else compute
-            if op[4] >= 0:
-                start = comm[op[5]] if comm[op[5]] > start else start
-                k = len(arrivals)
-                arrive(start)
-                ready = others[k] if others and others[k] > start else start
-                end = comm[op[5]] = ready + ns[op[4]]
-            scatter = scattered[op[1]] = end
-            a0 = a1 = end
-            if op[6] >= 0:
-                a0 = reduce if reduce > end else end
-                k = len(arrivals)
-                arrive(a0)
-                ready = others[k] if others and others[k] > a0 else a0
-                a1 = reduce = ready + ns[op[6]]
-            reduced[op[1]] = a1
+            if length >= 0:
+                start, end = run(comm, end, ns[length])
+            scatter = scattered[-1] = scattered[reduction] = a0 = a1 = end
+            if all_reduce >= 0:
+                a0, a1 = run(REPLICATE_COMM, end, ns[all_reduce])
+                reduced[-1] = a1
+            reduced[reduction] = a1
             add((h, host, c0, compute, start, end, a0, a1))
-        elif code == ROOT:
-            host += ns[op[1]]
-            copy_in = compute if compute > copy_in else copy_in
-            gather = compute if compute > gather else gather
-            add((h, host))
-        elif code == FLUSH:
-            copy_in = deferred if deferred > copy_in else copy_in
-            gather = deferred if deferred > gather else gather
-            add((h, host))
-        elif code == SYNC:
-            host = compute if compute > host else host
+        elif code in (ROOT, FLUSH, SYNC):
+            host, gate = _meet(op, ns, host, compute, gate, deferred)
             add((h, host))
         else:
-            w0 = w1 = compute if compute > host else host
-            if code == WAIT_GATHER:
-                w1 = gathered[op[1]] if gathered[op[1]] > w0 else w0
-                for_gather += w1 - w0
-                w2 = w1
-            else:
-                if code == WAIT_SCATTER:
-                    until = also = scattered[op[1]]
-                elif code == WAIT_POST:
-                    until, also = scattered[op[1]], reduced[op[1]]
-                else:
-                    until, also = scatter, reduce
-                w1 = until if until > w0 else w0
-                w2 = also if also > w1 else w1
-                for_scatter += w1 - w0
-                for_reduce += w2 - w1
-            # What has nothing to wait for does not hold the lane up either.
-            compute = w2 if w2 > w0 else compute
+            w0 = compute if compute > host else host
+            until = also = scattered[op[1]] if code != WAIT_GATHER else gathered[op[1]]
+            if code in (WAIT_POST, FINALIZE):
+                also = reduced[op[1]]
+            w1 = until if until > w0 else w0
+            w2 = also if also > w1 else w1
+            stood[0 if code == WAIT_GATHER else 1] += w1 - w0
+            stood[2] += w2 - w1
+            compute = w2 if w2 > w0 else compute  # no wait holds the lane up either
             add((h, host, w0, w1, w2))
-    exposed = Exposed(for_gather, for_scatter, for_reduce)
-    return Walk(times, Clock(host, compute), arrivals, exposed)
+    return Walk(times, Clock(host, compute), arrivals, Exposed(*stood))
+
+
+def _meet(
+    op: Op, ns: Sequence[int], host: int, compute: int, gate: int, deferred: int
+) -> tuple[int, int]:
+    """Host and gate, where one waits for the compute lane or for a copy-out on it."""
+    if op[0] == SYNC:
+        return max(host, compute), gate
+    if op[0] == FLUSH:
+        return host, max(gate, deferred)
+    return host + ns[op[1]], max(gate, compute)
 
 
 def blocking(
@@ -215,12 +211,11 @@ def blocking(
     it waits for when the unit is used.
     """
     now = at.host_ns
-    comm = [0] * COMMS
     gathered = [0] * program.slots
+    run, arrivals = _communicators(others)
     times: list[Times] = []
-    arrivals: list[int] = []
     for_gather = for_scatter = for_reduce = 0
-    add, arrive = times.append, arrivals.append
+    add = times.append
     for op in program.ops:
         code, h = op[0], now
         if code == COMPUTE:
@@ -243,11 +238,8 @@ def blocking(
         elif code == GATHER:
             c0 = now + ns[op[2]]
             c1 = now = c0 + ns[op[3]]
-            start = comm[op[5]] if comm[op[5]] > now else now
-            k = len(arrivals)
-            arrive(start)
-            ready = others[k] if others and others[k] > start else start
-            end = comm[op[5]] = gathered[op[1]] = ready + ns[op[4]]
+            start, end = run(op[5], now, ns[op[4]])
+            gathered[op[1]] = end
             if not op[6]:
                 for_gather += end - now
                 now = end
@@ -258,24 +250,15 @@ def blocking(
             add((h, now, now))
         elif code == REDUCE:
             c0 = now + ns[op[2]]
-            c1 = start = end = now = c0 + ns[op[3]]
+            c1 = start = end = c0 + ns[op[3]]
             if op[4] >= 0:
-                start = comm[op[5]] if comm[op[5]] > now else now
-                k = len(arrivals)
-                arrive(start)
-                ready = others[k] if others and others[k] > start else start
-                end = comm[op[5]] = ready + ns[op[4]]
-            a0 = a1 = end
+                start, end = run(op[5], c1, ns[op[4]])
+            a0 = now = end
             if op[6] >= 0:
-                a0 = comm[REPLICATE_COMM] if comm[REPLICATE_COMM] > end else end
-                k = len(arrivals)
-                arrive(a0)
-                ready = others[k] if others and others[k] > a0 else a0
-                a1 = comm[REPLICATE_COMM] = ready + ns[op[6]]
-            for_scatter += end - now
-            for_reduce += a1 - end
-            now = a1
-            add((h, now, c0, c1, start, end, a0, a1))
+                a0, now = run(REPLICATE_COMM, end, ns[op[6]])
+            for_scatter += end - c1
+            for_reduce += now - end
+            add((h, now, c0, c1, start, end, a0, now))
         elif code == WAIT_GATHER:
             until = gathered[op[1]]
             w0, now = now, until if until > now else now
