@@ -1,64 +1,44 @@
-"""From a measured run to a `Step`: what its compute, calls and collectives cost.
-
-[Note: Middle steps]
-Medians of parts do not add up to the median of the whole where noise is skewed; means
-do, but one odd step bends them. So figures are means over the middle half of the
-steps, by duration: what an odd step did is left out, and the parts add up.
-"""
+"""From a measured run to a `Step`: what its compute, calls and collectives cost."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
-from fsdpdoctor.analysis.timeline import Collectives, Timeline, of_kinds, timeline_of
+from fsdpdoctor.analysis.timeline import of_kinds, timeline_of
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     COLLECTIVE_KINDS,
-    ITEMSIZE,
-    NO_TIME,
     UNKNOWN,
     Evidence,
-    Flag,
     Kind,
     Phase,
-    Spans,
-    UnitSpec,
 )
-from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_comm_cost, own_durations
+from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_comm_cost
 from fsdpdoctor.simulate.calibration.host_costs import host_costs, mean
+from fsdpdoctor.simulate.calibration.measured_steps import MeasuredSteps
+from fsdpdoctor.simulate.calibration.module_tree import module_tree
 from fsdpdoctor.simulate.calibration.partition import (
     AFTER,
     BEFORE,
     BETWEEN,
     LOSS,
-    VIRTUAL_ROOT,
-    ModuleGap,
     Partition,
-    Shape,
-    device_partition,
-    host_partition,
-    shape_of,
 )
 from fsdpdoctor.simulate.calibration.trace_settings import as_recorded, is_trace
+from fsdpdoctor.simulate.calibration.unit_settings import unit_of
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.schedule import bare_program
 from fsdpdoctor.simulate.engine.step import (
-    Checkpoint,
     CommCost,
     CommCosts,
     Mesh,
     MicroBatch,
-    Node,
-    Param,
-    Segment,
     Step,
-    Unit,
 )
 
 NEEDS = (Evidence.UNITS, Evidence.STEPS, Evidence.STALLS, Evidence.COLLECTIVES)
@@ -96,7 +76,7 @@ def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibrati
     lines = [timeline_of(data, r) for r in data.steps if r.step in numbers]
     if not lines:
         raise InputError("no whole step was recorded: there is nothing to replay")
-    found = _Calibrator(data, measures, lines).calibration()
+    found = _Calibrator(data, lines).calibration()
     return replace(found, constraints=replace(found.constraints, inferred=inferred))
 
 
@@ -112,83 +92,22 @@ def check_evidence(evidence: Collection[Evidence]) -> None:
         )
 
 
-class _Calibrator:
-    """One rank's steps, and what has been worked out of them so far."""
-
-    def __init__(
-        self, data: RankData, measures: RankMeasures, lines: Sequence[Timeline]
-    ) -> None:
-        self.data, self.measures = data, measures
-        alike = _alike(lines)
-        self.step_ns = np.array([line.duration_ns for line in alike])
-        self.lines = _middle(alike)
-        self.shape: Shape = shape_of(self.lines[-1])
-        self.blocking = data.header.clock == "host"
-        order = [u for u in self.shape.walk(self.shape.root) if u != VIRTUAL_ROOT]
-        self.units = [m for u in order for m in self.shape.states[u]]
-        self.number = {old: new for new, old in enumerate(self.units)}
-        self.collectives = Collectives.concat([x.collectives for x in self.lines])
-        self.durations = own_durations(self.collectives)
-        self.device = [device_partition(x, self.shape) for x in self.lines]
-        self.host = (
-            [] if self.blocking else [host_partition(x, self.shape) for x in self.lines]
-        )
-        self.segments: list[Segment] = []
-        self.copies: dict[Kind, Spans] = {}  # of all lines
-
-    def spec(self, unit: int) -> UnitSpec:
-        return self.data.header.units[unit]
+class _Calibrator(MeasuredSteps):
+    """The step as a whole: mesh, micro-batches, costs outside the modules."""
 
     def calibration(self) -> Calibration:
         fits = self.fits()
-        mesh = self.mesh()
-        forward, host_forward = (
-            self.place_times(self.device),
-            self.place_times(self.host),
-        )
-        root = self.node(self.shape.root, forward, host_forward)
-        outside = _outside(self.device)
-        host_outside = _outside(self.host)
-        micro_batches = self.micro_batches()
-        input_ns = self.input_ns(outside, len(micro_batches))
         header = self.data.header
-        specs = [self.spec(u) for u in self.units]
-        step = Step(
-            units=tuple(self.unit(u, mesh, fits) for u in self.units),
-            segments=tuple(self.segments),
-            root=root,
-            mesh=mesh,
-            wires=_wires(fits, mesh),
-            host=host_costs(self.lines),
-            blocking=self.blocking,
-            micro_batches=micro_batches,
-            separate_reduce_scatter_group=any(
-                s.separate_reduce_scatter_group for s in specs
-            ),
-            max_input_buffers=max(
-                (s.reduce_scatter_max_input_buffers or 1 for s in specs), default=1
-            ),
-            input_ns=input_ns,
-            loss_ns=_share(outside[LOSS], len(micro_batches)),
-            host_loss_ns=_share(host_outside[LOSS], len(micro_batches)),
-            sync_after_forward=self.syncs("loss"),
-            sync_at_end=self.syncs("end"),
-            before_ns=max(outside[BEFORE] - input_ns * self.blocking, 0),
-            after_ns=outside[AFTER],
-            host_after_ns=host_outside[AFTER],
-        )
-        step = replace(step, resident_bytes=self.resident_bytes(step))
         middle = mean(line.duration_ns for line in self.lines)
         model = header.model
+        known = header.device_bytes != UNKNOWN
         return Calibration(
-            step=step,
+            step=self.step(fits),
             constraints=RunConstraints(
                 tied=model.tied if model else (),
                 blocks=model.blocks if model else (),
                 local_world_size=header.local_world_size,
-                device_bytes=None
-                if header.device_bytes == UNKNOWN
-                else header.device_bytes,
+                device_bytes=header.device_bytes if known else None,
             ),
             rank=header.rank,
             steps=len(self.lines),
@@ -204,196 +123,35 @@ class _Calibrator:
             },
         )
 
-    # -- the model
-
-    def place_times(self, parts: Sequence[Partition]) -> dict[ModuleGap, int]:
-        """What each place takes: means over steps and micro-batches."""
-        if not parts:
-            return {}
-        count = len(next(iter(parts[0].inside.values()), [0])) * len(parts)
-        totals: dict[ModuleGap, int] = defaultdict(int)
-        for part in parts:
-            for place, times in part.inside.items():
-                totals[place] += sum(times)
-        return {place: round(total / count) for place, total in totals.items()}
-
-    def node(
-        self, unit: int, device: Mapping[ModuleGap, int], host: Mapping[ModuleGap, int]
-    ) -> Node:
-        """A module, with the segments that some time was seen in."""
-        children = self.shape.children.get(unit, ())
-        items: list[int | Node] = []
-        for gap in range(len(children) + 1):
-            times = {
-                what: device.get(ModuleGap(unit, gap, what), 0)
-                for what in ("forward", "backward", "recompute")
-            }
-            launch = {
-                what: host.get(ModuleGap(unit, gap, what), 0)
-                for what in ("forward", "backward")
-            }
-            if any(times.values()) or any(launch.values()) or not children:
-                items.append(len(self.segments))
-                self.segments.append(
-                    Segment(
-                        forward_ns=times["forward"],
-                        backward_ns=times["backward"],
-                        recompute_ns=times["recompute"],
-                        host_forward_ns=launch["forward"],
-                        host_backward_ns=launch["backward"],
-                    )
-                )
-            if gap < len(children):
-                items.append(self.node(children[gap], device, host))
-        units = () if unit == VIRTUAL_ROOT else self.shape.states[unit]
-        return Node(
-            units=tuple(self.number[u] for u in units),
-            items=tuple(items),
-            checkpoint=self.checkpoint(unit),
+    def step(self, fits: Mapping[str, Fit]) -> Step:
+        mesh, specs = self.mesh(), [self.spec(u) for u in self.units]
+        root, segments = module_tree(self)
+        outside, host_outside = _outside(self.device), _outside(self.host)
+        micro_batches = self.micro_batches()
+        input_ns = self.input_ns(outside, len(micro_batches))
+        apart = any(s.separate_reduce_scatter_group for s in specs)
+        buffers = (s.reduce_scatter_max_input_buffers or 1 for s in specs)
+        step = Step(
+            units=tuple(unit_of(self, u, mesh, fits) for u in self.units),
+            segments=segments,
+            root=root,
+            mesh=mesh,
+            wires=_wires(fits, mesh),
+            host=host_costs(self.lines),
+            blocking=self.blocking,
+            micro_batches=micro_batches,
+            separate_reduce_scatter_group=apart,
+            max_input_buffers=max(buffers, default=1),
+            input_ns=input_ns,
+            loss_ns=_share(outside[LOSS], len(micro_batches)),
+            host_loss_ns=_share(host_outside[LOSS], len(micro_batches)),
+            sync_after_forward=self.syncs("loss"),
+            sync_at_end=self.syncs("end"),
+            before_ns=max(outside[BEFORE] - input_ns * self.blocking, 0),
+            after_ns=outside[AFTER],
+            host_after_ns=host_outside[AFTER],
         )
-
-    def checkpoint(self, unit: int) -> Checkpoint:
-        if unit == VIRTUAL_ROOT:
-            return Checkpoint.NONE
-        again = self.recomputed()
-        if unit in again:
-            parents = [u for u, c in self.shape.children.items() if unit in c]
-            inherited = any(self.encloses(p) for p in parents)
-            return Checkpoint.NONE if inherited else Checkpoint.REENTRANT
-        if self.encloses(unit):
-            return Checkpoint.NON_REENTRANT
-        return Checkpoint.NONE
-
-    def encloses(self, unit: int) -> bool:
-        """Whether a module's recomputation is its own, and includes its children's.
-
-        Then they all run again before the first of them runs backward. Of a single
-        child it makes no difference whose it is.
-        """
-        if unit == VIRTUAL_ROOT:
-            return False
-        if self.spec(unit).checkpointed and unit not in self.recomputed():
-            return True
-        spans = self.lines[-1].spans
-        spans = spans.rows(spans.micro_batch == 0)
-        children = self.shape.children.get(unit, ())
-        forward, backward = (of_kinds(spans, k) for k in (Kind.FORWARD, Kind.BACKWARD))
-        again = forward.rows(forward.flags & Flag.RECOMPUTE != 0)
-        again = again.rows(np.isin(again.unit, children))
-        backward = backward.rows(np.isin(backward.unit, children))
-        if len(again) < 2 or not len(backward):
-            return False
-        return bool(again.end_ns.max() <= backward.start_ns.min())
-
-    def recomputed(self) -> set[int]:
-        """Units whose own forward hooks ran again in backward."""
-        spans = of_kinds(self.lines[-1].spans, Kind.FORWARD)
-        return set(spans.unit[spans.flags & Flag.RECOMPUTE != 0].tolist())
-
-    def unit(self, at: int, mesh: Mesh, fits: Mapping[str, Fit]) -> Unit:
-        spec = self.spec(at)
-        dtype = spec.orig_dtype or spec.gather_dtype or "float32"
-        unit = Unit(
-            fqn=spec.fqn,
-            params=self.params(spec, at, mesh),
-            orig_dtype=dtype,
-            param_dtype=spec.param_dtype,
-            reduce_dtype=spec.reduce_dtype,
-            reshard_after_forward=self.reshards(spec, at),
-            unshard_in_backward=spec.unshard_in_backward is not False,
-            unshard_async_op=bool(spec.unshard_async_op),
-            forward_prefetch=self.targets(spec.forward_prefetch),
-            backward_prefetch=self.targets(spec.backward_prefetch),
-            post_backward_at_end=self.reduces_at_end(at),
-            copy_in_ns=self.each(Kind.COPY_IN, at),
-            copy_out_ns=self.each(Kind.COPY_OUT, at),
-            reduce_copy_in_ns=self.each(Kind.REDUCE_COPY_IN, at),
-        )
-        shards = mesh.shard
-        gather, reduce = fits.get("all_gather"), fits.get("reduce_scatter")
-        more = gather.extra_ns(at, unit.gathered_bytes(shards)) if gather else 0
-        extra = reduce.extra_ns(at, unit.reduced_bytes(shards)) if reduce else 0
-        return replace(unit, gather_extra_ns=more, reduce_extra_ns=extra)
-
-    def params(self, spec: UnitSpec, at: int, mesh: Mesh) -> tuple[Param, ...]:
-        """As the unit says; where it does not, or gathers other bytes, by those."""
-        params = []
-        for p in spec.params:
-            rows = p.shape[p.shard_dim] if p.shape else 1
-            numel = int(np.prod(p.shape, dtype=np.int64))
-            row = numel // rows if rows else 0
-            params.append(Param(fqn=p.fqn, rows=rows, row=row, trainable=p.trainable))
-        gathered = self.bytes_of(Kind.ALL_GATHER, at)
-        if gathered == UNKNOWN:
-            gathered = spec.unsharded_bytes
-        dtype = spec.param_dtype or spec.orig_dtype or spec.gather_dtype or "float32"
-        said = sum(p.padded(mesh.shard) for p in params) * ITEMSIZE[dtype]
-        if params and gathered in (UNKNOWN, said):
-            return tuple(params)
-        rows = max(gathered, 0) // ITEMSIZE[dtype]
-        trains = self.bytes_of(Kind.REDUCE_SCATTER, at) != UNKNOWN
-        return (Param(fqn=spec.fqn, rows=rows, row=1, trainable=trains),)
-
-    def bytes_of(self, kind: Kind, unit: int) -> int:
-        rows = (self.collectives.kind == kind) & (self.collectives.unit == unit)
-        return int(self.collectives.bytes[rows].max()) if rows.any() else UNKNOWN
-
-    def reshards(self, spec: UnitSpec, at: int) -> bool | int:
-        """As it acts: an unknown policy shows in whether backward gathers again."""
-        if spec.reshard_after_forward is not None:
-            return spec.reshard_after_forward
-        rows = self.collectives.rows(
-            (self.collectives.kind == Kind.ALL_GATHER) & (self.collectives.unit == at)
-        )
-        return len(np.unique(rows.phase)) > 1
-
-    def targets(self, units: Sequence[int] | None) -> tuple[int, ...]:
-        return tuple(self.number[u] for u in units or () if u in self.number)
-
-    def reduces_at_end(self, unit: int) -> bool:
-        """Whether its reduction is issued by the callback at the end of backward."""
-        spans = self.lines[-1].spans
-        mine = of_kinds(spans, Kind.REDUCE)
-        mine = mine.rows(mine.unit == unit)
-        callback = self.callbacks()
-        # Both times are the host's, which may be far ahead of the compute lane.
-        last = int(mine.start_ns.max(initial=NO_TIME))
-        if not self.blocking and len(callback) and last > callback.start_ns.max():
-            return True
-        backward = of_kinds(spans, Kind.BACKWARD)
-        others = backward.rows(backward.unit != unit)
-        if not len(mine) or not len(others):
-            return self.spec(unit).is_root
-        own = backward.end_ns[backward.unit == unit]
-        ends = own if not self.blocking and len(own) else others.end_ns
-        after_all = mine.start_ns.max() >= ends.max()
-        return bool(after_all) and self.issued_by_callback(mine)
-
-    def callbacks(self) -> Spans:
-        """The hooks that end a backward, of one step."""
-        hooks = of_kinds(self.lines[-1].spans, Kind.HOOK)
-        names = [self.data.name(int(n)) for n in hooks.name]
-        named = [name == "root_post_backward_callback" for name in names]
-        return hooks.rows(np.array(named, dtype=bool))
-
-    def issued_by_callback(self, reductions: Spans) -> bool:
-        callback = self.callbacks()
-        if not len(callback):
-            return True
-        last = int(reductions.start_ns.max())
-        return bool(((callback.start_ns <= last) & (callback.end_ns >= last)).any())
-
-    # -- costs
-
-    def each(self, kind: Kind, unit: int) -> int:
-        """What a unit's copies take each."""
-        if kind not in self.copies:
-            self.copies[kind] = Spans.concat(
-                [of_kinds(line.spans, kind) for line in self.lines]
-            )
-        copies = self.copies[kind]
-        took = copies.duration_ns[copies.unit == unit]
-        return round(float(took.mean())) if len(took) else 0
+        return replace(step, resident_bytes=self.resident_bytes(step))
 
     def fits(self) -> dict[str, Fit]:
         result: dict[str, Fit] = {}
@@ -485,25 +243,6 @@ class _Calibrator:
             syncs.end_ns <= backward.start_ns.min()
         )
         return bool(between.any())
-
-
-def _alike(lines: Sequence[Timeline]) -> list[Timeline]:
-    """The steps with the usual number of micro-batches and collectives."""
-    kinds = [(x.record.micro_batches, len(x.collectives)) for x in lines]
-    usual = max(set(kinds), key=kinds.count)
-    return [x for x, kind in zip(lines, kinds, strict=True) if kind == usual]
-
-
-MIN_MIDDLE = 3
-"""Of fewer steps all are taken."""
-
-
-def _middle(lines: Sequence[Timeline]) -> list[Timeline]:
-    """The middle half by duration, in their order. See [Note: Middle steps]."""
-    ordered = sorted(lines, key=lambda line: line.duration_ns)
-    aside = min(len(ordered) // 4, max(len(ordered) - MIN_MIDDLE, 0) // 2)
-    kept = ordered[aside : len(ordered) - aside]
-    return sorted(kept, key=lambda line: line.step)
 
 
 def _outside(parts: Sequence[Partition]) -> dict[str, int]:
