@@ -28,6 +28,21 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from fsdpdoctor.network import NetworkModel, Reach, Role
+from fsdpdoctor.rehearsal.collective_values import (
+    flat,
+    gather_by_rank,
+    gather_lists,
+    gather_slots,
+    gather_to_root,
+    nothing,
+    own_rows,
+    own_to_all,
+    reduce_chunks,
+    reduce_in_place,
+    reduce_lists,
+    scatter_from_root,
+    zeros,
+)
 from fsdpdoctor.rehearsal.modelled_work import Transfer, WireWork, cycles_per_ns
 from fsdpdoctor.schema import Kind
 
@@ -71,12 +86,49 @@ class World:
 _world: World | None = None  # of the groups made from now on, set by `modelled_world`
 
 
+Fill = Callable[[Any, Any, Any, Any], None]
+"""A function of `collective_values`."""
+
+
+def _of_two(name: str, kind: Kind, fill: Fill) -> Callable[..., dist.Work]:
+    """A method that takes outputs and inputs: the larger side goes over the wire."""
+
+    def method(self: WireGroup, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        result, given = flat(outputs), flat(inputs)
+        payload = given if kind == Kind.REDUCE_SCATTER else result or given
+        return self._run(
+            kind,
+            name,
+            payload,
+            opts,
+            lambda: fill(self, outputs, inputs, opts),
+            result=result or given,
+        )
+
+    return method
+
+
+def _in_place(name: str, kind: Kind, fill: Fill) -> Callable[..., dist.Work]:
+    """A method that takes one list of tensors."""
+
+    def method(self: WireGroup, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return self._run(
+            kind, name, tensors, opts, lambda: fill(self, tensors, tensors, opts)
+        )
+
+    return method
+
+
+_SEND = _in_place("send", Kind.COLLECTIVE, nothing)
+_RECV = _in_place("recv", Kind.COLLECTIVE, zeros)
+_BARRIER = _in_place("barrier", Kind.COLLECTIVE, nothing)
+
+
 class WireGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group of the modelled job, as this one rank sees it."""
 
     def __init__(self, rank: int, ranks: Sequence[int], world: World) -> None:
         super().__init__(rank, len(ranks))
-        self._rank = rank
         self._ranks = tuple(ranks)
         self._modelled = world
         self._role = world.role(ranks)
@@ -131,192 +183,30 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         # Object collectives and barriers then use CPU tensors: no device time.
         return [torch.device("cpu")]
 
-    # Gathers.
+    # Collectives. Their lists nest as torch.distributed hands them over.
 
-    def all_gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist.Work:
-        """This rank's part into every slot."""
-        return self._run(
-            Kind.ALL_GATHER,
-            "all_gather_single",
-            [output],
-            opts,
-            lambda: self._fill_slots(output, input),
-        )
-
-    def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Several gathers in one."""
-
-        def fill() -> None:
-            for output, input in zip(outputs, inputs, strict=True):
-                self._fill_slots(output, input)
-
-        return self._run(
-            Kind.ALL_GATHER, "all_gather_single_coalesced", outputs, opts, fill
-        )
-
-    def allgather(
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """This rank's tensor in every place of each list."""
-
-        def fill() -> None:
-            for row, input in zip(outputs, inputs, strict=True):
-                for output in row:
-                    _copy(output, input)
-
-        flat = [output for row in outputs for output in row]
-        return self._run(Kind.ALL_GATHER, "allgather", flat, opts, fill)
-
-    def allgather_coalesced(
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """As `allgather`, but `outputs` has a list for each rank."""
-
-        def fill() -> None:
-            for row in outputs:
-                for output, input in zip(row, inputs, strict=True):
-                    _copy(output, input)
-
-        flat = [output for row in outputs for output in row]
-        return self._run(Kind.ALL_GATHER, "allgather_coalesced", flat, opts, fill)
-
-    def gather(
-        self,
-        outputs: list[list[torch.Tensor]],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """As `allgather`, where this rank is the root; else nothing to fill."""
-
-        def fill() -> None:
-            for row in outputs:
-                for output in row:
-                    _copy(output, inputs[0])
-
-        flat = [output for row in outputs for output in row] or inputs
-        return self._run(Kind.COLLECTIVE, "gather", flat, opts, fill)
-
-    # Reductions.
-
-    def reduce_scatter_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist.Work:
-        """This rank's chunk, as every rank has it."""
-        return self._run(
-            Kind.REDUCE_SCATTER,
-            "reduce_scatter_single",
-            [input],
-            opts,
-            lambda: self._reduce_chunk(output, input, opts),
-            result=[output],
-        )
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Several reduce-scatters in one."""
-
-        def fill() -> None:
-            for output, input in zip(outputs, inputs, strict=True):
-                self._reduce_chunk(output, input, opts)
-
-        return self._run(
-            Kind.REDUCE_SCATTER,
-            "reduce_scatter_single_coalesced",
-            inputs,
-            opts,
-            fill,
-            result=outputs,
-        )
-
-    def reduce_scatter(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[list[torch.Tensor]],
-        opts: Any = None,
-    ) -> dist.Work:
-        """As `reduce_scatter_single`, of lists."""
-
-        def fill() -> None:
-            for output, row in zip(outputs, inputs, strict=True):
-                _copy(output, row[self._rank])
-                self._times_ranks(output, opts)
-
-        flat = [input for row in inputs for input in row]
-        return self._run(
-            Kind.REDUCE_SCATTER, "reduce_scatter", flat, opts, fill, result=outputs
-        )
-
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """N times this rank's value for a sum, the value itself otherwise."""
-
-        def fill() -> None:
-            for tensor in tensors:
-                self._times_ranks(tensor, opts)
-
-        return self._run(Kind.ALL_REDUCE, "allreduce", tensors, opts, fill)
-
-    def allreduce_coalesced(
-        self, tensors: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        """As `allreduce`."""
-        return self.allreduce(tensors, opts)
-
-    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """As `allreduce`: the root may be this rank."""
-
-        def fill() -> None:
-            for tensor in tensors:
-                self._times_ranks(tensor, opts)
-
-        return self._run(Kind.COLLECTIVE, "reduce", tensors, opts, fill)
-
-    # The rest.
-
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        """This rank's value: the root's is taken to be the same."""
-        return self._run(Kind.COLLECTIVE, "broadcast", tensors, opts, _nothing)
-
-    def scatter(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[list[torch.Tensor]],
-        opts: Any = None,
-    ) -> dist.Work:
-        """This rank's part where it is the root, zeros where it cannot be known."""
-
-        def fill() -> None:
-            for i, output in enumerate(outputs):
-                if inputs:
-                    _copy(output, inputs[i][self._rank])
-                else:
-                    output.detach().zero_()
-
-        return self._run(Kind.COLLECTIVE, "scatter", outputs, opts, fill)
-
-    def alltoall(
-        self,
-        outputs: list[torch.Tensor],
-        inputs: list[torch.Tensor],
-        opts: Any = None,
-    ) -> dist.Work:
-        """What this rank would send itself, from everyone."""
-
-        def fill() -> None:
-            for output in outputs:
-                _copy_repeating(output, inputs[self._rank])
-
-        return self._run(Kind.COLLECTIVE, "alltoall", outputs, opts, fill)
+    all_gather_single = _of_two("all_gather_single", Kind.ALL_GATHER, gather_slots)
+    all_gather_single_coalesced = _of_two(
+        "all_gather_single_coalesced", Kind.ALL_GATHER, gather_slots
+    )
+    allgather = _of_two("allgather", Kind.ALL_GATHER, gather_lists)
+    allgather_coalesced = _of_two(
+        "allgather_coalesced", Kind.ALL_GATHER, gather_by_rank
+    )
+    gather = _of_two("gather", Kind.COLLECTIVE, gather_to_root)
+    reduce_scatter_single = _of_two(
+        "reduce_scatter_single", Kind.REDUCE_SCATTER, reduce_chunks
+    )
+    reduce_scatter_single_coalesced = _of_two(
+        "reduce_scatter_single_coalesced", Kind.REDUCE_SCATTER, reduce_chunks
+    )
+    reduce_scatter = _of_two("reduce_scatter", Kind.REDUCE_SCATTER, reduce_lists)
+    scatter = _of_two("scatter", Kind.COLLECTIVE, scatter_from_root)
+    alltoall = _of_two("alltoall", Kind.COLLECTIVE, own_to_all)
+    allreduce = _in_place("allreduce", Kind.ALL_REDUCE, reduce_in_place)
+    allreduce_coalesced = allreduce
+    reduce = _in_place("reduce", Kind.COLLECTIVE, reduce_in_place)  # its root or not
+    broadcast = _in_place("broadcast", Kind.COLLECTIVE, nothing)
 
     def all_to_all_single(
         self,
@@ -326,35 +216,30 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         input_splits: list[int] | None = None,
         opts: Any = None,
     ) -> dist.Work:
-        """This rank's own rows, repeated where more are expected."""
+        """This rank's own rows, whatever the splits."""
         return self._run(
             Kind.COLLECTIVE,
             "all_to_all_single",
             [output],
             opts,
-            lambda: _copy_repeating(output, input),
+            lambda: own_rows(self, output, input, opts),
         )
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> dist.Work:
         """A message of its size."""
-        return self._run(Kind.COLLECTIVE, "send", tensors, None, _nothing)
+        return _SEND(self, tensors)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> dist.Work:
         """Zeros: another rank's message cannot be known."""
-
-        def fill() -> None:
-            for tensor in tensors:
-                tensor.detach().zero_()
-
-        return self._run(Kind.COLLECTIVE, "recv", tensors, None, fill)
+        return _RECV(self, tensors)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> dist.Work:
         """As `recv`."""
-        return self.recv(tensors, 0, tag)
+        return _RECV(self, tensors)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """One latency: everyone arrives together."""
-        return self._run(Kind.COLLECTIVE, "barrier", [], opts, _nothing)
+        return _BARRIER(self, [], opts)
 
     def monitored_barrier(
         self, timeout: Any = None, wait_all_ranks: Any = None
@@ -376,32 +261,6 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-    # Values.
-
-    def _fill_slots(self, output: torch.Tensor, input: torch.Tensor) -> None:
-        if output.numel() == 0:
-            return
-        slots = output.detach().view(self.size(), -1)
-        part = input.detach().reshape(1, -1)
-        # FSDP2's input is a view of its own slot: a copy onto itself is refused.
-        if slots[self._rank].data_ptr() != part.data_ptr():
-            slots[self._rank].copy_(part[0])
-        slots[: self._rank].copy_(part)
-        slots[self._rank + 1 :].copy_(part)
-
-    def _reduce_chunk(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any
-    ) -> None:
-        if output.numel() == 0:
-            return
-        chunks = input.detach().reshape(self.size(), -1)
-        _copy(output, chunks[self._rank].view(output.shape))
-        self._times_ranks(output, opts)
-
-    def _times_ranks(self, tensor: torch.Tensor, opts: Any) -> None:
-        if getattr(opts, "reduceOp", None) == dist.ReduceOp.SUM:
-            tensor.detach().mul_(self.size())
 
     # Time.
 
@@ -478,24 +337,6 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self._device_free = done
         transfer.device = (start, done) if timed else None
         return done
-
-
-def _nothing() -> None:
-    """What a collective fills that leaves its tensors as they are."""
-
-
-def _copy(output: torch.Tensor, input: torch.Tensor) -> None:
-    if output.data_ptr() != input.data_ptr():
-        output.detach().copy_(input.detach().reshape(output.shape))
-
-
-def _copy_repeating(output: torch.Tensor, input: torch.Tensor) -> None:
-    flat, source = output.detach().view(-1), input.detach().reshape(-1)
-    if source.numel() == 0:
-        flat.zero_()
-        return
-    times = -(-flat.numel() // source.numel())
-    flat.copy_(source.repeat(times)[: flat.numel()])
 
 
 def _create_group(options: Any, _backend_options: object) -> WireGroup:

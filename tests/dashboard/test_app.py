@@ -29,7 +29,7 @@ from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.app import PAGES, Serving, make_app
 from fsdpdoctor_dashboard.data import tiles
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
-from fsdpdoctor_dashboard.data.slices import EXPOSED_SERIES, SERIES, Row
+from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
 from fsdpdoctor_dashboard.serve import TwoQueues
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles

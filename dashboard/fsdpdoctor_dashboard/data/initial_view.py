@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Store
 
 SLOW_START = 3

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import Flag, Kind, Lane, Phase
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import RankTable, Series, Store
 from fsdpdoctor_dashboard.data.tiles import BINS, BITS, bin_edges, whole_level
 

@@ -25,7 +25,7 @@ from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
 from fsdpdoctor_dashboard.data.initial_view import first_view
 from fsdpdoctor_dashboard.data.queries import Details, minimap
 from fsdpdoctor_dashboard.data.read_run import Reader, reading
-from fsdpdoctor_dashboard.data.slices import SERIES
+from fsdpdoctor_dashboard.data.series import SERIES
 from fsdpdoctor_dashboard.data.store import (
     Store,
     cache_folder,

@@ -8,9 +8,7 @@ spans as for a hundred.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -21,122 +19,20 @@ from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
     Kind,
-    Lane,
     MemorySamples,
-    Phase,
     Spans,
     Table,
     column,
 )
-
-
-class Row(IntEnum):
-    """A horizontal line of a rank, in the order of the screen."""
-
-    EXPOSED = 0  # compute stood still for a collective
-    COMPUTE = 1
-    ALL_GATHER = 2
-    REDUCE_SCATTER = 3
-    ALL_REDUCE = 4
-    OTHER_COMM = 5
-    COPIES = 6
-    HOST = 7
-    UNSHARDED_ROOT = 8
-    UNSHARDED_EVEN = 9  # two rows, so that neighbouring units' overlap shows
-    UNSHARDED_ODD = 10
-    STEP = 11  # the rulers
-    MICRO_BATCH = 12
-
-
-class SeriesSpec(NamedTuple):
-    """One colour in one row."""
-
-    row: Row
-    name: str  # stands in the area statistics and in the legend
-    colour: str  # a key of the palette in format.js
-
-
-SERIES: tuple[SeriesSpec, ...] = (
-    SeriesSpec(Row.EXPOSED, "exposed all-gather", "exposed"),
-    SeriesSpec(Row.EXPOSED, "exposed reduce-scatter", "exposed"),
-    SeriesSpec(Row.EXPOSED, "exposed all-reduce", "exposed"),
-    SeriesSpec(Row.COMPUTE, "forward", "forward"),
-    SeriesSpec(Row.COMPUTE, "backward", "backward"),
-    SeriesSpec(Row.COMPUTE, "optimizer", "optimizer"),
-    SeriesSpec(Row.COMPUTE, "copy-out", "copy_out"),
-    SeriesSpec(Row.COMPUTE, "reduce copy-in", "copy_in"),
-    SeriesSpec(Row.COMPUTE, "other compute", "kernel"),
-    SeriesSpec(Row.ALL_GATHER, "all-gather", "all_gather"),
-    SeriesSpec(Row.ALL_GATHER, "all-gather, waiting for a rank", "all_gather_wait"),
-    SeriesSpec(Row.REDUCE_SCATTER, "reduce-scatter", "reduce_scatter"),
-    SeriesSpec(
-        Row.REDUCE_SCATTER, "reduce-scatter, waiting for a rank", "reduce_scatter_wait"
-    ),
-    SeriesSpec(Row.ALL_REDUCE, "all-reduce", "all_reduce"),
-    SeriesSpec(Row.ALL_REDUCE, "all-reduce, waiting for a rank", "all_reduce_wait"),
-    SeriesSpec(Row.OTHER_COMM, "other collective", "other_comm"),
-    SeriesSpec(Row.COPIES, "copy-in", "copy_in"),
-    SeriesSpec(Row.COPIES, "memcpy and memset", "memcpy"),
-    SeriesSpec(Row.HOST, "issue", "issue"),
-    SeriesSpec(Row.HOST, "hook", "hook"),
-    SeriesSpec(Row.HOST, "sync call", "sync"),
-    SeriesSpec(Row.HOST, "pause", "pause"),
-    SeriesSpec(Row.HOST, "input wait", "input"),
-    SeriesSpec(Row.UNSHARDED_ROOT, "root unsharded", "unsharded"),
-    SeriesSpec(Row.UNSHARDED_EVEN, "unit unsharded", "unsharded"),
-    SeriesSpec(Row.UNSHARDED_ODD, "next unit unsharded", "unsharded"),
-    SeriesSpec(Row.STEP, "step", "ruler"),
-    SeriesSpec(Row.MICRO_BATCH, "micro-batch", "ruler"),
+from fsdpdoctor_dashboard.data.pieces import innermost, within
+from fsdpdoctor_dashboard.data.series import (
+    EXPOSED_SERIES,
+    INDEX,
+    SERIES,
+    WAITING,
+    Row,
+    series_of,
 )
-
-_INDEX = {spec.name: i for i, spec in enumerate(SERIES)}
-NO_SERIES = -1
-
-EXPOSED_SERIES = {
-    Kind.ALL_GATHER: _INDEX["exposed all-gather"],
-    Kind.REDUCE_SCATTER: _INDEX["exposed reduce-scatter"],
-    Kind.ALL_REDUCE: _INDEX["exposed all-reduce"],
-}
-"""By the collective that was waited for."""
-WAITING = {
-    _INDEX["all-gather"]: _INDEX["all-gather, waiting for a rank"],
-    _INDEX["reduce-scatter"]: _INDEX["reduce-scatter, waiting for a rank"],
-    _INDEX["all-reduce"]: _INDEX["all-reduce, waiting for a rank"],
-}
-_BY_KIND = {
-    Kind.FORWARD: "forward",
-    Kind.BACKWARD: "backward",
-    Kind.OPTIMIZER: "optimizer",
-    Kind.CLIP: "optimizer",
-    Kind.COPY_OUT: "copy-out",
-    Kind.REDUCE_COPY_IN: "reduce copy-in",
-    Kind.COPY_IN: "copy-in",
-    Kind.MEMCPY: "memcpy and memset",
-    Kind.MEMSET: "memcpy and memset",
-    Kind.HOOK: "hook",
-    Kind.RESHARD: "hook",
-    Kind.LAUNCH: "hook",
-    Kind.UNSHARD: "issue",
-    Kind.REDUCE: "issue",
-    Kind.SYNC: "sync call",
-    Kind.GC: "pause",
-    Kind.CHECKPOINT_SAVE: "pause",
-    Kind.CHECKPOINT_LOAD: "pause",
-    Kind.INPUT: "input wait",
-    Kind.MICRO_BATCH: "micro-batch",
-}
-_BY_LANE = {
-    Lane.ALL_GATHER: "all-gather",
-    Lane.REDUCE_SCATTER: "reduce-scatter",
-    Lane.ALL_REDUCE: "all-reduce",
-    Lane.OTHER_COMM: "other collective",
-}
-_KERNEL_BY_PHASE = {
-    Phase.OTHER: "other compute",
-    Phase.FORWARD: "forward",
-    Phase.BACKWARD: "backward",
-    Phase.OPTIMIZER: "optimizer",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -221,27 +117,6 @@ class Marks(NamedTuple):
     starts_ns: Int64s  # [C] when each of the spans behind the marks began
 
 
-def series_of(spans: Spans, *, traced: bool) -> npt.NDArray[np.int8]:
-    """For each span its index in `SERIES`; waits and unknown kinds have none.
-
-    Compute is what the analysis calls so: of a trace its kernels, of a recorded
-    run the model's and the optimizer's own time.
-    """
-    table = np.full(128, NO_SERIES, dtype=np.int8)
-    for kind, name in _BY_KIND.items():
-        table[kind] = _INDEX[name]
-    if traced:
-        for kind in (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER, Kind.CLIP):
-            table[kind] = NO_SERIES
-    series = table[spans.kind]
-    for lane, name in _BY_LANE.items():
-        series[spans.lane == lane] = _INDEX[name]
-    kernels = spans.kind == Kind.KERNEL
-    for phase, name in _KERNEL_BY_PHASE.items():
-        series[kernels & (spans.phase == phase)] = _INDEX[name]
-    return series
-
-
 def marks_of(track: Track) -> dict[int, Marks]:
     """The marks of a rank by index in `SERIES`; series without any are absent."""
     spans = track.spans
@@ -259,16 +134,16 @@ def marks_of(track: Track) -> dict[int, Marks]:
     if track.arrived_ns is not None:
         found |= _split_waiting(found, track.arrived_ns)
     if len(track.steps):
-        found[_INDEX["step"]] = _step_marks(track.steps)
+        found[INDEX["step"]] = _step_marks(track.steps)
     return found
 
 
 def _window_series(
     unit: npt.NDArray[np.int32], roots: frozenset[int]
 ) -> npt.NDArray[np.int8]:
-    even, odd = _INDEX["unit unsharded"], _INDEX["next unit unsharded"]
+    even, odd = INDEX["unit unsharded"], INDEX["next unit unsharded"]
     series = np.where(unit % 2 == 0, even, odd)
-    root = _INDEX["root unsharded"]
+    root = INDEX["root unsharded"]
     return np.where(np.isin(unit, sorted(roots)), root, series).astype(np.int8)
 
 
@@ -280,7 +155,7 @@ def _compute_marks(track: Track, series: npt.NDArray[np.int8]) -> dict[int, Mark
     if not track.traced:
         # A micro-batch is the model's time that no unit claims: the loss, the glue.
         batches = track.spans.kind == Kind.MICRO_BATCH
-        own[batches] = _INDEX["other compute"]
+        own[batches] = INDEX["other compute"]
         work |= batches
     waits = union(track.exposed.start_ns, track.exposed.end_ns)
     return _row_marks(track.spans, np.flatnonzero(work), own, waits)
@@ -295,7 +170,7 @@ def _row_marks(
     pieces = innermost(spans.start_ns[rows], spans.end_ns[rows])
     if without is not None and len(without) and len(pieces.owner):
         first, last = int(pieces.start_ns[0]), int(pieces.end_ns[-1])
-        pieces = _within(pieces, complement(without, first, last))
+        pieces = within(pieces, complement(without, first, last))
     owner = rows[pieces.owner]
     found: dict[int, Marks] = {}
     for index in np.unique(series[rows]).tolist():
@@ -372,93 +247,3 @@ def _step_marks(steps: StepRows) -> Marks:
         unit=np.full(len(pieces.owner), UNKNOWN, dtype=np.int32),
         starts_ns=steps.start_ns,
     )
-
-
-class Pieces(NamedTuple):
-    """Disjoint, ascending stretches of time, each with the span that owns it."""
-
-    start_ns: Int64s  # [P]
-    end_ns: Int64s  # [P]
-    owner: npt.NDArray[np.intp]  # [P]
-
-
-# Real lanes nest two to five deep. Deeper ones cost one pass per level here, and
-# a Python loop over the spans is then the cheaper way.
-_DEEPEST = 16
-
-
-def innermost(start_ns: Int64s, end_ns: Int64s) -> Pieces:
-    """Who owns each moment of N spans that may nest or overlap: of those open the
-    one that started last. The pieces cover exactly the union of the spans.
-
-    Spans without length own no time and are absent.
-    """
-    long = np.flatnonzero(end_ns > start_ns)
-    order = long[np.lexsort((-end_ns[long], start_ns[long]))]
-    start, end = start_ns[order], end_ns[order]
-    if len(order) == 0 or (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
-        return Pieces(start, end, order)
-    depth = np.arange(len(start)) - np.searchsorted(np.sort(end), start, "right")
-    levels = [np.flatnonzero(depth == d) for d in range(int(depth.max()) + 1)]
-    nested = len(levels) <= _DEEPEST and all(
-        (start[level][1:] >= end[level][:-1]).all() for level in levels
-    )
-    pieces = _by_level(start, end, levels) if nested else _by_sweep(start, end)
-    ascending = np.argsort(pieces.start_ns, kind="stable")
-    return Pieces(
-        pieces.start_ns[ascending],
-        pieces.end_ns[ascending],
-        order[pieces.owner[ascending]],
-    )
-
-
-def _by_level(start: Int64s, end: Int64s, levels: list[npt.NDArray[np.intp]]) -> Pieces:
-    """Nested spans: from the deepest level up, each takes what is still free."""
-    taken = np.empty((0, 2), dtype=np.int64)
-    lowest, highest = int(start[0]), int(end.max())
-    parts: list[Pieces] = []
-    for level in reversed(levels):
-        free = complement(taken, lowest, highest)
-        parts.append(_within(Pieces(start[level], end[level], level), free))
-        taken = union(
-            np.concatenate((taken[:, 0], start[level])),
-            np.concatenate((taken[:, 1], end[level])),
-        )
-    whole = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    return Pieces(whole[0], whole[1], whole[2])
-
-
-def _within(pieces: Pieces, free: Intervals) -> Pieces:
-    """What lies in `free` of each piece."""
-    first = np.searchsorted(free[:, 1], pieces.start_ns, "right")
-    last = np.searchsorted(free[:, 0], pieces.end_ns, "left")
-    lengths = np.maximum(last - first, 0)
-    of_piece = np.repeat(np.arange(len(lengths)), lengths)
-    offsets = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    of_free = np.repeat(first, lengths) + np.arange(len(of_piece)) - offsets
-    return Pieces(
-        np.maximum(pieces.start_ns[of_piece], free[of_free, 0]),
-        np.minimum(pieces.end_ns[of_piece], free[of_free, 1]),
-        pieces.owner[of_piece],
-    )
-
-
-def _by_sweep(start: Int64s, end: Int64s) -> Pieces:
-    """Spans that overlap in any way, one by one."""
-    starts, ends = start.tolist(), end.tolist()
-    waiting: list[int] = []  # a heap of negated rows: the latest start first
-    cuts: list[tuple[int, int, int]] = []
-    now = starts[0]
-    for row, begin in enumerate([*starts, max(ends)]):
-        while waiting and now < begin:
-            top = -waiting[0]
-            if ends[top] <= now:
-                heapq.heappop(waiting)
-                continue
-            until = min(ends[top], begin)
-            cuts.append((now, until, top))
-            now = until
-        now = begin
-        heapq.heappush(waiting, -row)
-    columns = np.array(cuts, dtype=np.int64).reshape(-1, 3)
-    return Pieces(columns[:, 0], columns[:, 1], columns[:, 2].astype(np.intp))

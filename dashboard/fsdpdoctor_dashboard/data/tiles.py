@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store
 
 MAGIC = 0x314C5446  # "FTL1"

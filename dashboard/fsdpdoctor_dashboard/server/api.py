@@ -18,7 +18,7 @@ from fsdpdoctor_dashboard.data.run_registry import (
     UnknownRunError,
     meta_of,
 )
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.server.query_params import Args, BadQueryError, whole, wholes
 from fsdpdoctor_dashboard.server.responses import packed_answer
 from fsdpdoctor_dashboard.server.tile_responses import (

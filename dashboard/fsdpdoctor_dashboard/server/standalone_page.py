@@ -26,7 +26,7 @@ from fsdpdoctor_dashboard import TIMELINE_FILES
 from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
 from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
 from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
 

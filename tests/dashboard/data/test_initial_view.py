@@ -9,7 +9,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor_dashboard.data.initial_view import first_view
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store
 
 STEP = next(at for at, spec in enumerate(SERIES) if spec.row == Row.STEP)

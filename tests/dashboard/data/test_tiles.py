@@ -17,15 +17,9 @@ from hypothesis import strategies as st
 from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
 from fsdpdoctor.schema import WAIT_OF, Kind, Lane, Phase, Spans
 from fsdpdoctor_dashboard.data import tile_cache, tiles
-from fsdpdoctor_dashboard.data.slices import (
-    EXPOSED_SERIES,
-    SERIES,
-    Exposed,
-    Row,
-    Track,
-    innermost,
-    marks_of,
-)
+from fsdpdoctor_dashboard.data.pieces import innermost
+from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
+from fsdpdoctor_dashboard.data.slices import Exposed, Track, marks_of
 from fsdpdoctor_dashboard.data.store import (
     KEPT_STORES,
     Store,

@@ -15,7 +15,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
-from fsdpdoctor_dashboard.data.slices import SERIES, Row
+from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.server.standalone_page import (
     FILES,
     MARK_LIMIT,
