@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from fsdpdoctor.importers.reader.trace_file import (
 from fsdpdoctor.run import RankData
 from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.storage.spill import Shelf
 
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".
 _EMIT_NVTX_SUFFIX = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$")
@@ -35,6 +36,9 @@ _EMIT_NVTX_SUFFIX = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$")
 _OWN_RANGES = ("FSDP::", "ProfilerStep#", "Optimizer.step#", "enumerate(DataLoader)#")
 """Ranges that torch.profiler would call annotations; others that are kept are
 operators."""
+
+ROWS_AT_A_TIME = 1 << 13
+"""Rows that are Python's at a time: some 5 MB."""
 
 _PROCESS_MASK = 0xFFFFFF
 """A globalTid has the thread in its low 24 bits and the process in the next 24."""
@@ -120,57 +124,60 @@ def _tables(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in rows}
 
 
-@dataclass(slots=True, kw_only=True)
 class _Columns:
-    """Rows as they come out of the database."""
+    """Rows as they come out of the database, put aside a block at a time; see
+    [Note: Memory that can be taken back].
+    """
 
-    names: StringTable = field(default_factory=StringTable)
-    rows: list[tuple[int, ...]] = field(default_factory=list)
-    seen: int = 0
-    dropped: int = 0
+    def __init__(self) -> None:
+        self._names = StringTable()
+        self._shelf = Shelf(Events.columns())
+        self._pids: set[int] = set()  # of processes that made a call
+        self._seen = self._dropped = 0
 
-    def add(self, cat: Cat, found: Iterator[Sequence[object]]) -> None:
+    def add(self, cat: Cat, cursor: sqlite3.Cursor) -> None:
         """Keep the rows of one query."""
+        while found := cursor.fetchmany(ROWS_AT_A_TIME):
+            self._put(cat, found)
+
+    def _put(self, cat: Cat, found: Sequence[Sequence[object]]) -> None:
+        rows: list[tuple[int, ...]] = []
         for start, end, text, *rest in found:
-            self.seen += 1
+            self._seen += 1
             if not isinstance(start, int) or not isinstance(end, int) or end < start:
-                self.dropped += 1
+                self._dropped += 1
                 continue
             name = text if isinstance(text, str) else ""
             kept_as, name = _as_torch_writes(cat, name)
             if kept_as is None:
                 continue
-            self.rows.append(
-                (
-                    kept_as,
-                    self.names.id(name),
-                    start,
-                    end - start,
-                    *(one if isinstance(one, int) else UNKNOWN for one in rest),
-                )
-            )
+            ids = (one if isinstance(one, int) else UNKNOWN for one in rest)
+            rows.append((kept_as, self._names.id(name), start, end - start, *ids))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 9).T
+        kept, names, starts, lengths, thread, correlation, stream, device, size = table
+        if cat == Cat.RUNTIME:
+            calls = np.unique(thread[thread >= 0] >> 24) & _PROCESS_MASK
+            self._pids.update(calls.tolist())
+        events = Events.build(
+            cat=kept,
+            name=names,
+            start_ns=starts,
+            duration_ns=lengths,
+            tid=thread,
+            correlation=correlation,
+            stream=stream,
+            device=device,
+            bytes=size,
+        )
+        self._shelf.put(events.items())
 
     def finish(self) -> TraceFile:
         """The whole export."""
-        table = np.array(self.rows, dtype=np.int64).reshape(-1, 9).T
-        cat, name, start, length, thread, correlation, stream, device, size = table
-        pid = np.where(thread >= 0, (thread >> 24) & _PROCESS_MASK, UNKNOWN)
-        calls = pid[cat == Cat.RUNTIME]
         return TraceFile(
-            names=tuple(self.names.strings),
-            events=Events.build(
-                cat=cat,
-                name=name,
-                start_ns=start,
-                duration_ns=length,
-                tid=thread,
-                correlation=correlation,
-                stream=stream,
-                device=device,
-                bytes=size,
-            ),
-            pids=tuple(np.unique(calls[calls >= 0]).tolist()),
-            health=Health(events=self.seen, dropped=self.dropped),
+            names=tuple(self._names.strings),
+            events=Events(**self._shelf.take()),  # type: ignore[arg-type]
+            pids=tuple(sorted(self._pids)),
+            health=Health(events=self._seen, dropped=self._dropped),
         )
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
-from fsdpdoctor.quantities import US
+from fsdpdoctor.importers.nsys import read_export
+from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.schema import Evidence, Kind, Lane, Phase
 
 TABLES = """
@@ -95,6 +99,60 @@ def test_units_from_nvtx_ranges(tmp_path: Path) -> None:
     ]
     assert step.step == 3
     assert {Evidence.UNITS, Evidence.KERNELS, Evidence.ISSUE_TIMES} <= data.evidence
+
+
+def test_blocks_of_rows_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row at a time, each column in a file: the same events as in one piece."""
+    path = export(tmp_path / "rank0.sqlite", pids=(4001, 4000))
+    whole = read_export(path)
+
+    monkeypatch.setattr("fsdpdoctor.importers.nsys.ROWS_AT_A_TIME", 1)
+    monkeypatch.setattr("fsdpdoctor.storage.spill.HELD_BYTES", 0)
+    blocks = read_export(path)
+
+    assert (whole.pids, whole.health.events) == ((4000, 4001), 12)
+    assert (blocks.names, blocks.pids) == (whole.names, whole.pids)
+    assert blocks.health == whole.health
+    for name, column in blocks.events.items():
+        np.testing.assert_array_equal(column, getattr(whole.events, name))
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from fsdpdoctor.importers.nsys import read_export
+read_export(Path(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def write_kernels(path: Path, kernels: int) -> Path:
+    """An export of kernels alone: all of its rows are kept."""
+    rows = ((10 * i, 10 * i + 8, i) for i in range(kernels))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(TABLES)
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, ?, 1)", rows
+        )
+    return path
+
+
+def test_r03_memory_does_not_grow_with_an_export(tmp_path: Path) -> None:
+    """Six times the kernels: 80 MB more, were all rows Python's own at once."""
+    peaks = []
+    for kernels in (50_000, 300_000):
+        path = write_kernels(tmp_path / f"{kernels}.sqlite", kernels)
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout) * 1024)
+
+    assert peaks[1] - peaks[0] < 15 * MIB
 
 
 def test_an_export_of_several_processes(tmp_path: Path) -> None:
