@@ -50,7 +50,11 @@ class Row(NamedTuple):
 
 HERE = "test_robustness.py"
 DAMAGE = "importers/test_damage.py"
-DEVICE = "importers/kineto/test_device_traces.py"
+COMMUNICATION = "importers/kineto/test_communication.py"
+QUALITY = "importers/kineto/test_quality.py"
+SPANS = "importers/kineto/test_device_spans.py"
+STEPS = "importers/kineto/test_steps.py"
+UNLABELLED = "importers/kineto/test_unlabelled_units.py"
 RANKS = "importers/test_rank_files.py"
 
 ROWS: dict[str, Row] = {
@@ -58,7 +62,10 @@ ROWS: dict[str, Row] = {
     "R01": Row((f"{RANKS}::test_r01_sources_load_in_worker_processes",)),
     "R02": Row((f"{HERE}::test_r02_what_is_not_used_is_not_decoded",)),
     "R03": Row(
-        ("importers/test_blocks.py::test_r03_memory_does_not_grow_with_a_trace",)
+        (
+            "importers/test_blocks.py::test_r03_memory_does_not_grow_with_a_trace",
+            "importers/test_nsys.py::test_r03_memory_does_not_grow_with_an_export",
+        )
     ),
     "R04": Row((f"{HERE}::test_r04_an_empty_trace_says_what_was_dropped",)),
     "R05": Row((f"{HERE}::test_r05_captures_are_small_by_default",)),
@@ -108,7 +115,7 @@ ROWS: dict[str, Row] = {
     "R18": Row(
         (f"{RANKS}::test_r18_rank_regex", f"{RANKS}::test_r18_globs_and_folders")
     ),
-    "R19": Row((f"{DEVICE}::test_r19_merged_file",)),
+    "R19": Row((f"{QUALITY}::test_r19_merged_file",)),
     "R20": Row((f"{RANKS}::test_r20_r22_ranks_pair_by_group_and_number",)),
     "R21": Row((f"{HERE}::test_r21_collectives_without_a_group_pair_by_order",)),
     "R22": Row((f"{RANKS}::test_r20_r22_ranks_pair_by_group_and_number",)),
@@ -119,39 +126,39 @@ ROWS: dict[str, Row] = {
             "cli/test_hang.py::test_r24_missing_and_empty_ranks",
         )
     ),
-    "R25": Row((f"{DEVICE}::test_r25_capture_skew",)),
+    "R25": Row((f"{STEPS}::test_r25_capture_skew",)),
     "R26": Row((f"{HERE}::test_r23_r26_who_is_late_on_clocks_that_differ",)),
     # Names, devices, kernels
     "R27": Row(
         (
-            f"{DEVICE}::test_r27_arguments_and_parent_before_the_name",
-            f"{DEVICE}::test_r27_r28_r45_names_of_every_backend",
+            f"{COMMUNICATION}::test_r27_arguments_and_parent_before_the_name",
+            f"{COMMUNICATION}::test_r27_r28_r45_names_of_every_backend",
         )
     ),
-    "R28": Row((f"{DEVICE}::test_r27_r28_r45_names_of_every_backend",)),
-    "R29": Row((f"{DEVICE}::test_r29_copy_engine_gather",)),
+    "R28": Row((f"{COMMUNICATION}::test_r27_r28_r45_names_of_every_backend",)),
+    "R29": Row((f"{SPANS}::test_r29_copy_engine_gather",)),
     "R30": Row((f"{HERE}::test_r30_stream_zero_is_a_stream",)),
-    "R31": Row((f"{DEVICE}::test_r31_durations_that_cannot_be",)),
+    "R31": Row((f"{QUALITY}::test_r31_durations_that_cannot_be",)),
     "R32": Row((f"{HERE}::test_r32_events_out_of_order_and_clock_inversions",)),
-    "R33": Row((f"{DEVICE}::test_r33_sync_events_and_memset_are_no_compute",)),
+    "R33": Row((f"{SPANS}::test_r33_sync_events_and_memset_are_no_compute",)),
     "R34": Row(
         (
-            f"{DEVICE}::test_r34_counts_of_what_cannot_be",
-            f"{DEVICE}::test_r34_device_events_begin_late",
+            f"{QUALITY}::test_r34_counts_of_what_cannot_be",
+            f"{STEPS}::test_r34_device_events_begin_late",
         )
     ),
-    "R35": Row((f"{DEVICE}::test_r35_base_time_is_added",)),
-    "R36": Row((f"{DEVICE}::test_r36_communication_that_was_not_captured",)),
+    "R35": Row((f"{QUALITY}::test_r35_base_time_is_added",)),
+    "R36": Row((f"{COMMUNICATION}::test_r36_communication_that_was_not_captured",)),
     # Annotations, steps, graphs, display
-    "R37": Row((f"{DEVICE}::test_r37_the_last_step_is_kept",)),
+    "R37": Row((f"{STEPS}::test_r37_the_last_step_is_kept",)),
     "R38": Row(
         (
-            f"{DEVICE}::test_r38_units_by_size_and_order",
-            f"{DEVICE}::test_r38_graphs_take_the_names_of_labelled_steps",
-            f"{DEVICE}::test_r38_tensor_parallel_is_no_fsdp",
+            f"{UNLABELLED}::test_r38_units_by_size_and_order",
+            f"{UNLABELLED}::test_r38_graphs_take_the_names_of_labelled_steps",
+            f"{UNLABELLED}::test_r38_tensor_parallel_is_no_fsdp",
         )
     ),
-    "R39": Row((f"{DEVICE}::test_r39_gpu_annotations_are_not_used",)),
+    "R39": Row((f"{SPANS}::test_r39_gpu_annotations_are_not_used",)),
     "R40": Row(
         ("exporters/test_perfetto.py::test_r40_overlapping_spans_get_further_tracks",)
     ),
@@ -159,7 +166,7 @@ ROWS: dict[str, Row] = {
     "R42": Row((f"{HERE}::test_r41_r42_exposed_time_comes_first",)),
     "R43": Row((f"{HERE}::test_r43_each_collective_has_its_unit_and_times",)),
     "R44": Row(reason="no chain yet: each stall's causes stand where it would"),
-    "R45": Row((f"{DEVICE}::test_r27_r28_r45_names_of_every_backend",)),
+    "R45": Row((f"{COMMUNICATION}::test_r27_r28_r45_names_of_every_backend",)),
 }
 
 

@@ -125,9 +125,7 @@ def _tables(db: sqlite3.Connection) -> set[str]:
 
 
 class _Columns:
-    """Rows as they come out of the database, put aside a block at a time; see
-    [Note: Memory that can be taken back].
-    """
+    """Rows of the database. See [Note: Memory that can be taken back]."""
 
     def __init__(self) -> None:
         self._names = StringTable()

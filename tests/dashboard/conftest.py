@@ -18,6 +18,10 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from fsdpdoctor_dashboard.data.run_registry import Library
+    from tests.dashboard.client import Client
+    from tests.dashboard.visits import Visit
+
 from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.dashboard.synthetic import Shape, write_run
 from tests.rig.ranks import hear_interrupts
@@ -141,3 +145,33 @@ def browser() -> Iterator[Browser]:
         started = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, served: Served) -> Iterator[Visit]:
+    """An admitted browser; at the end nothing may have gone wrong."""
+    from tests.dashboard.visits import visiting
+
+    with visiting(browser, served) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def library(runs: dict[str, Path]) -> Library:
+    """Two runs, read."""
+    from fsdpdoctor.run import open_run
+    from fsdpdoctor_dashboard.data.run_registry import Library
+
+    found = Library([runs["before"], runs["after"]], open_run)
+    found.wait("before")
+    return found
+
+
+@pytest.fixture
+def admitted(library: Library) -> Client:
+    """A client with the cookie."""
+    from tests.dashboard.client import Client
+
+    client = Client(library)
+    assert client.get("/?token=secret")[0] == 303
+    return client

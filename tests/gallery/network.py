@@ -17,6 +17,7 @@ from fsdpdoctor.quantities import MS
 from tests.models import LanguageModel, SleepBlock
 
 LAYERS, WIDTH, VOCABULARY, TOKENS = 4, 256, 64, 16
+STEPS = 8  # of each case, where it does not say otherwise
 FORWARD_NS, BACKWARD_NS = 20 * MS, 40 * MS
 
 

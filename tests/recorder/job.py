@@ -11,11 +11,12 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.recorder import scenarios
+from tests.recorder.identical import compare_all
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 if sys.argv[2] == "identical":
-    scenarios.compare_all(sys.argv[1])
+    compare_all(sys.argv[1])
     dist.destroy_process_group()
     sys.exit()
 scenarios.run_all(

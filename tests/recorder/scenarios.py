@@ -24,86 +24,29 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
-from tests.models import LanguageModel
-
-WIDTH = 16
-VOCABULARY = 32
-BLOCKS = 4
-
-
-class Block(nn.Module):
-    """Two layers with a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(WIDTH, WIDTH)
-        self.b = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run it."""
-        out: torch.Tensor = x + self.b(torch.relu(self.a(x)))
-        return out
-
-
-class Model(LanguageModel):
-    """Of four blocks, with a method of its own."""
-
-    def __init__(self, *, reentrant: bool | None = None) -> None:
-        super().__init__(
-            (Block() for _ in range(BLOCKS)),
-            vocabulary=VOCABULARY,
-            width=WIDTH,
-            reentrant=reentrant,
-        )
-
-    def generate(self, tokens: torch.Tensor, count: int) -> torch.Tensor:
-        """Run it so many times."""
-        for _ in range(count):
-            tokens = self(tokens).argmax(-1)
-        return tokens
-
-
-def sharded(model: Any | None = None, **options: Any) -> Any:
-    """A model with a unit per block, and the root."""
-    torch.manual_seed(0)
-    model = model or Model()
-    for layer in model.layers:
-        fully_shard(layer, **options)
-    fully_shard(model, **options)
-    return model
-
-
-def batch() -> torch.Tensor:
-    """Tokens, the same on every rank: ranks may then be compared."""
-    return torch.arange(12).reshape(3, 4) % VOCABULARY
-
-
-def loss_of(model: Any) -> Any:
-    """Forward, and a loss."""
-    tokens = batch()
-    return nn.functional.cross_entropy(
-        model(tokens).flatten(0, 1).float(), tokens.flatten()
-    )
-
-
-def optimizer_of(model: Any) -> torch.optim.Optimizer:
-    """SGD with momentum, over what is trainable."""
-    params = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
-
-
-def train(model: Any, steps: int = 3, micro_batches: int = 1) -> list[float]:
-    """Plain training; the losses."""
-    optimizer = optimizer_of(model)
-    losses = []
-    for _ in range(steps):
-        for _ in range(micro_batches):
-            loss = loss_of(model)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+from tests.recorder.small_model import (
+    VOCABULARY,
+    WIDTH,
+    Model,
+    batch,
+    loss_of,
+    optimizer_of,
+    sharded,
+    train,
+)
+from tests.recorder.surroundings import (
+    ddp,
+    deleted,
+    exception,
+    fsdp1,
+    host_events,
+    optimizer_in_backward,
+    plain,
+    stale_optimizer,
+    two_optimizers,
+    unmanaged,
+    user_steps,
+)
 
 
 def block() -> None:
@@ -350,86 +293,6 @@ def two_forwards() -> None:
         optimizer.zero_grad()
 
 
-class Failing(Block):
-    """Raises at the second of its forwards."""
-
-    calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run it, or not."""
-        self.calls += 1
-        if self.calls == 2:
-            raise ValueError("on purpose")
-        return super().forward(x)
-
-
-def exception() -> None:
-    """A forward raises; the script recovers and goes on."""
-    torch.manual_seed(0)
-    model: Any = Model()
-    model.layers[2] = Failing()
-    sharded(model)
-    optimizer = optimizer_of(model)
-    for _ in range(4):
-        try:
-            loss_of(model).backward()
-        except ValueError:
-            model.reset_iter_state()
-            continue
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def two_optimizers() -> None:
-    """Two optimizers per step, as for weights and biases."""
-    model = sharded()
-    weights = torch.optim.SGD([p for p in model.parameters() if p.ndim > 1], lr=0.1)
-    biases = torch.optim.SGD([p for p in model.parameters() if p.ndim == 1], lr=0.1)
-    for _ in range(3):
-        loss_of(model).backward()
-        weights.step()
-        biases.step()
-        model.zero_grad()
-
-
-def optimizer_in_backward() -> None:
-    """Each parameter's optimizer steps as soon as its gradient is there."""
-    model = sharded()
-    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
-
-    def step(param: torch.Tensor) -> None:
-        optimizers[param].step()
-        optimizers[param].zero_grad()
-
-    for param in model.parameters():
-        param.register_post_accumulate_grad_hook(step)
-    for _ in range(3):
-        loss_of(model).backward()
-
-
-def stale_optimizer() -> None:
-    """The optimizer was made before `fully_shard`, of parameters that are gone."""
-    torch.manual_seed(0)
-    model: Any = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sharded(model)
-    for _ in range(2):
-        loss_of(model).backward()
-        optimizer.step()
-
-
-def unmanaged() -> None:
-    """The embedding is in no unit, the head is ignored on purpose."""
-    torch.manual_seed(0)
-    model: Any = Model()
-    for layer in model.layers:
-        fully_shard(layer)
-    inner: Any = nn.Sequential(*model.layers)
-    fully_shard(inner)
-    fully_shard(model.head, ignored_params=set(model.head.parameters()))
-    train(nn.Sequential(model.embed, inner, model.head))
-
-
 def sub_mesh() -> None:
     """The 1-D sub-mesh of a 2-D mesh was passed: replicas are never reduced."""
     world = dist.get_world_size()
@@ -476,69 +339,6 @@ def mixed_precision() -> None:
     train(sharded(mp_policy=policy))
 
 
-def ddp() -> None:
-    """DDP instead."""
-    torch.manual_seed(0)
-    train(nn.parallel.DistributedDataParallel(Model()))
-
-
-def fsdp1() -> None:
-    """FSDP1 instead."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    torch.manual_seed(0)
-    train(FullyShardedDataParallel(Model(), device_id=torch.device("cpu")))
-
-
-def plain() -> None:
-    """No wrapper at all, gradients accumulated over two micro-batches."""
-    torch.manual_seed(0)
-    train(Model(), micro_batches=2)
-
-
-def host_events() -> None:
-    """A loader that is slow, a collection, clipping, a checkpoint."""
-    import gc
-    import tempfile
-
-    import torch.distributed.checkpoint
-
-    dcp: Any = torch.distributed.checkpoint
-
-    model = sharded()
-    optimizer = optimizer_of(model)
-    batches: Any = [batch()] * 3
-    loader: Any = torch.utils.data.DataLoader(batches, batch_size=None)
-    with tempfile.TemporaryDirectory() as folder:
-        for tokens in loader:
-            model(tokens).sum().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            gc.collect()
-            dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
-
-
-def user_steps() -> None:
-    """The script says where steps end: every two optimizer steps."""
-    import fsdpdoctor
-
-    model = sharded()
-    optimizer = optimizer_of(model)
-    for _ in range(3):
-        for _ in range(2):
-            loss_of(model).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        fsdpdoctor.step()
-
-
-def deleted() -> None:
-    """A model that is gone before the next one is made."""
-    for _ in range(2):
-        train(sharded(), steps=2)
-
-
 TWO_RANKS: tuple[Callable[[], None], ...] = (
     block,
     reshard_false,
@@ -581,7 +381,11 @@ TWO_RANKS: tuple[Callable[[], None], ...] = (
     user_steps,
     deleted,
 )
+
+
 FOUR_RANKS: tuple[Callable[[], None], ...] = (hybrid, sub_mesh, reshard_int)
+
+
 ONE_RANK: tuple[Callable[[], None], ...] = (block, accumulate, evaluate)
 
 
@@ -606,50 +410,3 @@ def run_all(folder: str, scenarios: tuple[Callable[[], None], ...]) -> None:
         took = Path(folder) / "took.txt"
         with took.open("a") as file:
             file.write(f"{scenario.__name__} {time.perf_counter() - began:.2f}\n")
-
-
-def _bf16() -> Any:
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-    )
-    return sharded(mp_policy=policy)
-
-
-def _checkpointed(reentrant: bool) -> Any:
-    torch.manual_seed(0)
-    return sharded(Model(reentrant=reentrant))
-
-
-IDENTICAL: dict[str, tuple[Callable[[], Any], int]] = {
-    "fp32": (sharded, 1),
-    "bf16": (_bf16, 1),
-    "accumulation": (sharded, 3),
-    "checkpoint": (functools.partial(_checkpointed, False), 1),
-    "reentrant": (functools.partial(_checkpointed, True), 2),
-}
-"""Trainings that must give the same bits: a model, and its micro-batches."""
-
-
-def _trained(make: Callable[[], Any], micro_batches: int) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    model = make()
-    losses = train(model, steps=14, micro_batches=micro_batches)
-    params = [p.full_tensor() for p in model.parameters()]
-    return [torch.tensor(losses, dtype=torch.float64), *params]
-
-
-def compare_all(folder: str) -> None:
-    """Train each with and without a recorder; write which gave the same bits."""
-    import json
-    from pathlib import Path
-
-    import fsdpdoctor
-
-    same = {}
-    for name, (make, micro_batches) in IDENTICAL.items():
-        plain = _trained(make, micro_batches)
-        with fsdpdoctor.record(Path(folder) / name):
-            recorded = _trained(make, micro_batches)
-        same[name] = all(map(torch.equal, plain, recorded))
-    if dist.get_rank() == 0:
-        (Path(folder) / "same.json").write_text(json.dumps(same))

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.ranks
 ENDLESS = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
-from tests.recorder import scenarios
+from tests.recorder import small_model
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-model = scenarios.sharded()
+model = small_model.sharded()
 model._set_unshard_async_op(sys.argv[2] == "async")
-scenarios.train(model, steps=10**9)
+small_model.train(model, steps=10**9)
 """
 
 

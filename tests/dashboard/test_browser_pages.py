@@ -1,0 +1,207 @@
+"""In a real browser: the pages beside the timeline, and what leaves the browser."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+pytest.importorskip("playwright", reason="needs playwright, and Chromium")
+
+from fsdpdoctor.renderers.html import render
+from fsdpdoctor.run import in_memory, open_run, save_run
+from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor_dashboard.data.run_registry import Entry, Loading, meta_of, open_entry
+from fsdpdoctor_dashboard.server.standalone_page import timeline_page
+from tests.dashboard.conftest import HOSTILE, Served, serve_runs
+from tests.dashboard.visits import FAULTS, PATIENCE_SECONDS, Visit
+from tests.simulate.steps import step
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+# Minutes long, and a browser on a busy machine misses what it is asked to wait for:
+# run apart with `pytest -m slow tests/dashboard`.
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path", ["", "timeline", "units", "collectives", "ranks", "memory"]
+)
+def test_every_page_shows(visit: Visit, path: str, theme: str) -> None:
+    """No console error, no request to elsewhere, in both themes."""
+    visit.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    visit.open(f"{path}?run=before")
+    if path in ("collectives", "ranks", "memory"):
+        visit.until("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
+    visit.picture(f"{path or 'overview'}-{theme}")
+
+
+def test_two_runs_stand_beside_each_other(visit: Visit, runs: dict[str, Path]) -> None:
+    """One timeline holds both, with their first judged step together."""
+    both = [
+        open_entry(Entry(id=name, path=runs[name]), open_run, Loading())
+        for name in ("before", "after")
+    ]
+    starts = [
+        int(run.measures.ranks[0].steps.start_ns[3]) - run.store.origin_ns
+        for run in both
+    ]
+    visit.open("timeline?run=before&with=after")
+    assert visit.timeline("t.tracks.length") == 8
+    offsets = visit.timeline("t.sources.map(s => s.offset)")
+    assert offsets == [0, starts[0] - starts[1]]
+    visit.picture("compare-timeline")
+    visit.open("?run=before&with=after")
+    assert visit.page.locator("main section h2.run").all_inner_texts() == [
+        "before",
+        "after",
+    ]
+    visit.picture("compare-overview")
+
+
+def test_tables_sort_filter_and_save(visit: Visit) -> None:
+    """A click on a head sorts by number, the field filters, the button saves."""
+    visit.open("units?run=before")
+    first = "table.data tbody tr:not([hidden]) td:first-child"
+    visit.page.wait_for_selector(first)
+    visit.page.get_by_role("columnheader", name="exposed in forward").click()
+    assert visit.page.locator(first).first.inner_text() == "model.layers.7"
+    visit.page.locator(".toolbar input").fill("layers.2")
+    assert visit.page.locator(first).all_inner_texts() == ["model.layers.2"]
+    with visit.page.expect_download() as saved:
+        visit.page.get_by_role("button", name="Save as CSV").click()
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert lines[0].startswith('"unit","gathers in forward"')
+    assert [line.split(",")[0] for line in lines[1:]] == ['"model.layers.2"']
+
+
+def test_hostile_names_are_only_names(visit: Visit) -> None:
+    """On every page they are text: no script runs, no element is made."""
+    for path in ("", "timeline", "units", "collectives", "ranks", "memory"):
+        visit.open(f"{path}?run=hostile")
+        visit.page.wait_for_timeout(300)
+        assert visit.page.evaluate("window.hacked") is None
+        assert visit.page.locator("img").count() == 0
+    visit.open("units?run=hostile")
+    texts = visit.page.locator("table.data td:first-child").all_inner_texts()
+    assert HOSTILE[0] in texts
+    assert max(len(text) for text in texts) <= 200
+    assert visit.page.evaluate(FAULTS) == []
+    visit.picture("hostile-units")
+    visit.open("timeline?run=hostile")
+    visit.page.keyboard.press("n")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    visit.picture("hostile-timeline")
+    assert visit.page.evaluate("window.hacked") is None
+
+
+def test_the_theme_is_kept(visit: Visit) -> None:
+    """A click turns it over, the timeline included, and a reload keeps it."""
+    visit.open("timeline?run=before")
+    was = visit.timeline("t.theme")
+    visit.page.get_by_role("button", name="Theme").click()
+    visit.until(f"fsdpTimeline.theme !== '{was}'")
+    visit.open("timeline?run=before")
+    assert visit.timeline("t.theme") != was
+
+
+def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
+    """A slider changes the prediction, the code and the simulated timeline; the plan
+    can be saved, and the search draws its front.
+    """
+    header = RunHeader(run_id="modelled", source="simulated", world_size=4)
+    save_run(in_memory(header, [record(step(layers=4))]), tmp_path / "modelled")
+    with serve_runs(tmp_path / "modelled") as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 1200})
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.page.goto(served.base + "whatif?run=modelled")
+        found.until("document.querySelector('#prediction h2')")
+        before = found.page.locator("#predicted").inner_text()
+        found.until("window.fsdpTimeline && fsdpTimeline.tracks.length === 2")
+        found.page.locator("#knob-merge").click()
+        found.page.get_by_text("two", exact=True).click()
+        found.until(
+            "document.querySelector('#prediction h2').textContent.includes('merge 2')"
+        )
+        assert found.page.locator("#predicted").inner_text() != before
+        assert "fully_shard" in found.page.locator("#plan-code").inner_text()
+        found.picture("whatif-light")
+        with found.page.expect_download() as saved:
+            found.page.get_by_role("button", name="Save this plan").click()
+        plan = json.loads(Path(saved.value.path()).read_text())
+        assert plan["plan"]["merge"] == 2
+        found.page.get_by_role("button", name="Find the changes worth it").click()
+        found.until("document.querySelector('#front p, #front .js-plotly-plot')")
+        assert found.wrong == []
+        context.close()
+
+
+@pytest.mark.parametrize("name", ["before", "hostile"])
+def test_the_export_opens_from_disk(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    """One file, no request, the same area statistics, the same keys."""
+    opened = open_entry(Entry(id=name, path=runs[name]), open_run, Loading())
+    page_file = tmp_path / "report.html"
+    addition = timeline_page(opened.store, meta_of(opened))
+    page_file.write_text(render(opened.report, addition), encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), Served(base="file://", token=""))
+    found.page.goto(page_file.as_uri())
+    found.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
+    end = opened.store.end
+    shown = found.page.evaluate(
+        f"fsdpTimeline.sources[0].area(1000, {end // 2}, [0, 1]).then(a => a.series)"
+    )
+    found.page.keyboard.press("n")
+    found.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    found.page.locator(".fd-timeline").scroll_into_view_if_needed()
+    found.picture(f"export-{name}")
+
+    assert shown == [list(a) for a in opened.store.area(1000, end // 2, [0, 1])]
+    assert found.page.evaluate("window.hacked") is None
+    assert found.asked == [page_file.as_uri()]
+    assert found.wrong == []
+    context.close()
+
+
+def test_a_growing_run_is_followed_in_the_page(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """New steps appear without a reload."""
+    folder = tmp_path / "growing"
+    folder.mkdir()
+    for file in runs["before"].iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    streams = {f: f.read_bytes() for f in folder.glob("*.arrows")}
+    headers = {f: f.read_text() for f in folder.glob("rank*.json")}
+    for file, content in streams.items():
+        file.write_bytes(content[: len(content) // 2])
+    for file, text in headers.items():
+        file.write_text(text.replace('"done"', '"running"'))
+    with serve_runs(folder) as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.open("timeline?run=growing")
+        before = found.timeline("t.end")
+        for file, content in streams.items():
+            file.write_bytes(content)
+        for file, text in headers.items():
+            file.write_text(text)
+        began = time.monotonic()
+        found.until(f"fsdpTimeline.end > {before} * 1.2")
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        assert found.wrong == []
+        context.close()
