@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -87,148 +88,144 @@ class _Draft:
         return end
 
 
+SIZE = 64 << 20
+"""Bytes of each unit's collectives."""
+
+
+class _Told(TypedDict):
+    """What a unit's spans share."""
+
+    phase: Phase
+    unit: int
+    op: int
+
+
+class _Step:
+    """A step in the making: when each lane is free, and what is drawn so far."""
+
+    def __init__(self, shape: Shape, seed: int) -> None:
+        self.shape, self.draft = shape, _Draft()
+        self.rng = np.random.default_rng(seed)
+        self.now = self.issue = 100 * US
+        self.gather_free = self.reduce_free = self.op = 0
+
+    def unit(self, phase: Phase, kind: Kind, unit: int, slow: float, work: int) -> None:
+        """A unit's pass: gathered, waited for, computed, resharded, reduced."""
+        told = _Told(phase=phase, unit=unit, op=self.op)
+        gathered = self.gather(told, slow)
+        self.draft.add(
+            Kind.ALL_GATHER_WAIT,
+            Lane.COMPUTE,
+            self.now,
+            max(self.now, gathered),
+            issued=self.issue + 60 * US,
+            **told,
+        )
+        start = max(self.now, gathered)
+        usable = self.draft.add(
+            Kind.COPY_OUT, Lane.COMPUTE, start, start + 30 * US, **told
+        )
+        self.compute(kind, told, usable, int(self.rng.normal(work, 30) * US))
+        self.op += 1
+        if phase == Phase.BACKWARD:
+            self.reduce(unit)
+
+    def gather(self, told: _Told, slow: float) -> int:
+        """Issue, copy-in and all-gather; when it is done."""
+        add = self.draft.add
+        issued = add(Kind.UNSHARD, Lane.HOST, self.issue, self.issue + 60 * US, **told)
+        begin = max(issued, self.gather_free)
+        copied = add(
+            Kind.COPY_IN,
+            Lane.COPY_IN,
+            begin,
+            begin + 40 * US,
+            issued=issued,
+            size=SIZE,
+            **told,
+        )
+        took = int(self.rng.normal(self.shape.gather_us, 40) * US * slow)
+        self.gather_free = add(
+            Kind.ALL_GATHER,
+            Lane.ALL_GATHER,
+            copied,
+            copied + took,
+            issued=issued,
+            size=SIZE,
+            group=0,
+            seq=self.op,
+            **told,
+        )
+        return self.gather_free
+
+    def compute(self, kind: Kind, told: _Told, usable: int, busy: int) -> None:
+        """Kernels, the pass around them, and the unshard window."""
+        add, kernels = self.draft.add, self.shape.kernels
+        phase, unit = told["phase"], told["unit"]
+        for k in range(kernels):
+            edge = usable + busy * k // kernels
+            end = edge + busy // kernels - 5 * US
+            add(Kind.KERNEL, Lane.COMPUTE, edge, end, phase=phase, unit=unit)
+        self.issue = usable
+        end = usable + busy
+        self.now = add(kind, Lane.COMPUTE, usable, end, phase=phase, unit=unit)
+        add(Kind.UNSHARDED, Lane.UNSHARDED, usable, end, size=SIZE, **told)
+        add(
+            Kind.RESHARD,
+            Lane.HOST,
+            end - 20 * US,
+            end - 10 * US,
+            phase=phase,
+            unit=unit,
+        )
+
+    def reduce(self, unit: int) -> None:
+        """Copy-in and reduce-scatter of a unit's gradients."""
+        told = _Told(phase=Phase.BACKWARD, unit=unit, op=self.op)
+        reduced = int(self.rng.normal(800, 50)) * US
+        copied = self.now + 25 * US
+        self.draft.add(Kind.REDUCE_COPY_IN, Lane.COMPUTE, self.now, copied, **told)
+        self.reduce_free = self.draft.add(
+            Kind.REDUCE_SCATTER,
+            Lane.REDUCE_SCATTER,
+            copied,
+            copied + reduced,
+            issued=copied - 20 * US,
+            size=SIZE,
+            group=0,
+            seq=self.op,
+            **told,
+        )
+        self.now = copied
+        self.op += 1
+
+
 def _step_template(shape: Shape, seed: int) -> tuple[_Draft, int]:
     """The spans of one step from time 0 on, and its length."""
-    rng = np.random.default_rng(seed)
-    draft = _Draft()
-    now, gather_free, reduce_free, op = 100 * US, 0, 0, 0
+    step = _Step(shape, seed)
+    add, begin = step.draft.add, step.now
     units = list(range(1, shape.layers + 1))
-    begin = now
-    windows: dict[int, int] = {}
-    for phase, kind, order, work in (
-        (Phase.FORWARD, Kind.FORWARD, units, 700),
-        (Phase.BACKWARD, Kind.BACKWARD, units[::-1], 1400),
-    ):
-        phase_start = now
-        issue = now
-        for place, unit in enumerate(order):
-            slow = 4.0 if place == len(order) - 1 and phase == Phase.FORWARD else 1.0
-            size = 64 << 20
-            issued = draft.add(
-                Kind.UNSHARD,
-                Lane.HOST,
-                issue,
-                issue + 60 * US,
-                phase=phase,
-                unit=unit,
-                op=op,
-            )
-            told = {"phase": phase, "unit": unit, "op": op}
-            copied = draft.add(
-                Kind.COPY_IN,
-                Lane.COPY_IN,
-                max(issued, gather_free),
-                max(issued, gather_free) + 40 * US,
-                issued=issued,
-                size=size,
-                **told,  # type: ignore[arg-type]
-            )
-            took = int(rng.normal(shape.gather_us, 40) * US * slow)
-            gathered = draft.add(
-                Kind.ALL_GATHER,
-                Lane.ALL_GATHER,
-                copied,
-                copied + took,
-                issued=issued,
-                size=size,
-                group=0,
-                seq=op,
-                **told,  # type: ignore[arg-type]
-            )
-            gather_free = gathered
-            draft.add(
-                Kind.ALL_GATHER_WAIT,
-                Lane.COMPUTE,
-                now,
-                max(now, gathered),
-                issued=issued,
-                **told,  # type: ignore[arg-type]
-            )
-            start = max(now, gathered)
-            usable = draft.add(
-                Kind.COPY_OUT,
-                Lane.COMPUTE,
-                start,
-                start + 30 * US,
-                **told,  # type: ignore[arg-type]
-            )
-            busy = int(rng.normal(work, 30) * US)
-            for k in range(shape.kernels):
-                edge = usable + busy * k // shape.kernels
-                draft.add(
-                    Kind.KERNEL,
-                    Lane.COMPUTE,
-                    edge,
-                    edge + busy // shape.kernels - 5 * US,
-                    phase=phase,
-                    unit=unit,
-                )
-            issue = usable
-            now = draft.add(
-                kind, Lane.COMPUTE, usable, usable + busy, phase=phase, unit=unit
-            )
-            draft.add(
-                Kind.UNSHARDED,
-                Lane.UNSHARDED,
-                usable,
-                now,
-                size=size,
-                **told,  # type: ignore[arg-type]
-            )
-            draft.add(
-                Kind.RESHARD,
-                Lane.HOST,
-                now - 20 * US,
-                now - 10 * US,
-                phase=phase,
-                unit=unit,
-            )
-            op += 1
-            if phase == Phase.BACKWARD:
-                reduced = int(rng.normal(800, 50)) * US
-                start = draft.add(
-                    Kind.REDUCE_COPY_IN,
-                    Lane.COMPUTE,
-                    now,
-                    now + 25 * US,
-                    phase=phase,
-                    unit=unit,
-                    op=op,
-                )
-                reduce_free = draft.add(
-                    Kind.REDUCE_SCATTER,
-                    Lane.REDUCE_SCATTER,
-                    start,
-                    start + reduced,
-                    issued=start - 20 * US,
-                    phase=phase,
-                    unit=unit,
-                    op=op,
-                    size=size,
-                    group=0,
-                    seq=op,
-                )
-                now = start
-                op += 1
-        if phase == Phase.FORWARD:
-            draft.add(Kind.FORWARD, Lane.COMPUTE, phase_start, now, phase=phase, unit=0)
-            windows[0] = phase_start
-    now = draft.add(
+    for place, unit in enumerate(units):
+        slow = 4.0 if place == len(units) - 1 else 1.0
+        step.unit(Phase.FORWARD, Kind.FORWARD, unit, slow, 700)
+    add(Kind.FORWARD, Lane.COMPUTE, begin, step.now, phase=Phase.FORWARD, unit=0)
+    step.issue = step.now
+    for unit in units[::-1]:
+        step.unit(Phase.BACKWARD, Kind.BACKWARD, unit, 1.0, 1400)
+    now = add(
         Kind.REDUCE_SCATTER_WAIT,
         Lane.COMPUTE,
-        now,
-        reduce_free,
+        step.now,
+        step.reduce_free,
         phase=Phase.BACKWARD,
         unit=1,
-        op=op - 1,
+        op=step.op - 1,
     )
-    draft.add(Kind.UNSHARDED, Lane.UNSHARDED, windows[0], now, unit=0, size=32 << 20)
-    draft.add(Kind.MICRO_BATCH, Lane.HOST, begin, now)
-    draft.add(Kind.SYNC, Lane.HOST, now, now + 200 * US)
-    now = draft.add(
-        Kind.OPTIMIZER, Lane.COMPUTE, now, now + 2500 * US, phase=Phase.OPTIMIZER
-    )
-    return draft, now + 150 * US
+    add(Kind.UNSHARDED, Lane.UNSHARDED, begin, now, unit=0, size=32 << 20)
+    add(Kind.MICRO_BATCH, Lane.HOST, begin, now)
+    add(Kind.SYNC, Lane.HOST, now, now + 200 * US)
+    now = add(Kind.OPTIMIZER, Lane.COMPUTE, now, now + 2500 * US, phase=Phase.OPTIMIZER)
+    return step.draft, now + 150 * US
 
 
 def rank_data(shape: Shape, rank: int) -> RankData:
