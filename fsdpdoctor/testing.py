@@ -222,39 +222,62 @@ def _stretches(text: str) -> list[tuple[str, int, int]]:
 
 
 def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
-    rows: list[dict[str, int]] = []
     issues = [
         (int(mark), start * scale_ns)
         for name, text in lanes
         if name == "issue"
         for mark, start, _ in _stretches(text)
     ]
+    rows: list[dict[str, int]] = []
     for name, text in lanes:
         if name == "issue":
             continue
-        kind, lane, phase = _ROWS[name]
         for mark, start, end in _stretches(text):
-            unit_at = int(mark) if mark.isdigit() else UNKNOWN
-            row: dict[str, int] = {
-                "kind": kind,
-                "lane": lane,
-                "phase": phase,
-                "flags": _FLAGS.get(name, Flag.NONE),
-                "unit": unit_at,
-                "start_ns": start * scale_ns,
-                "end_ns": end * scale_ns,
-            }
-            if kind == Kind.GC:
-                row |= {"unit": UNKNOWN, "value": unit_at}
-            if kind == Kind.MICRO_BATCH:
-                row |= {"unit": UNKNOWN, "micro_batch": unit_at}
-            if kind == Kind.SYNC:
-                row |= {"unit": UNKNOWN, "name": 0}
-            if kind in _WAITED.values():
+            row = _row(name, mark, start * scale_ns, end * scale_ns)
+            if row["kind"] in _WAITED.values():
                 row |= {"op": len(rows), "bytes": 1 << 20, "group": 0}
-                before = [t for u, t in issues if u == unit_at and t <= row["start_ns"]]
+                before = [
+                    t for u, t in issues if u == row["unit"] and t <= row["start_ns"]
+                ]
                 row["issued_ns"] = max(before, default=row["start_ns"])
             rows.append(row)
+    _join(rows)
+    absent = {"op": UNKNOWN, "bytes": UNKNOWN, "group": UNKNOWN, "seq": UNKNOWN}
+    absent |= {"issued_ns": NO_TIME, "name": UNKNOWN, "value": UNKNOWN}
+    given = ("kind", "lane", "phase", "flags", "unit", "micro_batch")
+    names = (*given, "start_ns", "end_ns", *absent)
+    return Spans.build(
+        len(rows),
+        **{
+            name: [row.get(name, absent.get(name, 0)) for row in rows] for name in names
+        },
+    )
+
+
+def _row(name: str, mark: str, start_ns: int, end_ns: int) -> dict[str, int]:
+    """What a stretch of a lane is; its mark is a unit's, but for some kinds."""
+    kind, lane, phase = _ROWS[name]
+    at = int(mark) if mark.isdigit() else UNKNOWN
+    row: dict[str, int] = {
+        "kind": kind,
+        "lane": lane,
+        "phase": phase,
+        "flags": _FLAGS.get(name, Flag.NONE),
+        "unit": at,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+    }
+    if kind == Kind.GC:
+        row |= {"unit": UNKNOWN, "value": at}
+    if kind == Kind.MICRO_BATCH:
+        row |= {"unit": UNKNOWN, "micro_batch": at}
+    if kind == Kind.SYNC:
+        row |= {"unit": UNKNOWN, "name": 0}
+    return row
+
+
+def _join(rows: Sequence[dict[str, int]]) -> None:
+    """Number the collectives, join each wait to its own, and tell micro-batches."""
     collectives = [row for row in rows if "op" in row]
     for seq, row in enumerate(sorted(collectives, key=lambda r: r["start_ns"])):
         row["seq"] = seq
@@ -270,25 +293,13 @@ def _spans(lanes: Sequence[tuple[str, str]], scale_ns: int) -> Spans:
         if owners:
             row["op"] = max(owners, key=lambda c: c["start_ns"])["op"]
     for row in rows:
-        row["micro_batch"] = max(
-            (
-                other["micro_batch"]
-                for other in rows
-                if other["kind"] == Kind.MICRO_BATCH
-                and other["start_ns"] <= row["start_ns"] < other["end_ns"]
-            ),
-            default=0,
+        around = (
+            other["micro_batch"]
+            for other in rows
+            if other["kind"] == Kind.MICRO_BATCH
+            and other["start_ns"] <= row["start_ns"] < other["end_ns"]
         )
-    absent = {"op": UNKNOWN, "bytes": UNKNOWN, "group": UNKNOWN, "seq": UNKNOWN}
-    absent |= {"issued_ns": NO_TIME, "name": UNKNOWN, "value": UNKNOWN}
-    given = ("kind", "lane", "phase", "flags", "unit", "micro_batch")
-    names = (*given, "start_ns", "end_ns", *absent)
-    return Spans.build(
-        len(rows),
-        **{
-            name: [row.get(name, absent.get(name, 0)) for row in rows] for name in names
-        },
-    )
+        row["micro_batch"] = max(around, default=0)
 
 
 def _step(

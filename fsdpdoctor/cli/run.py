@@ -26,6 +26,7 @@ from fsdpdoctor.schema import rank_stem
 
 if TYPE_CHECKING:
     from fsdpdoctor.cli.live import LiveView
+    from fsdpdoctor.recorder.recording_config import RecordingConfig
 
 OTHERS_WAIT_S = 5.0
 """How long rank 0 waits for the node's other ranks to end before it reports."""
@@ -257,22 +258,7 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 def _record(
     asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
-    from fsdpdoctor.recorder.recording_config import RecordingConfig
-
-    sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
-    if asked.capture is not None:
-        sampling = AroundProfiler(sampling, asked.capture.steps)
-        notes += (asked.capture.note(int(os.environ.get("WORLD_SIZE", 1))),)
-    session = recorder.start(
-        RecordingConfig(
-            folder=place.folder,
-            run_id=place.run_id,
-            sampling=sampling,
-            command=redact.command([asked.target.name, *asked.target.args]),
-            source=asked.source,
-            notes=notes,
-        )
-    )
+    session = recorder.start(_recording(asked, place))
     watch = SigtermHandler(session.say_ended)
     watch.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
@@ -287,6 +273,23 @@ def _record(
     watch.stop()
     recorder.stop(run_folder.how_it_ended(error), error)
     return error
+
+
+def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingConfig:
+    from fsdpdoctor.recorder.recording_config import RecordingConfig
+
+    sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
+    if asked.capture is not None:
+        sampling = AroundProfiler(sampling, asked.capture.steps)
+        notes += (asked.capture.note(int(os.environ.get("WORLD_SIZE", 1))),)
+    return RecordingConfig(
+        folder=place.folder,
+        run_id=place.run_id,
+        sampling=sampling,
+        command=redact.command([asked.target.name, *asked.target.args]),
+        source=asked.source,
+        notes=notes,
+    )
 
 
 def _report(folder: Path) -> None:

@@ -88,17 +88,7 @@ def host_issue_bound(m: Measures) -> Iterator[Finding]:
     if not costs and (dry is None or dry.ns / step_ns < IDLE_SHARE):
         return
     hooked = Evidence.HOST in m.evidence
-    said = []
-    if costs:
-        share = percent(cost_ns / step_ns)
-        said.append(f"the device waits {ms(cost_ns)} per step ({share}) for the host")
-    if dry:
-        share = percent(dry.ns / step_ns)
-        said.append(
-            f"at the end of {dry.calls} of {dry.known} units' {dry.phase} the device "
-            f"had nothing left to do: {ms(dry.ns)} per step ({share}) take as long as "
-            "the host needs to launch them"
-        )
+    said = [*_waits(cost_ns if costs else 0, dry, step_ns)]
     if hooked:
         said.append(f"FSDP2's hooks take {ms(hook_ns)} there")
     # A profiler slows the host and not the device, so a trace proves less.
@@ -136,6 +126,19 @@ class _LaunchBound:
     calls: int
     ns: int  # what those passes took beside stalls and copies
     units: tuple[str, ...]  # the most expensive first
+
+
+def _waits(cost_ns: float, dry: _LaunchBound | None, step_ns: float) -> Iterator[str]:
+    if cost_ns:
+        share = percent(cost_ns / step_ns)
+        yield f"the device waits {ms(cost_ns)} per step ({share}) for the host"
+    if dry:
+        share = percent(dry.ns / step_ns)
+        yield (
+            f"at the end of {dry.calls} of {dry.known} units' {dry.phase} the device "
+            f"had nothing left to do: {ms(dry.ns)} per step ({share}) take as long as "
+            "the host needs to launch them"
+        )
 
 
 def _ran_dry(m: Measures) -> _LaunchBound | None:

@@ -319,9 +319,9 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         """
         stream = _cuda.current_stream(device)
         if not transfer.blocking:
-            side = self._side_streams.get(device)
-            if side is None:
-                side = self._side_streams[device] = _cuda.Stream(device)
+            if device not in self._side_streams:
+                self._side_streams[device] = _cuda.Stream(device)
+            side = self._side_streams[device]
             side.wait_stream(stream)
             stream = side
         timed = self._modelled.log is not None

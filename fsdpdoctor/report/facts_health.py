@@ -106,11 +106,8 @@ def health(m: Measures) -> Health:
     outliers = _numbers(np.array(r.outliers, dtype=np.int64) for r in m.ranks)
     incomplete = _numbers(s.step[s.complete == 0] for s in steps)
     aside = {*judged, *outliers, *incomplete}
-    residuals = [
-        clock.residual_ns
-        for clock in m.alignment.clocks.values()
-        if clock.residual_ns is not None
-    ]
+    clocks = (clock.residual_ns for clock in m.alignment.clocks.values())
+    warm_up = (n for n in _numbers(s.step for s in steps) if n not in aside)
     return Health(
         events=_counted(m.ranks, "events"),
         repaired=_counted(m.ranks, "repaired"),
@@ -124,12 +121,10 @@ def health(m: Measures) -> Health:
         ),
         stopped=tuple(_stopped(rank) for rank in m.ranks if _has_stopped(rank)),
         judged_steps=tuple(judged),
-        warm_up_steps=tuple(
-            n for n in _numbers(s.step for s in steps) if n not in aside
-        ),
+        warm_up_steps=tuple(warm_up),
         outlier_steps=tuple(outliers),
         incomplete_steps=tuple(incomplete),
-        clock_residual_ns=max(residuals, default=None),
+        clock_residual_ns=max((ns for ns in clocks if ns is not None), default=None),
         unsplit_collectives=m.alignment.unsplit,
     )
 

@@ -107,17 +107,6 @@ def record(step: Step, steps: int = 4, first: int = 3) -> RankData:
 
 def header(step: Step) -> RankHeader:
     """What a rank of the simulated job would say of itself."""
-    mesh = step.mesh
-    groups = [
-        GroupSpec(name="shard", ranks=(), size=mesh.shard, role="shard"),
-        GroupSpec(name="reduce_scatter", ranks=(), size=mesh.shard, role="shard"),
-        GroupSpec(name="replicate", ranks=(), size=mesh.replicate, role="replicate"),
-    ]
-    sizes = {u.reshard_after_forward for u in step.units} - {True, False}
-    small = int(max(sizes, default=1))
-    groups.append(
-        GroupSpec(name="post_forward", ranks=(), size=small, role="post_forward")
-    )
     roots = step.root.units
     again = {
         u
@@ -127,7 +116,7 @@ def header(step: Step) -> RankHeader:
     }
     return RankHeader(
         rank=0,
-        world_size=mesh.world_size,
+        world_size=step.mesh.world_size,
         device="cpu" if step.blocking else "cuda",
         clock="host" if step.blocking else "cuda",
         evidence=EVIDENCE,
@@ -135,9 +124,22 @@ def header(step: Step) -> RankHeader:
             replace(_spec(step, u, at in roots), checkpointed=at in again)
             for at, u in enumerate(step.units)
         ),
-        groups=tuple(groups),
+        groups=_groups(step),
         model=ModelSpec(wrapper="fsdp2", numel=sum(u.numel for u in step.units)),
         ended="done",
+    )
+
+
+def _groups(step: Step) -> tuple[GroupSpec, ...]:
+    """By communicator, in the order of their numbers."""
+    mesh = step.mesh
+    sizes = {u.reshard_after_forward for u in step.units} - {True, False}
+    small = int(max(sizes, default=1))
+    return (
+        GroupSpec(name="shard", ranks=(), size=mesh.shard, role="shard"),
+        GroupSpec(name="reduce_scatter", ranks=(), size=mesh.shard, role="shard"),
+        GroupSpec(name="replicate", ranks=(), size=mesh.replicate, role="replicate"),
+        GroupSpec(name="post_forward", ranks=(), size=small, role="post_forward"),
     )
 
 
