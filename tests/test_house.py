@@ -25,9 +25,9 @@ MOST_FLOORS = 14
 ONE_FILE_A_RULE = {PACKAGES[0] / "detectors", TESTS / "detectors"}
 
 
-def modules(*folders: Path) -> list[Path]:
-    """All of their Python files."""
-    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+def modules(*folders: Path, suffix: str = ".py") -> list[Path]:
+    """All of their files in a language."""
+    return sorted(path for folder in folders for path in folder.rglob(f"*{suffix}"))
 
 
 class Function(NamedTuple):
@@ -53,7 +53,8 @@ def test_no_module_is_long() -> None:
     """Each has one subject, and fits into a head."""
     long = [
         f"{path.relative_to(ROOT)}: {lines}"
-        for path in modules(*PACKAGES, TESTS)
+        for suffix in (".py", ".js")
+        for path in modules(*PACKAGES, TESTS, suffix=suffix)
         if (lines := path.read_text(encoding="utf-8").count("\n")) > LONGEST_MODULE
     ]
     assert long == []
