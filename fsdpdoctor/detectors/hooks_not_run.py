@@ -172,6 +172,14 @@ def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Findin
     yield _never_ran(m, what, idle, "forward", advice)
 
 
+CLONE_OUTPUTS = (
+    "for name in units:",
+    "    model.get_submodule(name).register_forward_hook(",
+    "        lambda module, args, output: output.clone()",
+    "    )",
+)
+
+
 def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """Resharded trainable units with forwards and no backward, while others had."""
     forwards = unit_sums(m, "calls", Phase.FORWARD)
@@ -188,19 +196,11 @@ def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     ]
     if not lost:
         return
+    units = f"units = {name_list([first_path(fqn) for fqn in lost])}"
     advice = Advice(
         text="Clone these units' outputs: an output that is changed in place, or is a "
         "view, loses its hook.",
-        code="\n".join(
-            [
-                MODEL,
-                f"units = {name_list([first_path(fqn) for fqn in lost])}",
-                "for name in units:",
-                "    model.get_submodule(name).register_forward_hook(",
-                "        lambda module, args, output: output.clone()",
-                "    )",
-            ]
-        ),
+        code="\n".join([MODEL, units, *CLONE_OUTPUTS]),
         memory_cost_bytes=None,
     )
     what = f"the backward hook of {count(len(lost), 'unit')} never ran"
