@@ -33,6 +33,7 @@ from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
     SCHEMA_VERSION,
+    TABLE_SINCE,
     UNKNOWN,
     Evidence,
     RankHeader,
@@ -190,7 +191,7 @@ class RankFiles:
     def load(self) -> RankData:
         header = _read_header(self._stem.with_suffix(".json"), RankHeader)
         stream = self._stem.with_suffix(".arrows")
-        steps, names, truncated = _read_stream(stream, self.size)
+        steps, names, truncated = _read_stream(stream, self.size, header.schema_version)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
         return RankData(
             header=header,
@@ -251,13 +252,15 @@ def save_run(run: Run, folder: Path) -> None:
 
     What was said of the run and of a broken source becomes notes and warnings.
     """
+    notes = (*run.header.notes, *run.warnings)
     write_run_header(
-        folder, replace(run.header, notes=(*run.header.notes, *run.warnings))
+        folder, replace(run.header, schema_version=SCHEMA_VERSION, notes=notes)
     )
     for data in run.load():
         cut = () if data.truncated is None else (data.truncated,)
         warnings = (*data.header.warnings, *cut)
-        writer = RankWriter(folder, replace(data.header, warnings=warnings))
+        header = replace(data.header, schema_version=SCHEMA_VERSION, warnings=warnings)
+        writer = RankWriter(folder, header)
         names: Sequence[str] = data.names
         for record in (*data.steps, *_outside_record(data)):
             writer.write_step(record, names)
@@ -325,7 +328,7 @@ def _size(path: Path) -> int | None:
 
 
 def _read_stream(
-    path: Path, size: int | None
+    path: Path, size: int | None, version: int
 ) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
     """The steps, names and, where the stream breaks off, how."""
     steps: list[StepRecord] = []
@@ -338,7 +341,7 @@ def _read_stream(
         return (), (), f"{path} is empty: the rank stopped before its first step"
     try:
         for batch in na.ArrayStream.from_readable(io.BytesIO(content)):
-            steps.append(_step_of(batch, names))
+            steps.append(_step_of(batch, names, version))
     # nanoarrow raises its own RuntimeError on a cut or corrupt message.
     except (RuntimeError, ValueError) as error:
         kept = f"{len(steps)} whole steps before it were read"
@@ -346,12 +349,13 @@ def _read_stream(
     return tuple(steps), names.all, None
 
 
-def _step_of(batch: Any, names: StringTable) -> StepRecord:
+def _step_of(batch: Any, names: StringTable, version: int) -> StepRecord:
     fields = {field.name: i for i, field in enumerate(batch.schema.fields)}
-    if missing := [n for n in (*SCALARS, *TABLES, NAMES) if n not in fields]:
+    tables_then = {n: t for n, t in TABLES.items() if TABLE_SINCE.get(n, 1) <= version}
+    if missing := [n for n in (*SCALARS, *tables_then, NAMES) if n not in fields]:
         raise ValueError(f"the stream has no column {', '.join(missing)}")
     scalars = {n: int(_values(batch.child(fields[n]))[0]) for n in SCALARS}
-    tables = {n: _table_of(batch.child(fields[n]), t) for n, t in TABLES.items()}
+    tables = {n: _table_of(batch.child(fields[n]), t) for n, t in tables_then.items()}
     for item in batch.child(fields[NAMES]).child(0).iter_py():
         names.id(item)
     complete = bool(scalars.pop("complete"))

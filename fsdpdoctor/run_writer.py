@@ -20,11 +20,13 @@ from nanoarrow.ipc import StreamWriter
 from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
+    CallSites,
     Counters,
     MemorySamples,
     RankHeader,
     RunHeader,
     Spans,
+    StackSamples,
     StepRecord,
     StepTimes,
     Table,
@@ -50,6 +52,8 @@ TABLES: dict[str, type[Table]] = {
     "memory": MemorySamples,
     "counters": Counters,
     "unrecorded": StepTimes,
+    "call_sites": CallSites,
+    "stack_samples": StackSamples,
 }
 """The list-of-struct columns of a batch, each a field of `StepRecord`."""
 

@@ -111,7 +111,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     """A reader never guesses at fields it does not know."""
     write_run_header(tmp_path, replace(RUN, schema_version=99))
 
-    with pytest.raises(NewerFormatError, match=r"format 99.*reads up to 1"):
+    with pytest.raises(NewerFormatError, match=r"format 99.*reads up to 2"):
         open_run(tmp_path)
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.host import collective_calls
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
@@ -35,6 +36,7 @@ _ALWAYS = (
     Evidence.OPTIMIZER,
     Evidence.OPTIMIZER_CONFIG,
     Evidence.CHECKPOINT,
+    Evidence.STACKS,
 )
 _WITH_UNITS = (
     Evidence.UNITS,
@@ -127,6 +129,8 @@ class Headers:
         found = [*_ALWAYS, *(_WITH_UNITS if self._units.all else ())]
         if self._world > 1:
             found.append(Evidence.RANKS)
+        if collective_calls.supported():
+            found.append(Evidence.OTHER_COLLECTIVES)
         if self._rec.clock.of_device:
             found.append(Evidence.ALLOCATOR)
         if compile_counts() is not None:

@@ -22,9 +22,11 @@ from fsdpdoctor.recorder.fsdp2.param_group_hooks import StateHooks, UnitHooks
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
+from fsdpdoctor.recorder.host.collective_calls import CollectiveCalls
 from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
+from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.patching import ErrorBorder, Patches
@@ -38,9 +40,11 @@ from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     UNKNOWN,
+    CallSites,
     MemorySamples,
     Phase,
     RankHeader,
+    StackSamples,
     StepRecord,
 )
 
@@ -53,6 +57,8 @@ class _Pending:
     spans: Columns
     memory: Any
     counters: Any
+    call_sites: CallSites
+    stack_samples: StackSamples
     timed: TimedSteps
     names: list[str]
 
@@ -75,6 +81,10 @@ class Session:
         self._unit_hooks = UnitHooks(self._rec, self._units, self._memory)
         self._model = ModelWatch(self._units, self._groups)
         self._host = HostHooks(self._rec, self._steps, self._model)
+        self._calls = CollectiveCalls(
+            self._rec, self._units, self._groups, self._host.within
+        )
+        self._stacks = StackSampler(self._rec, self._host.within)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
         self._patches = Patches()
         self._full: list[tuple[Any, dict[str, Any]]] = []
@@ -179,6 +189,8 @@ class Session:
         self._rec.on = False
         self._patches.undo()
         self._host.detach()
+        self._calls.turn(False)
+        self._stacks.turn(False)
         self._roots.detach()
 
     def _abandon(self) -> None:
@@ -258,14 +270,19 @@ class Session:
         self._rec.on = on
         self._install()
         self._host.turn(on)
+        self._calls.turn(on)
+        self._stacks.turn(on)
 
     def boundary(self) -> None:
         """A recorded step ends."""
+        self._calls.boundary()
+        self._stacks.boundary()
         self._host.count()
         self._memory.count(self._rec)
 
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
+        self._stacks.edge()
         self._memory.sample_pass(self._rec, phase)
 
     def tree_known(self, root_state: Any) -> None:
@@ -293,6 +310,8 @@ class Session:
                 spans=rec.spans.detach(rows.spans),
                 memory=rec.memory.detach(rows.memory),
                 counters=rec.counters.take(rows.counters),
+                call_sites=rec.call_sites.take(rows.call_sites, rec.names),
+                stack_samples=rec.stacks.take(rows.stacks, rec.names),
                 timed=timed,
                 names=rec.names.take_new(),
             )
@@ -342,6 +361,8 @@ class Session:
                 **(pending.memory | {"time_ns": resolve(pending.memory["time_ns"])})
             ),
             counters=pending.counters,
+            call_sites=pending.call_sites,
+            stack_samples=pending.stack_samples,
             unrecorded=pending.timed.table(self._rec.clock),
         )
 

@@ -2,8 +2,12 @@
 
 import struct
 
-SCHEMA_VERSION = 1
-"""Of the files of a run. Readers refuse a larger one, and fill nothing in."""
+SCHEMA_VERSION = 2
+"""Of the files of a run. Readers refuse a larger one, and fill nothing in: a table that
+came later (`TABLE_SINCE`) is empty in an older run, whose evidence lacks it."""
+
+TABLE_SINCE = {"call_sites": 2, "stack_samples": 2}
+"""The version from which on a step's record holds a table; the others it always did."""
 
 SYNTHETIC_KEY = "fsdpdoctor_synthetic"
 """The key in a trace's head that says it was not measured, and what it was made of."""

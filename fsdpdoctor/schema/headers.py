@@ -34,6 +34,9 @@ class Evidence(StrEnum):
     ALLOCATOR = "allocator"  # device allocator statistics
     RANKS = "ranks"  # more than one rank, matched
     COMPILE = "compile"  # graph breaks and recompiles
+    OTHER_COLLECTIVES = "other_collectives"  # those that FSDP2 did not issue, with
+    # what they ran in; live also with their call sites
+    STACKS = "stacks"  # samples of the training thread's stack outside all spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class Kind(_Named):
     OPTIMIZER = 8
     CLIP = 9  # gradient clipping
     KERNEL = 10  # device work that is not communication; only traces know it
+    COLLECTIVE_WAIT = 11  # stood still for a collective that is not FSDP2's
     # Lane.COPY_IN, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, OTHER_COMM
     COPY_IN = 20
     ALL_GATHER = 21
@@ -114,6 +115,31 @@ def is_any(column: npt.NDArray[np.int8], *values: int) -> npt.NDArray[np.bool_]:
     return found
 
 
+class Within(_Named):
+    """What a collective that is not FSDP2's ran in."""
+
+    SCRIPT = 0  # nothing of the others
+    UNIT = 1  # a unit's forward or backward: another parallelism, a layer's own
+    OPTIMIZER = 2
+    CLIP = 3
+    LOADER = 4
+    CHECKPOINT = 5
+
+
+class Activity(_Named):
+    """What the training thread was seen doing outside all spans."""
+
+    USER = 0  # the script's own code
+    INPUT = 1
+    LOGGING = 2
+    SLEEP = 3
+    SYNC = 4  # a call that waits for the device, or reads from it
+    CHECKPOINT = 5
+    COMPILE = 6
+    COLLECTIVE = 7
+    EDGE = 8  # no sample: where a pass or an optimizer step began or ended
+
+
 class Flag(IntFlag):
     """What else is known of a span."""
 
@@ -130,3 +156,4 @@ class Flag(IntFlag):
     END_ESTIMATED = 512  # the collective's end is not seen: at latest the span's end
     ABORTED = 1024  # an exception ended it
     BY_ORDER = 2048  # its unit is told from sizes and order: no label said it
+    BACKGROUND = 4096  # on another thread than the training's: nobody stood still

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fsdpdoctor.schema.absent import UNKNOWN
-from fsdpdoctor.schema.tables import Counters, MemorySamples, Spans, StepTimes
+from fsdpdoctor.schema.tables import (
+    CallSites,
+    Counters,
+    MemorySamples,
+    Spans,
+    StackSamples,
+    StepTimes,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,6 +34,8 @@ class StepRecord:
     counters: Counters = field(default_factory=lambda: Counters.build(0))
     unrecorded: StepTimes = field(default_factory=lambda: StepTimes.build(0))
     # the steps since the last recorded one
+    call_sites: CallSites = field(default_factory=lambda: CallSites.build(0))
+    stack_samples: StackSamples = field(default_factory=lambda: StackSamples.build(0))
 
     @property
     def duration_ns(self) -> int:

@@ -162,3 +162,23 @@ class StepTimes(Table):
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
     end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CallSites(Table):
+    """Who issued the collectives that are not FSDP2's, one row per `Spans.op`."""
+
+    op: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    within: npt.NDArray[np.int8] = column("int8", 0)  # a Within
+    site: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # name: "train.py:43"
+    via: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # name: what it called there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StackSamples(Table):
+    """Where the training thread was at some moments outside all spans."""
+
+    time_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    activity: npt.NDArray[np.int8] = column("int8", 0)  # an Activity
+    site: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # name: "train.py:43"
+    via: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # name: what it called there

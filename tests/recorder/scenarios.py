@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
+from tests.recorder.other_calls import other_calls
 from tests.recorder.small_model import (
     VOCABULARY,
     WIDTH,
@@ -378,6 +379,7 @@ TWO_RANKS: tuple[Callable[[], None], ...] = (
     fsdp1,
     plain,
     host_events,
+    other_calls,
     user_steps,
     deleted,
 )

@@ -71,7 +71,11 @@ class GatherHooks:
     def call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """The collective itself, on the stream it runs on."""
         copied = self._guard.run(self._copied_in)
-        result = inner(*args, **kwargs)
+        self._rec.own_collective = True
+        try:
+            result = inner(*args, **kwargs)
+        finally:
+            self._rec.own_collective = False
         if copied is not None:
             self._guard.run(self._returned, copied, args, kwargs, result)
         return result

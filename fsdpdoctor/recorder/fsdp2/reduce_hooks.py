@@ -74,19 +74,26 @@ class ReductionHooks:
     @unseen
     def scatter_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """The reduce-scatter itself, on the stream it runs on."""
-        issued = self._guard.run(self._issues, Kind.REDUCE_SCATTER, args, kwargs)
-        result = inner(*args, **kwargs)
-        if issued is not None:
-            self._guard.run(self._ended, issued)
-        return result
+        return self._bracketed(Kind.REDUCE_SCATTER, inner, args, kwargs)
 
     @unseen
     def all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """The all-reduce itself, on the stream it runs on."""
-        issued = self._guard.run(self._issues, Kind.ALL_REDUCE, args, kwargs)
-        result = inner(*args, **kwargs)
-        if issued is not None:
-            self._guard.run(self._ended, issued)
+        return self._bracketed(Kind.ALL_REDUCE, inner, args, kwargs)
+
+    @unseen
+    def _bracketed(
+        self, kind: Kind, inner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        issued = self._guard.run(self._issues, kind, args, kwargs)
+        if issued is None:
+            return inner(*args, **kwargs)  # no part of a reduce
+        self._rec.own_collective = True
+        try:
+            result = inner(*args, **kwargs)
+        finally:
+            self._rec.own_collective = False
+        self._guard.run(self._ended, issued)
         return result
 
     def _begins(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

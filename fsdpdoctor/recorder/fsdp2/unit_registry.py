@@ -200,6 +200,13 @@ class Units:
         """The innermost unit whose forward is running."""
         return self._forwards[-1] if self._forwards else None
 
+    def running(self, *, backward: bool) -> Unit | None:
+        """The innermost unit whose forward, or backward, is running."""
+        if self._forwards or not backward:
+            return self.inside_forward()
+        open_now = [unit for unit in self.all if unit.backward is not None]
+        return max(open_now, key=lambda unit: unit.backward or 0, default=None)
+
     def recomputed(self, state: Any) -> None:
         """A state's forward ran again in its backward."""
         for group in internals.groups_of(state):

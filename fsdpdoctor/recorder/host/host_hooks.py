@@ -32,6 +32,7 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Phase,
+    Within,
 )
 
 MIN_GC_NS = 100_000
@@ -93,6 +94,7 @@ class HostHooks:
         self._optimizer_began: tuple[int, int] | None = None
         self._gc_began = 0
         self._clipping = False
+        self._pause = Within.SCRIPT  # a loader or checkpoint that is under way
 
     def attach(self) -> None:
         """See optimizers in every step."""
@@ -123,6 +125,15 @@ class HostHooks:
         self._see_recomputation()
         if self._rec.clock.of_device:
             self._see_synchronisation()
+
+    def within(self) -> Within:
+        """What is under way of what is seen here."""
+        if self._clipping:
+            return Within.CLIP
+        if self._pause != Within.SCRIPT:
+            return self._pause
+        began = self._optimizer_began
+        return Within.SCRIPT if began is None else Within.OPTIMIZER
 
     def count(self) -> None:
         """Add the counters of a step that ends."""
@@ -212,10 +223,17 @@ class HostHooks:
     def _see_input(self) -> None:
         from torch.utils.data import dataloader
 
-        def add(start_ns: int, error: BaseException | None) -> None:
+        def begins(*args: Any, **kwargs: Any) -> int:
+            self._pause = Within.LOADER
+            return perf_counter_ns()
+
+        def ended(start_ns: int, error: BaseException | None) -> None:
+            self._pause = Within.SCRIPT
             self._rec.host_span(Kind.INPUT, start_ns)
 
-        self._see(dataloader._BaseDataLoaderIter, "__next__", add)
+        owner: Any = dataloader._BaseDataLoaderIter
+        loaded = bracket(owner.__next__, self._rec.guard, begins, ended)
+        self._patches.put(owner, "__next__", loaded)
 
     def _see_clipping(self) -> None:
         rec = self._rec
@@ -258,7 +276,10 @@ class HostHooks:
 
         def begins(*args: Any, **kwargs: Any) -> int | None:
             # What `async_save` saves in a thread of its own holds nobody up.
-            return perf_counter_ns() if threading.get_ident() == training else None
+            if threading.get_ident() != training:
+                return None
+            self._pause = Within.CHECKPOINT
+            return perf_counter_ns()
 
         for name, kind in (
             ("save", Kind.CHECKPOINT_SAVE),
@@ -269,6 +290,7 @@ class HostHooks:
             def wrap(inner: Function, kind: Kind = kind) -> Function:
                 def ended(start_ns: int | None, error: BaseException | None) -> None:
                     if start_ns is not None:
+                        self._pause = Within.SCRIPT
                         self._rec.host_span(kind, start_ns)
 
                 return bracket(inner, self._rec.guard, begins, ended)

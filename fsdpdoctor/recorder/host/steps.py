@@ -88,6 +88,9 @@ class Sink(Protocol):
         ...
 
 
+_OF_NO_STEP = {Kind.COLLECTIVE, Kind.COLLECTIVE_WAIT, Kind.GC}
+
+
 class Steps:
     """The state between optimizer steps; see [Note: Steps]."""
 
@@ -130,6 +133,7 @@ class Steps:
         grad = torch.is_grad_enabled()
         self._units.grad = grad
         rec = self._rec
+        rec.in_forward = True
         if not grad:
             return
         if self._boundary is not None and not self._manual:
@@ -146,11 +150,13 @@ class Steps:
 
     def root_forward_ended(self) -> None:
         """A root's forward has ended."""
+        self._rec.in_forward = False
         if self._rec.on:
             self._sink.pass_boundary(Phase.FORWARD)
 
     def pass_aborted(self) -> None:
         """An exception ended the micro-batch before."""
+        self._rec.in_forward = False
         self._backwards = 0
         self.backward_ended(aborted=True)
 
@@ -228,7 +234,9 @@ class Steps:
         """The run ends: write what the last step has."""
         if self._boundary is not None:
             self._end_step()
-        if self._recorded and len(self._rec.spans):
+        # A collection, or what ranks say to each other at the end, is no step.
+        begun = self._rec.spans.kinds - _OF_NO_STEP
+        if self._recorded and begun:
             self._units.abort_forwards()
             self._units.cut_windows(self._rec.mark())
             self._cut = self._rec.rows()

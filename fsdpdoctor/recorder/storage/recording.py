@@ -11,9 +11,11 @@ from typing import NamedTuple
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.recorder.storage.step_buffer import (
+    CallSiteBuffer,
     CounterBuffer,
     MemoryBuffer,
     SpanBuffer,
+    StackBuffer,
 )
 from fsdpdoctor.run_writer import Heartbeat, StringTable
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
@@ -25,6 +27,8 @@ class BufferPosition(NamedTuple):
     spans: int
     memory: int
     counters: int
+    call_sites: int = 0
+    stacks: int = 0
 
 
 class Recording:
@@ -39,10 +43,14 @@ class Recording:
         self.spans = SpanBuffer()
         self.memory = MemoryBuffer()
         self.counters = CounterBuffer()
+        self.call_sites = CallSiteBuffer()
+        self.stacks = StackBuffer()
         self.names = StringTable()
         self.on = False  # whether rows are kept
         self.step = 0
         self.micro_batch = UNKNOWN
+        self.in_forward = False  # a root's forward is running
+        self.own_collective = False  # FSDP2 is issuing one, whose hooks record it
         self.live_bytes = 0  # of unsharded parameters
         self.next_op = 0
         self.seqs: list[int] = []  # by group
@@ -67,13 +75,21 @@ class Recording:
 
     def rows(self) -> BufferPosition:
         """How far the buffers are filled."""
-        return BufferPosition(len(self.spans), len(self.memory), len(self.counters))
+        return BufferPosition(
+            len(self.spans),
+            len(self.memory),
+            len(self.counters),
+            len(self.call_sites),
+            len(self.stacks),
+        )
 
     def drop(self, rows: BufferPosition) -> None:
         """Forget the first rows."""
         self.spans.drop(rows.spans)
         self.memory.detach(rows.memory)
         self.counters.take(rows.counters)
+        self.call_sites.drop(rows.call_sites)
+        self.stacks.drop(rows.stacks)
 
     def host_span(
         self,

@@ -11,15 +11,20 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
+    Activity,
+    CallSites,
     Counters,
     Kind,
     Lane,
     MemorySamples,
     Phase,
     Spans,
+    StackSamples,
+    Within,
 )
 
 Int64s = npt.NDArray[np.int64]
@@ -59,6 +64,11 @@ class SpanBuffer:
 
     def __len__(self) -> int:
         return len(self._cells) // _WIDTH
+
+    @property
+    def kinds(self) -> set[int]:
+        """The kinds of the spans that are here."""
+        return set(self._cells[::_WIDTH])
 
     def add(
         self,
@@ -190,4 +200,66 @@ class CounterBuffer:
         del self._rows[:rows]
         return Counters.build(
             len(table), name=table[:, 0], time_ns=table[:, 1], value=table[:, 2]
+        )
+
+
+class CallSiteBuffer:
+    """Who issued collectives. Strings until the step ends: other threads add, too,
+    and the table of names is the training thread's.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, Within, str, str]] = []
+
+    def add(self, op: int, within: Within, place: str, via: str) -> None:
+        """Append one call."""
+        self._rows.append((op, within, place, via))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def drop(self, rows: int) -> None:
+        """Forget the first calls."""
+        del self._rows[:rows]
+
+    def take(self, rows: int, names: StringTable) -> CallSites:
+        """Remove the first calls and return them."""
+        taken = self._rows[:rows]
+        self.drop(rows)
+        return CallSites.build(
+            len(taken),
+            op=[row[0] for row in taken],
+            within=[row[1] for row in taken],
+            site=[names.id(row[2]) for row in taken],
+            via=[names.id(row[3]) for row in taken],
+        )
+
+
+class StackBuffer:
+    """Where the training thread was. Times are host times; strings as above."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, Activity, str, str]] = []
+
+    def add(self, time_ns: int, activity: Activity, place: str, via: str) -> None:
+        """Append one sample."""
+        self._rows.append((time_ns, activity, place, via))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def drop(self, rows: int) -> None:
+        """Forget the first samples."""
+        del self._rows[:rows]
+
+    def take(self, rows: int, names: StringTable) -> StackSamples:
+        """Remove the first samples and return them."""
+        taken = self._rows[:rows]
+        self.drop(rows)
+        return StackSamples.build(
+            len(taken),
+            time_ns=[row[0] for row in taken],
+            activity=[row[1] for row in taken],
+            site=[names.id(row[2]) for row in taken],
+            via=[names.id(row[3]) for row in taken],
         )

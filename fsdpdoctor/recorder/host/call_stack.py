@@ -1,0 +1,121 @@
+"""Whose line runs: the innermost frame outside torch and this package, and what that
+line called.
+
+It is asked in the middle of somebody's step, so what a line of code is called is
+worked out once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import torch
+
+_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
+_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_INSTALLED = tuple(
+    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")
+)
+
+_DECORATION = frozenset(
+    {
+        "wrapper",
+        "inner",
+        "decorate_context",
+        "_fn",
+        "_call_impl",
+        "_wrapped_call_impl",
+        "__call__",
+        "bracketed",
+        "profile_hook_step",
+    }
+)
+"""Functions that only call what was meant."""
+
+_MOST_FRAMES = 200
+
+
+class CallSite(NamedTuple):
+    """A line of the user's code, and what is running there."""
+
+    place: str  # "train.py:43", "?" where no frame is the user's
+    via: str  # the function of torch, or of Python's library, that it called
+    functions: tuple[str, ...]  # the user's, innermost first
+
+
+class CallStack:
+    """Tells call sites, and remembers what it has told."""
+
+    def __init__(self, *, of_python: bool = False) -> None:
+        # Whether frames of Python's own library count as the user's.
+        skipped = (_TORCH, _OURS) if of_python else (_TORCH, _OURS, _PYTHON)
+        self._skipped = skipped
+        self._folder = _here()
+        self._foreign: dict[CodeType, bool] = {}
+        self._places: dict[tuple[CodeType, int], str] = {}
+
+    def site(self, frame: FrameType | None, functions: int = 8) -> CallSite:
+        """The call site of a frame, with the names of so many functions around it."""
+        via = ""
+        count = 0
+        while frame is not None and count < _MOST_FRAMES:
+            code = frame.f_code
+            if not self._is_foreign(code):
+                return CallSite(self._place(frame), via, _names(frame, functions))
+            if code.co_name not in _DECORATION and not _is_ours(code):
+                via = code.co_name
+            frame = frame.f_back
+            count += 1
+        return CallSite("?", via, ())
+
+    def _is_foreign(self, code: CodeType) -> bool:
+        known = self._foreign.get(code)
+        if known is None:
+            known = self._foreign[code] = self._foreign_path(code.co_filename)
+        return known
+
+    def _foreign_path(self, path: str) -> bool:
+        if path.startswith("<") or f"{os.sep}torchinductor_" in path:
+            return True
+        return path.startswith(self._skipped) and (
+            path.startswith((_TORCH, _OURS)) or not path.startswith(_INSTALLED)
+        )
+
+    def _place(self, frame: FrameType) -> str:
+        key = frame.f_code, frame.f_lineno
+        known = self._places.get(key)
+        if known is None:
+            path = frame.f_code.co_filename.removeprefix(self._folder)
+            known = self._places[key] = f"{path}:{frame.f_lineno}"
+        return known
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith((_OURS, "<"))
+
+
+def _names(frame: FrameType, most: int) -> tuple[str, ...]:
+    found: list[str] = []
+    at: FrameType | None = frame
+    while at is not None and len(found) < most:
+        found.append(at.f_code.co_name)
+        at = at.f_back
+    return tuple(found)
+
+
+def _here() -> str:
+    try:
+        return f"{Path.cwd()}{os.sep}"
+    except OSError:
+        return "\0"  # the folder is gone: paths stay whole
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """What a thread is running now."""
+    return sys._current_frames().get(thread)
