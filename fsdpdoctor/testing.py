@@ -44,6 +44,7 @@ from fsdpdoctor.schema import (
 RECORDED = tuple(
     set(Evidence)
     - {Evidence.KERNELS, Evidence.RANKS, Evidence.ALLOCATOR, Evidence.UNITS_BY_ORDER}
+    - {Evidence.OTHER_COLLECTIVES, Evidence.STACKS}
 )
 """The evidence of a recorded CPU run."""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.analysis.named_gaps import Gaps
+from fsdpdoctor.analysis.other_calls import OtherCalls, other_calls
 from fsdpdoctor.analysis.overlap import (
     NO_OVERLAP,
     OVERLAP_KINDS,
@@ -19,7 +21,7 @@ from fsdpdoctor.analysis.overlap import (
     overlap_of_capture,
     overlap_under,
 )
-from fsdpdoctor.analysis.step_budget import PARTS, step_budget
+from fsdpdoctor.analysis.step_budget import PARTS, divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
 from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
 from fsdpdoctor.intervals import Int64s, total_ns
@@ -146,6 +148,8 @@ class RankMeasures(OfRank):
     windows: Windows
     host: HostEvents
     counters: CounterRows
+    others: OtherCalls
+    gaps: Gaps
     memory: MemorySamples
     memory_step: Int64s  # [len(memory)]
     overlap: Overlaps
@@ -192,6 +196,8 @@ def measure_rank(data: RankData) -> RankMeasures:
         windows=Windows.concat([line.windows for line in lines]),
         host=HostEvents.concat([line.host for line in lines]),
         counters=CounterRows.concat([_counters(record) for record in data.steps]),
+        others=OtherCalls.concat([line.others for line in lines]),
+        gaps=Gaps.concat([line.gaps for line in lines]),
         memory=MemorySamples.concat([record.memory for record in data.steps]),
         memory_step=np.concatenate(
             [np.full(len(record.memory), record.step) for record in data.steps]
@@ -217,20 +223,25 @@ class _Measured:
     unit_times: UnitTimes
     windows: Windows
     host: HostEvents
+    others: OtherCalls
+    gaps: Gaps
     overlap: Overlaps | None  # None where it is the capture's that counts
     forward: tuple[int, ...] | None  # units in the order they ran; None: no forward
 
 
 def _measured(line: Timeline) -> _Measured:
     has_kernels = Evidence.KERNELS in line.data.evidence
+    divided = divide(line)
     measured = _Measured(
         row=_step_row(line),
-        budget_ns=step_budget(line),
+        budget_ns=divided.ns,
         collectives=line.collectives,
         stalls=line.stalls,
         unit_times=unit_times(line),
         windows=_windows(line),
         host=_host_events(line),
+        others=other_calls(line, divided.others),
+        gaps=divided.gaps,
         overlap=None if has_kernels else overlap_under(line.spans, line.compute),
         forward=_forward(line),
     )

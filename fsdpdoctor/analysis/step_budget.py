@@ -1,7 +1,8 @@
 """The step budget: a partition of each step's time that adds up to the step.
 
 [Note: The budget's order] A stretch of the step goes to the first part of `PARTS`
-that claims it. Stalls come first: they are what this tool is for. On the host's
+that claims it. Stalls come first: they are what this tool is for, and with them the
+waits for other collectives, where they were measured. On the host's
 clock one thread does everything, so its pauses (GC, input, checkpoint) come before
 the work they interrupt; on a device's clock they can only explain time in which the
 device was idle, so they come after all device work.
@@ -10,9 +11,11 @@ device was idle, so they come after all device work.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.named_gaps import Gaps, named_gaps
 from fsdpdoctor.analysis.timeline import Timeline, covered_by, of_kinds
 from fsdpdoctor.intervals import (
     Intervals,
@@ -34,6 +37,9 @@ from fsdpdoctor.schema import (
     is_any,
 )
 
+OTHERS = "exposed_other_communication"
+"""The part of the collectives that are not FSDP2's."""
+
 PARTS = (
     "exposed_all_gather",
     "exposed_reduce_scatter",
@@ -52,20 +58,40 @@ PARTS = (
     "memcpy",
     "sync",
     "host_bound",
-    "other",
+    "script",  # outside all spans, where samples of the stack say which line ran
+    "other",  # not explained
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Divided:
+    """A step's time, divided."""
+
+    ns: dict[str, int]  # by part; they sum to the step's duration
+    others: Intervals  # what collectives that are not FSDP2's were given
+    gaps: Gaps  # what the script's lines were given
 
 
 def step_budget(line: Timeline) -> dict[str, int]:
     """A step's nanoseconds by part. They sum to its duration."""
+    return divide(line).ns
+
+
+def divide(line: Timeline) -> Divided:
+    """Give every stretch of a step to one part."""
     left = single(line.start_ns, line.end_ns)
     result = dict.fromkeys(PARTS, 0)
+    others = left[:0]
     for part, claim in _claims(line):
         taken = intersect(left, claim)
         result[part] += total_ns(taken)
         left = subtract(left, taken)
-    result["other"] += total_ns(left)
-    return result
+        if part == OTHERS:
+            others = taken
+    gaps = named_gaps(line.record, left)
+    result["script"] = int(gaps.ns.sum())
+    result["other"] = total_ns(left) - result["script"]
+    return Divided(ns=result, others=others, gaps=gaps)
 
 
 def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
@@ -74,14 +100,19 @@ def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     for kind in WAIT_OF:
         mine = stalls.rows(stalls.kind == kind)
         yield f"exposed_{kind.key}", union(mine.start_ns, mine.end_ns)
+    waits = line.spans.kind == Kind.COLLECTIVE_WAIT
+    measured = bool(waits.any())
+    if measured:
+        yield OTHERS, covered_by(line.spans, waits)
     if line.data.header.clock == "host" and not _has_kernels(line):
         yield from _host_pauses(line)
         yield from _work(line)
         yield "sync", line.busy(Kind.SYNC)
         return
     yield from _work(line)
-    others = line.spans.lane == Lane.OTHER_COMM
-    yield "exposed_other_communication", covered_by(line.spans, others)
+    if not measured:
+        others = line.spans.lane == Lane.OTHER_COMM
+        yield OTHERS, covered_by(line.spans, others)
     yield "memcpy", line.busy(Kind.MEMCPY, Kind.MEMSET)
     yield "sync", line.busy(Kind.SYNC)
     yield from _host_pauses(line)

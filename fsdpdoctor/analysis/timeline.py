@@ -264,7 +264,8 @@ def _host_compute(spans: Spans, stalls: Stalls, window: Intervals) -> Intervals:
         Kind.REDUCE_COPY_IN,
     )
     busy = intersect(union(work.start_ns, work.end_ns), window)
-    return subtract(busy, union(stalls.start_ns, stalls.end_ns))
+    others = covered_by(spans, spans.kind == Kind.COLLECTIVE_WAIT)
+    return subtract(subtract(busy, union(stalls.start_ns, stalls.end_ns)), others)
 
 
 def _derived_stalls(

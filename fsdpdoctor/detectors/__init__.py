@@ -26,6 +26,7 @@ from fsdpdoctor.detectors.input_stall import input_stall
 from fsdpdoctor.detectors.not_fsdp import not_fsdp
 from fsdpdoctor.detectors.not_sharded import not_sharded
 from fsdpdoctor.detectors.optimizer_overhead import optimizer_overhead
+from fsdpdoctor.detectors.other_collectives import other_collectives
 from fsdpdoctor.detectors.padding_alignment import padding_alignment
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
 from fsdpdoctor.detectors.reshard_policy import reshard_policy
@@ -34,6 +35,7 @@ from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.detectors.stale_unshard import stale_unshard
 from fsdpdoctor.detectors.straggler_rank import straggler_rank
 from fsdpdoctor.detectors.topology_mesh import topology_mesh
+from fsdpdoctor.detectors.unexplained import unexplained
 from fsdpdoctor.detectors.wrap_too_coarse import wrap_too_coarse
 from fsdpdoctor.detectors.wrap_too_fine import wrap_too_fine
 from fsdpdoctor.finding import Finding, NotJudged, Severity
@@ -67,6 +69,8 @@ ALL: tuple[Detector, ...] = (
     hooks_not_run,
     compile_interplay,
     not_sharded,
+    other_collectives,
+    unexplained,
     not_fsdp,
 )
 """Every detector, in report order."""

@@ -41,6 +41,8 @@ WORDS: dict[Evidence, str] = {
     Evidence.WINDOWS: "unshard windows",
     Evidence.ALLOCATOR: "device allocator statistics",
     Evidence.RANKS: "collectives matched over ranks",
+    Evidence.OTHER_COLLECTIVES: "collectives outside FSDP2",
+    Evidence.STACKS: "samples of the training thread's stack",
     Evidence.COMPILE: "graph breaks and recompiles",
 }
 """What a reader is told was not recorded."""

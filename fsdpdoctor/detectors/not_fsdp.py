@@ -29,6 +29,7 @@ WORDS = {
     "copy": "FSDP2's copies",
     "host_bound": "waiting for the host",
     "input": "the data loader",
+    "script": "the script's own lines",
     "other": "time outside all that was recorded",
 }
 

@@ -52,6 +52,7 @@ WORDS = {
     "recompute": "recomputing activations",
     "sync": "in synchronising calls",
     "host_bound": "with a late host",
+    "script": "in the script's own lines",
     "other": "outside the training code that was recorded",
 }
 

@@ -280,6 +280,10 @@ class Session:
         self._host.count()
         self._memory.count(self._rec)
 
+    def step_began(self) -> None:
+        """The next step begins where this one ended."""
+        self._stacks.edge()
+
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
         self._stacks.edge()

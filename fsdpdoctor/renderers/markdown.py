@@ -34,7 +34,7 @@ def render(report: Report) -> str:
     if content.budget:
         lines += [f"## Step budget: {escape(content.budget_total)}", ""]
         lines += _budget(content.budget)
-    for table in (content.collectives, content.ranks):
+    for table in (content.others, content.collectives, content.ranks):
         if table is not None:
             lines += _table(table)
     if content.not_judged:

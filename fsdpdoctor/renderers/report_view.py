@@ -27,6 +27,7 @@ from fsdpdoctor.renderers.formatting import (
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
+    other_table,
     rank_table,
     unit_table,
 )
@@ -53,7 +54,8 @@ PART_WORDS = {
     "input": "waiting for input",
     "copy": "copy-in and copy-out",
     "recompute": "recomputation",
-    "other": "other and idle",
+    "script": "the script's own lines",
+    "other": "not explained",
 }
 """The step budget's parts whose own name is not the word for them."""
 
@@ -110,6 +112,7 @@ class Content:
     budget: tuple[BudgetPart, ...]
     budget_total: str
     collectives: Table | None
+    others: Table | None  # outside FSDP2: collectives, and the script's lines
     ranks: Table | None  # None for one rank
     not_judged: tuple[str, ...]
     health: tuple[str, ...]
@@ -129,6 +132,7 @@ def content_of(report: Report) -> Content:
         budget=_budget(report),
         budget_total=ms(mean) if mean is not None else NOT_MEASURED,
         collectives=collective_table(report.collectives),
+        others=other_table(report.other_collectives, report.script),
         ranks=rank_table(report.ranks) if len(report.ranks) > 1 else None,
         not_judged=tuple(_not_judged(report.not_judged)),
         health=tuple(visible(line) for line in _health(report)),

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from fsdpdoctor.quantities import ms, percent, size
 from fsdpdoctor.renderers.formatting import counted, unit_name, visible
-from fsdpdoctor.report.value import CollectiveRow, PhaseCounts, RankRow, UnitRow
+from fsdpdoctor.report.value import (
+    CollectiveRow,
+    OtherCollectiveRow,
+    PhaseCounts,
+    RankRow,
+    ScriptRow,
+    UnitRow,
+)
 
 ABSENT = "-"
 """In a cell whose value the source cannot know."""
@@ -206,6 +213,75 @@ def _group(row: CollectiveRow) -> str:
     if name is None:
         return ABSENT
     return f"{visible(name)} ({row.group_size})" if row.group_size else visible(name)
+
+
+_OTHER_COLUMNS = (
+    Column(title="line", hint="of the script", left=True),
+    Column(title="what", hint="a collective, or what the line does", left=True),
+    Column(title="in", hint="what it ran in", left=True, keep=5),
+    Column(title="count", hint="per step, mean over ranks", keep=7),
+    Column(title="bytes", hint="of one, the mean", keep=6),
+    Column(title="ms", hint="per step"),
+    Column(title="exp ms", hint="per step, in which compute stood still"),
+)
+
+
+def other_table(
+    calls: Sequence[OtherCollectiveRow], script: Sequence[ScriptRow]
+) -> Table | None:
+    """What is not FSDP2's: collectives by call site, and lines of the script."""
+    times = [row.ns_per_step for row in calls] + [row.ns_per_step for row in script]
+    longest = _largest(times)
+    called = [_call(row, longest) for row in calls]
+    lines = [_line(row, longest) for row in script]
+    if not called and not lines:
+        return None
+    table = Table(
+        title="Outside FSDP2",
+        noun="line",
+        columns=_OTHER_COLUMNS,
+        rows=(*called, *lines),
+    )
+    return _without_empty(table)
+
+
+def _call(row: OtherCollectiveRow, longest: int) -> tuple[Cell, ...]:
+    kind = row.kind.replace("_", "-")
+    what = f"{kind} ({visible(row.called)})" if row.called else kind
+    weight = float(row.exposed_ns_per_step or row.ns_per_step)
+    return (
+        Cell(text=visible(row.where) if row.where else ABSENT, weight=weight),
+        Cell(text=what),
+        Cell(text=row.in_),
+        Cell(text=counted(row.count_per_step)),
+        _bytes(row.bytes),
+        _time(row.ns_per_step, longest),
+        _time(row.exposed_ns_per_step, longest),
+    )
+
+
+ACTIVITIES = {
+    "user": "Python code",
+    "input": "loading data",
+    "sync": "a call that waits",
+    "compile": "compiling",
+    "collective": "torch.distributed",
+    "edge": "between these lines",
+}
+"""What a line of the script does, where its own name is not the word."""
+
+
+def _line(row: ScriptRow, longest: int) -> tuple[Cell, ...]:
+    where = row.where if row.until is None else f"{row.where} to {row.until}"
+    return (
+        Cell(text=visible(where), weight=float(row.ns_per_step)),
+        Cell(text=ACTIVITIES.get(row.activity, row.activity)),
+        Cell(text="script"),
+        Cell(text=ABSENT),
+        Cell(text=ABSENT),
+        _time(row.ns_per_step, longest),
+        Cell(text=ABSENT),
+    )
 
 
 _RANK_COLUMNS = (

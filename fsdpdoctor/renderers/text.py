@@ -23,7 +23,7 @@ from fsdpdoctor.report.value import Report
 PLAIN_WIDTH = 100
 """Columns of `render`, which has no terminal to ask."""
 
-MOST_ROWS = {"unit": 24, "size": 8, "rank": 16}
+MOST_ROWS = {"unit": 24, "size": 8, "line": 8, "rank": 16}
 """Rows shown of each table; the other formats have all. A terminal's screen."""
 
 MOST_ALERTS = 12
@@ -82,7 +82,7 @@ def show(report: Report, console: Console) -> None:
     if content.budget:
         _heading(console, f"Step budget: {content.budget_total}")
         _budget(console, content.budget)
-    for table in (content.collectives, content.ranks):
+    for table in (content.others, content.collectives, content.ranks):
         if table is not None:
             _table(console, table)
     for title, lines in (

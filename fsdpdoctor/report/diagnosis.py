@@ -15,6 +15,11 @@ from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.report.collectives_ranks import collective_rows, rank_rows
 from fsdpdoctor.report.facts_health import health, recorder_cost, run_facts
+from fsdpdoctor.report.other_collectives import (
+    other_collective_rows,
+    script_rows,
+    unexplained_ns,
+)
 from fsdpdoctor.report.units import by_cause, unit_rows
 from fsdpdoctor.report.value import (
     CaptureOverlap,
@@ -83,7 +88,10 @@ def _unordered(
         capture=_capture(m),
         budget_ns_per_step=m.budget_ns_per_step(),
         units=unit_rows(m),
+        unexplained_ns_per_step=unexplained_ns(m),
         collectives=collective_rows(m),
+        other_collectives=other_collective_rows(m),
+        script=script_rows(m),
         ranks=rank_rows(m),
         findings=tuple(_finding_row(finding) for finding in findings),
         not_judged=tuple(not_judged),

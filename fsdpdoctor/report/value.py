@@ -23,6 +23,12 @@ from fsdpdoctor.finding import Advice, Location, NotJudged
 REPORT_VERSION = 1
 """Of the JSON. It rises when a field changes its meaning or goes."""
 
+
+def _without_bar(name: str) -> str:
+    """A word of Python is no name of a field there, but is one in JSON."""
+    return name.rstrip("_")
+
+
 SeverityName = Literal["critical", "warning", "info"]
 ConfidenceName = Literal["high", "medium", "low"]
 
@@ -196,6 +202,37 @@ class CollectiveRow:
     wire_busbw_gbps: float | None
 
 
+InName = Literal["script", "unit", "optimizer", "clip", "loader"]
+
+
+class OtherCollectiveRow(
+    msgspec.Struct, frozen=True, kw_only=True, rename=_without_bar
+):
+    """Collectives that FSDP2 did not issue, of one call site, kind and group."""
+
+    where: str | None  # "train.py:43"; None: the source does not say
+    kind: str
+    group: str | None
+    count_per_step: float  # mean over ranks
+    bytes: int | None  # of one, the mean
+    phase: str
+    in_: InName  # "in" in JSON: what it ran in
+    ns_per_step: int
+    exposed_ns_per_step: int | None
+    called: str | None  # what was called there: "full_tensor"
+    ranks: tuple[int, ...]  # that called it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptRow:
+    """Time outside all spans, by the script's line: the budget's `script`."""
+
+    where: str  # "train.py:43"
+    until: str | None  # it lies between the two lines; None: samples hit the one
+    activity: str  # "user", "input", "logging", "sleep", ...; "edge": between two
+    ns_per_step: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
     """One rank beside the others."""
@@ -347,7 +384,10 @@ class Report:
     capture: CaptureOverlap | None = None  # None: the source has no kernels
     budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
     units: tuple[UnitRow, ...] = ()
+    unexplained_ns_per_step: int | None = None  # of the step; None: no whole step
     collectives: tuple[CollectiveRow, ...] = ()
+    other_collectives: tuple[OtherCollectiveRow, ...] = ()
+    script: tuple[ScriptRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()
     findings: tuple[FindingRow, ...] = ()  # faults, then by what can be gained
     not_judged: tuple[NotJudged, ...] = ()

@@ -57,7 +57,7 @@ def test_every_caller_is_seen_once(two: Recorded) -> None:
     assert found == {
         ("all_reduce", "all_reduce", Within.SCRIPT, line_of(ASYNC)): 1,
         send: 1,
-        ("barrier", "barrier", Within.SCRIPT, line_of("dist.barrier()")): 1,
+        ("barrier", "barrier", Within.SCRIPT, line_of(BARRIER)): 1,
         ("broadcast", "broadcast_object_list", Within.LOADER, line_of(OBJECT)): 2,
         ("all_reduce", "all_reduce", Within.CLIP, line_of("dist.all_reduce(total)")): 1,
         ("all_gather", "full_tensor", Within.OPTIMIZER, line_of(FULL)): PARAMS,
@@ -65,6 +65,7 @@ def test_every_caller_is_seen_once(two: Recorded) -> None:
 
 
 ASYNC = "work = dist.all_reduce(metric, async_op=True)"
+BARRIER = "dist.barrier(dist.group.WORLD)"
 OBJECT = "dist.broadcast_object_list(said)"
 FULL = "param.grad.full_tensor()"
 
@@ -75,15 +76,15 @@ def test_both_ranks_number_them_alike(two: Recorded) -> None:
     def sequence(rank: int) -> list[tuple[str, int, int, int]]:
         data = two.rank("other_calls", rank)
         rows = others(data.steps[1])
-        order = np.argsort(rows.op)
-        return [
-            (data.names[int(rows.name[at])], *values)
-            for at in order
-            if data.names[int(rows.name[at])] not in ("send", "recv")
-            and (
-                values := tuple(int(c[at]) for c in (rows.bytes, rows.group, rows.seq))
-            )
-        ]
+        said = zip(
+            [data.names[int(name)] for name in rows.name],
+            rows.bytes.tolist(),
+            rows.group.tolist(),
+            rows.seq.tolist(),
+            strict=True,
+        )
+        called = [one for _, one in sorted(zip(rows.op.tolist(), said, strict=True))]
+        return [one for one in called if one[0] not in ("send", "recv")]
 
     assert sequence(0) == sequence(1)
     assert len(sequence(0)) == PARAMS + 5

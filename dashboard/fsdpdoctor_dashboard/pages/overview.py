@@ -53,6 +53,7 @@ PART_COLOURS = {
     "gc": "#cba97c",
     "checkpoint": "#e0cfae",
     "host_bound": "#46536b",
+    "script": "#b9a3c9",
     "other": "#d5dbe1",
 }
 """Of the budget's parts, as in the timeline; exposed ones are vermillion."""

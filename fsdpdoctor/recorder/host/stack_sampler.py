@@ -32,7 +32,8 @@ SAMPLES = 16
 a few dozen at most."""
 
 _BY_MODULE = (
-    ("torch._dynamo", Activity.COMPILE),
+    ("torch._dynamo.convert_frame", Activity.COMPILE),  # not eval_frame, which runs
+    ("torch._dynamo.symbolic_convert", Activity.COMPILE),
     ("torch._inductor", Activity.COMPILE),
     ("torch.utils.data", Activity.INPUT),
     ("torch.distributed.checkpoint", Activity.CHECKPOINT),
@@ -83,7 +84,6 @@ class StackSampler:
 
     def boundary(self) -> None:
         """A step ends."""
-        self.edge()
         if self._taken < SAMPLES // 2:  # so few: more of the next step
             self._interval_s = max(self._interval_s / 2, LEAST_INTERVAL_S)
         self._taken = 0

@@ -75,6 +75,10 @@ class Sink(Protocol):
         """A recorded step ends, perhaps: another optimizer may follow."""
         ...
 
+    def step_began(self) -> None:
+        """What follows belongs to the next step, which is recorded."""
+        ...
+
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
         ...
@@ -261,6 +265,8 @@ class Steps:
             self._units.cut_windows(now.mark)
             self._sink.boundary()
         self._cut = rec.rows()
+        if rec.on:
+            self._sink.step_began()
         self._units.first = True
         if starts:
             self._turn_on()

@@ -1,0 +1,265 @@
+"""FD407: collectives that no FSDP unit issued take much of the step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fsdpdoctor.analysis.call_sites import CalledFrom, Calls, calls
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
+from fsdpdoctor.detectors.tables import few_steps, per_step, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
+from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.schema import Evidence, Phase, Within
+
+CODE, NAME = "FD407", "other-collectives"
+
+# `docs/detectors.md` D26.
+WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
+
+# D26: more than so many small ones per step and micro-batch can be one.
+MANY, SMALL_BYTES = 4, 1 << 20
+
+# Below this share of the step even many small ones are not worth a change.
+LEAST_SHARE = 0.01
+
+REDUCES_GRADIENTS = ("ddp", "fsdp1")
+"""Wrappers whose own collectives these are; FD506 speaks of the wrapper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """One call site and kind; its groups together."""
+
+    where: str | None
+    via: str | None
+    kind: str
+    within: Within
+    phase: Phase
+
+    @property
+    def of_model(self) -> bool:
+        """Whether a layer issues it: another parallelism."""
+        return self.within == Within.UNIT or self.phase in (
+            Phase.FORWARD,
+            Phase.BACKWARD,
+        )
+
+
+@detector(
+    CODE,
+    NAME,
+    needs={Evidence.STEPS, Evidence.OTHER_COLLECTIVES},
+    needs_any=STALLS_KNOWN,
+)
+def other_collectives(m: Measures) -> Iterator[Finding]:
+    """Collectives that no FSDP unit issued stop the training loop.
+
+    The script's own, an optimizer's that needs whole matrices, clipping by hand, a
+    metric's, a loader's, an export's, another parallelism's: each is named with the
+    line that calls it, what it runs in, how many there are in a step and what they
+    cost.
+
+    *Why it costs*: nothing hides them unless they are asynchronous and waited for
+    late. Each has a latency of its own, so many small ones cost far more than one of
+    their size together.
+
+    *What to try*: gather unit by unit and not parameter by parameter; stack scalars
+    into one tensor and read it when it is logged; clip with
+    `torch.nn.utils.clip_grad_norm_`; let each rank load its own part of the batch.
+
+    *When it is wrong*: one small collective per step is normal (a gradient norm),
+    and what it waits for is then the last rank: FD401 says which. Those of tensor,
+    context or expert parallelism are how it works: they are named, as information.
+    What runs under compute costs nothing and is not counted.
+    """
+    step_ns = steady(m)
+    wrapper = m.ranks[0].header.model.wrapper if m.ranks[0].header.model else None
+    for site, found in _by_site(m).items():
+        if site.phase == Phase.BACKWARD and wrapper in REDUCES_GRADIENTS:
+            continue
+        finding = _judge(m, site, found, step_ns)
+        if finding is not None:
+            yield finding
+
+
+def _by_site(m: Measures) -> dict[_Site, Calls]:
+    sites: dict[_Site, Calls] = defaultdict(Calls)
+    for of, found in calls(m).items():
+        into = sites[_site(of)]
+        for name in ("count", "most", "bytes", "sized", "ns", "exposed_ns", "own_ns"):
+            setattr(into, name, getattr(into, name) + getattr(found, name))
+        into.ranks = tuple(sorted({*into.ranks, *found.ranks}))
+    return dict(sorted(sites.items(), key=lambda item: -item[1].exposed_ns))
+
+
+def _site(of: CalledFrom) -> _Site:
+    return _Site(
+        where=of.where, via=of.via, kind=of.kind, within=of.within, phase=of.phase
+    )
+
+
+def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | None:
+    cost_ns = per_step(m, found.exposed_ns)
+    own_share = per_step(m, found.own_ns) / step_ns
+    each = found.most / max(max(int(rank.judged.sum()) for rank in m.ranks), 1)
+    mean = found.bytes / found.sized if found.sized else 0.0
+    many = each > MANY * _micro_batches(m) and mean <= SMALL_BYTES
+    single = each <= 1 and mean <= SMALL_BYTES and site.kind != "barrier"
+    share = own_share if single else cost_ns / step_ns
+    if share < (LEAST_SHARE if many else WARNING_SHARE):
+        return None
+    severity = level(share, WARNING_SHARE, CRITICAL_SHARE)
+    if many and not site.of_model:
+        severity = max(severity, Severity.WARNING)
+    return Finding(
+        code=CODE,
+        name=NAME,
+        severity=Severity.INFO if site.of_model else severity,
+        confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+        summary=_summary(site, each, mean, cost_ns, step_ns),
+        phase=_PHASES.get(site.phase),
+        ranks=found.ranks,
+        cost_ns_per_step=cost_ns,
+        evidence=_evidence(m, site, found, each),
+        advice=_advice(site, each),
+    )
+
+
+_PHASES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
+
+_WITHIN = {
+    Within.OPTIMIZER: " inside the optimizer's step",
+    Within.CLIP: " while gradients are clipped",
+    Within.LOADER: " while the next batch is loaded",
+    Within.CHECKPOINT: " while state is saved or exported",
+    Within.UNIT: " inside a unit: another parallelism's, or a layer's own",
+    Within.SCRIPT: "",
+}
+
+
+def _summary(
+    site: _Site, each: float, mean: float, cost_ns: int, step_ns: float
+) -> str:
+    what = site.kind.replace("_", "-")
+    number = count(round(each), what) if each >= 1 else f"{each:.2g} {what}s"
+    call = f" ({site.via})" if site.via and site.via != site.kind else ""
+    where = f" at {site.where}{call}" if site.where else f" that no unit issued{call}"
+    sizes = f" of {size(round(mean))} each" if mean else ""
+    return (
+        f"{number} a step{sizes}{where}{_WITHIN[site.within]}: compute stands still "
+        f"for {ms(cost_ns)} per step ({percent(cost_ns / step_ns)})"
+    )
+
+
+def _evidence(
+    m: Measures, site: _Site, found: Calls, each: float
+) -> Mapping[str, Value]:
+    return {
+        "where": site.where,
+        "called": site.via,
+        "kind": site.kind,
+        "in": site.within.name.lower(),
+        "per_step": round(each, 4),
+        "bytes": round(found.bytes / found.sized) if found.sized else None,
+        "ns_per_step": per_step(m, found.ns),
+        "waiting_for_last_rank_ns": per_step(m, found.exposed_ns - found.own_ns),
+    }
+
+
+def _micro_batches(m: Measures) -> float:
+    known = [
+        float(rank.steps.micro_batches[rank.judged].clip(1).mean())
+        for rank in m.ranks
+        if rank.judged.any()
+    ]
+    return max(known, default=1.0)
+
+
+_UNIT_BY_UNIT = """\
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+# Instead of full_tensor() on every parameter: one all-gather per unit.
+with torch.no_grad():
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            unit.unshard()
+            # read unit.named_parameters() here: they are whole now
+            unit.reshard()"""
+
+_STACKED = """\
+import torch
+import torch.distributed as dist
+
+def reduce_together(values):
+    \"\"\"All metrics of a step in one all-reduce; read it when it is logged.\"\"\"
+    stacked = torch.stack([value.detach().float().reshape(()) for value in values])
+    dist.all_reduce(stacked)
+    return stacked / dist.get_world_size()"""
+
+_CLIPPED = """\
+import torch
+
+# Instead of a collective per parameter, before optimizer.step():
+norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+
+def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
+    """What helps, by what they run in and what they are."""
+    if site.of_model:
+        text = (
+            "It belongs to how the model is split: overlap it (asynchronous tensor "
+            "parallelism, a larger micro-batch), or split over fewer ranks."
+        )
+        return (Advice(text=text),)
+    if site.within == Within.OPTIMIZER:
+        return (Advice(text=_OPTIMIZER),)
+    if site.within == Within.CLIP:
+        return (Advice(text=_CLIP, code=_CLIPPED, memory_cost_bytes=0),)
+    if site.within == Within.LOADER:
+        return (Advice(text=_LOADER),)
+    if site.kind == "barrier":
+        return (Advice(text=_BARRIER),)
+    if site.kind == "all_gather" and (site.via in _WHOLE or each > MANY):
+        return (Advice(text=_GATHER, code=_UNIT_BY_UNIT),)
+    if site.kind in ("all_reduce", "reduce"):
+        return (Advice(text=_METRICS, code=_STACKED, memory_cost_bytes=0),)
+    if site.kind in ("send", "recv"):
+        return (Advice(text=_POINT_TO_POINT),)
+    return (Advice(text=_ANY),)
+
+
+_WHOLE = ("full_tensor", "redistribute", "get_model_state_dict", "state_dict")
+
+_OPTIMIZER = (
+    "The optimizer gathers one tensor at a time: let one rank own each matrix and "
+    "exchange them all in one all-to-all, or gather in a few large batches with "
+    "async_op=True while others are being computed, or use an optimizer that works on "
+    "the shards."
+)
+_CLIP = "Clip with the built-in function, which needs one collective per mesh."
+_LOADER = (
+    "Let each rank read its own part of the batch (a sampler by rank), or send "
+    "tensors of a known shape in one broadcast; fetch the next batch while this one "
+    "trains."
+)
+_BARRIER = "Take the barrier out: every collective of the next step waits anyway."
+_GATHER = (
+    "Gather unit by unit, not parameter by parameter with full_tensor(): unshard() "
+    "brings all parameters of a unit in one all-gather. Or export less often."
+)
+_METRICS = (
+    "Stack what is reduced into one tensor, reduce it once, and only in the steps in "
+    "which it is logged."
+)
+_POINT_TO_POINT = (
+    "Give them to torch.distributed.batch_isend_irecv together, and wait after the "
+    "compute that does not need them."
+)
+_ANY = (
+    "Batch them into one collective, or issue it with async_op=True and wait for it "
+    "where the result is needed."
+)
