@@ -9,7 +9,8 @@ One line per lane, one character per millisecond, a digit is the unit:
 Lanes of collectives give each stretch its own `op`; `wait` and `rs_wait` stretches
 belong to the latest collective of their unit that started by then; an `issue` mark
 is when the host issued the unit's next collective. `.` is idle. The digit of a `gc`
-is its generation, that of a `micro_batch` its number for all that starts in it.
+is its generation, that of a `micro_batch` its number for all that starts in it, that of
+an `other` collective and the wait for it the `Call` that issues it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from fsdpdoctor.analysis.measures import Measures, reduce
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
+from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
+    Activity,
+    CallSites,
     Counters,
     Evidence,
     Flag,
@@ -37,8 +41,11 @@ from fsdpdoctor.schema import (
     RankHeader,
     RunHeader,
     Spans,
+    StackSamples,
     StepRecord,
     UnitSpec,
+    Within,
+    is_any,
 )
 
 RECORDED = tuple(
@@ -88,6 +95,8 @@ _ROWS: dict[str, tuple[Kind, Lane, Phase]] = {
     "eval_all_gather": (Kind.ALL_GATHER, Lane.ALL_GATHER, Phase.FORWARD),
     "eval_unsharded": (Kind.UNSHARDED, Lane.UNSHARDED, Phase.FORWARD),
     "outer_sync": (Kind.SYNC, Lane.HOST, Phase.OTHER),
+    "other": (Kind.COLLECTIVE, Lane.OTHER_COMM, Phase.OTHER),
+    "other_wait": (Kind.COLLECTIVE_WAIT, Lane.COMPUTE, Phase.OTHER),
 }
 
 _FLAGS = {
@@ -104,9 +113,30 @@ _WAITED = {
     Kind.COPY_OUT: Kind.ALL_GATHER,
     Kind.REDUCE_SCATTER_WAIT: Kind.REDUCE_SCATTER,
     Kind.ALL_REDUCE_WAIT: Kind.ALL_REDUCE,
+    Kind.COLLECTIVE_WAIT: Kind.COLLECTIVE,
 }
 
 GROUP = GroupSpec(name="shard", ranks=(0, 1), size=2, backend="gloo", role="shard")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Who issues the collectives of an `other` lane with its digit."""
+
+    kind: str  # "all_reduce"
+    site: str  # "train.py:43"
+    via: str = ""
+    within: Within = Within.SCRIPT
+    phase: Phase = Phase.OTHER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the training thread does at some character of the picture."""
+
+    at: float
+    activity: Activity
+    site: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +159,8 @@ class Drawing:
     tokens: int = UNKNOWN  # of each step
     names: tuple[str, ...] = ()  # the first is that of every `sync`
     counters: dict[str, int] = field(default_factory=dict)  # of each step
+    calls: tuple[Call, ...] = ()  # by the digits of `other` lanes
+    samples: tuple[Sample, ...] = ()  # of each step
     header: dict[str, Any] = field(default_factory=dict)  # other RankHeader fields
 
 
@@ -184,9 +216,21 @@ def draw(picture: str, drawing: Drawing | None = None, **changes: Any) -> RankDa
         _step(spans, around, step, step * width, width)
         for step in range(around.first_step, around.first_step + around.steps)
     )
-    return RankData(
-        header=header, steps=records, names=(*around.names, *around.counters)
-    )
+    return RankData(header=header, steps=records, names=_names(around).all)
+
+
+def _names(around: Drawing) -> StringTable:
+    """Names of a drawn rank; those that were given are the first."""
+    names = StringTable()
+    said = [
+        *around.names,
+        *around.counters,
+        *(text for call in around.calls for text in (call.kind, call.site, call.via)),
+        *(sample.site for sample in around.samples),
+    ]
+    for text in said:
+        names.id(text)
+    return names
 
 
 def measured(*ranks: RankData, **run: Any) -> Measures:
@@ -306,7 +350,16 @@ def _join(rows: Sequence[dict[str, int]]) -> None:
 def _step(
     spans: Spans, around: Drawing, step: int, shift_ns: int, width_ns: int
 ) -> StepRecord:
-    columns = {name: getattr(spans, name) for name in Spans.columns()}
+    names = _names(around)
+    columns = {name: getattr(spans, name).copy() for name in Spans.columns()}
+    other = is_any(spans.kind, Kind.COLLECTIVE, Kind.COLLECTIVE_WAIT)
+    calls = [around.calls[digit] for digit in spans.unit[other].tolist()]
+    for name, values in (
+        ("unit", [UNKNOWN for _ in calls]),
+        ("name", [names.id(call.kind) for call in calls]),
+        ("phase", [call.phase for call in calls]),
+    ):
+        columns[name][other] = values
     for name in ("start_ns", "end_ns"):
         columns[name] = columns[name] + shift_ns
     issued = spans.issued_ns
@@ -324,9 +377,25 @@ def _step(
         micro_batches=around.micro_batches,
         tokens=around.tokens,
         spans=Spans(**columns),
+        call_sites=CallSites.build(
+            len(calls),
+            op=columns["op"][other],
+            within=[call.within for call in calls],
+            site=[names.id(call.site) for call in calls],
+            via=[names.id(call.via) for call in calls],
+        ),
+        stack_samples=StackSamples.build(
+            len(around.samples),
+            time_ns=[
+                shift_ns + round(sample.at * around.scale_ns)
+                for sample in around.samples
+            ],
+            activity=[sample.activity for sample in around.samples],
+            site=[names.id(sample.site) for sample in around.samples],
+        ),
         counters=Counters.build(
             len(around.counters),
-            name=[len(around.names) + at for at in range(len(around.counters))],
+            name=[names.id(name) for name in around.counters],
             time_ns=shift_ns,
             value=list(around.counters.values()),
         ),

@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -25,7 +26,16 @@ from fsdpdoctor.report.comparison import Comparison
 from fsdpdoctor.report.value import Report, encode
 from fsdpdoctor.run import Beat, in_memory
 from fsdpdoctor.run_writer import NAMES, SCALARS, TABLES
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence, RankHeader, RunHeader
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Activity,
+    Evidence,
+    RankHeader,
+    RunHeader,
+)
+from fsdpdoctor.simulate.plans.plan import Plan
+from fsdpdoctor.testing import Call, Sample, draw
 from tests.importers.generated import generated_rank
 from tests.markdown import sections
 
@@ -51,6 +61,18 @@ def documented(rows: list[tuple[str, ...]]) -> Fields:
     return {path: Field(type, bool(null)) for path, type, null, _ in rows}
 
 
+def is_record(kind: Any) -> bool:
+    """Whether it is an object in JSON."""
+    return is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+
+
+def types_of(kind: Any) -> dict[str, Any]:
+    """The fields of an object, by their names in JSON."""
+    if is_dataclass(kind):
+        return get_type_hints(kind)
+    return {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+
+
 def declared(kind: Any, path: str = "") -> Iterator[tuple[str, Field]]:
     """The fields that a dataclass has in JSON."""
     arguments, nullable = get_args(kind), False
@@ -62,18 +84,18 @@ def declared(kind: Any, path: str = "") -> Iterator[tuple[str, Field]]:
             return
         kind, arguments = rest[0], get_args(rest[0])
     origin = get_origin(kind)
-    if is_dataclass(kind):
+    if is_record(kind):
         if path:
             yield path, Field("object", nullable)
-        for name, inner in get_type_hints(kind).items():
+        for name, inner in types_of(kind).items():
             yield from declared(inner, f"{path}.{name}" if path else name)
     elif origin is tuple:
         yield path, Field("list", nullable)
-        if is_dataclass(arguments[0]):
+        if is_record(arguments[0]):
             yield from declared(arguments[0], f"{path}[]")
     elif origin in (dict, Mapping):
         yield path, Field("map", nullable)
-        if is_dataclass(arguments[1]):
+        if is_record(arguments[1]):
             yield from declared(arguments[1], f"{path}.<name>")
     else:
         yield path, Field("str" if origin is Literal else kind.__name__, nullable)
@@ -148,9 +170,16 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     stream.write_bytes(stream.read_bytes()[:-200])
     header = RunHeader(run_id="drawn", source="kineto", world_size=8)
     trace = encode(diagnose(in_memory(header, [generated_rank()])))
+    script = draw(
+        "other 0....\nother_wait 0....\nforward .00..",
+        calls=(Call(kind="all_reduce", site="train.py:3", via="full_tensor"),),
+        samples=(Sample(at=3.5, activity=Activity.SLEEP, site="train.py:4"),),
+    )
+    drawn = encode(diagnose(in_memory(replace(header, source="recorded"), [script])))
     rehearsal = TRACES / "exposed-all-gather"
     return [printed("analyze", str(path)) for path in (cut, rehearsal)] + [
-        json.loads(trace)
+        json.loads(trace),
+        json.loads(drawn),
     ]
 
 
@@ -233,7 +262,14 @@ def test_every_column_of_a_table_is_documented(name: str) -> None:
 
 @pytest.mark.parametrize(
     "enum",
-    [schema.Lane, schema.Phase, schema.Kind, schema.Flag],
+    [
+        schema.Lane,
+        schema.Phase,
+        schema.Kind,
+        schema.Flag,
+        schema.Within,
+        schema.Activity,
+    ],
     ids=lambda e: e.__name__,
 )
 def test_every_number_has_its_word(enum: type[IntEnum | IntFlag]) -> None:

@@ -63,15 +63,15 @@ ALL: tuple[Detector, ...] = (
     optimizer_overhead,
     checkpoint_stall,
     spmd_divergence,
+    other_collectives,
     topology_mesh,
     comm_dtype,
     frozen_params,
     hooks_not_run,
     compile_interplay,
     not_sharded,
-    other_collectives,
-    unexplained,
     not_fsdp,
+    unexplained,
 )
 """Every detector, in report order."""
 
@@ -83,7 +83,7 @@ def judge_all(m: Measures) -> tuple[list[Finding], list[NotJudged]]:
     """All findings, the worst first, and the detectors that could not tell."""
     findings: list[Finding] = []
     not_judged: list[NotJudged] = []
-    for detector in ALL:
+    for detector in sorted(ALL, key=lambda one: one.code == LAST_RESORT):
         matters = any(f.severity >= Severity.WARNING for f in findings)
         if detector.code == LAST_RESORT and matters:
             continue

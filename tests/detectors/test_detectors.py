@@ -39,6 +39,7 @@ CODES_AND_NAMES = {
     "FD404": "optimizer-overhead",
     "FD405": "checkpoint-stall",
     "FD406": "spmd-divergence",
+    "FD407": "other-collectives",
     "FD501": "topology-mesh",
     "FD502": "comm-dtype",
     "FD503": "frozen-params",
@@ -46,6 +47,7 @@ CODES_AND_NAMES = {
     "FD505": "compile-interplay",
     "FD506": "not-sharded",
     "FD900": "not-fsdp",
+    "FD901": "unexplained",
 }
 """The words of reports, JSON and documentation. They do not change."""
 

@@ -1,0 +1,185 @@
+"""FD407, other-collectives, and FD901, unexplained."""
+
+from __future__ import annotations
+
+from fsdpdoctor.detectors.other_collectives import other_collectives
+from fsdpdoctor.detectors.unexplained import unexplained
+from fsdpdoctor.finding import Severity
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import Activity, Evidence, ModelSpec, Phase, Within
+from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured
+from tests.detectors.answers import codes, found, not_judged
+
+SEEN = (*RECORDED, Evidence.OTHER_COLLECTIVES, Evidence.STACKS)
+AROUND = Drawing(
+    evidence=SEEN, samples=(Sample(at=0, activity=Activity.EDGE, site="a"),)
+)
+
+GATHERS = """
+    forward    00000000..............
+    other      .........0.0.0.0.0....
+    other_wait .........0.0.0.0.0....
+    optimizer  ........xxxxxxxxxxxx..
+"""
+
+
+def gathering(within: Within, phase: Phase = Phase.OPTIMIZER) -> RankData:
+    """Five gathers of 1 ms in a step of 22 ms."""
+    call = Call(
+        kind="all_gather",
+        site="muon.py:7",
+        via="full_tensor",
+        within=within,
+        phase=phase,
+    )
+    return draw(GATHERS, AROUND, calls=(call,))
+
+
+def test_an_optimizers_gathers_are_named() -> None:
+    """5 of 22 ms: critical, with line, function, number and where they ran."""
+    (finding,) = found(other_collectives, measured(gathering(Within.OPTIMIZER)))
+
+    assert (finding.severity, finding.cost_ns_per_step) == (Severity.CRITICAL, 5 * MS)
+    assert finding.summary == (
+        "5 all-gathers a step of 1.00 MiB each at muon.py:7 (full_tensor) inside the "
+        "optimizer's step: compute stands still for 5.00 ms per step (22.7 %)"
+    )
+    assert "one rank own each matrix" in finding.advice[0].text
+    assert finding.evidence["per_step"] == 5
+
+
+def test_the_budget_takes_them_out_of_the_optimizer() -> None:
+    """12 ms of optimizer are 7 and 5, and nothing is counted twice."""
+    m = measured(gathering(Within.OPTIMIZER))
+    budget = m.budget_ns_per_step()
+
+    assert budget["exposed_other_communication"] == 5 * MS
+    assert budget["optimizer"] == 7 * MS
+    assert sum(budget.values()) == 22 * MS
+
+
+def test_another_parallelisms_are_named_not_blamed() -> None:
+    """Of the same cost, inside a unit: information."""
+    (finding,) = found(
+        other_collectives, measured(gathering(Within.UNIT, Phase.FORWARD))
+    )
+
+    assert (finding.severity, finding.phase) == (Severity.INFO, "forward")
+
+
+def test_advice_goes_by_what_they_ran_in() -> None:
+    """The script gathers unit by unit, clipping calls the built-in function."""
+    (script,) = found(
+        other_collectives, measured(gathering(Within.SCRIPT, Phase.OTHER))
+    )
+    (clip,) = found(other_collectives, measured(gathering(Within.CLIP)))
+
+    assert "unit.unshard()" in codes(script)[0]
+    assert "clip_grad_norm_" in codes(clip)[0]
+
+
+ONE = """
+    forward    00000000..
+    other      ........00
+    other_wait ........00
+"""
+
+
+def one(kind: str, within: Within = Within.SCRIPT, rank: int = 0) -> RankData:
+    """One collective of 2 in 10 ms, at the end of the step."""
+    call = Call(kind=kind, site="train.py:3", within=within)
+    return draw(ONE, AROUND, calls=(call,), rank=rank)
+
+
+def test_what_one_waits_for_is_the_last_rank() -> None:
+    """A gradient norm whose 2 ms are 1.9 of waiting for a rank that comes late."""
+    late = draw(
+        """
+        forward    0000000000000000000.
+        other      ...................0
+        other_wait ...................0
+        """,
+        AROUND,
+        calls=(Call(kind="all_reduce", site="train.py:3"),),
+        rank=1,
+        scale_ns=MS // 10,
+    )
+    early = one("all_reduce")
+
+    assert found(other_collectives, measured(early, late)) == []
+
+
+def test_a_barrier_in_every_step_is_a_finding() -> None:
+    """2 of 10 ms for nothing."""
+    (finding,) = found(other_collectives, measured(one("barrier")))
+
+    assert finding.severity == Severity.CRITICAL
+    assert "1 barrier a step" in finding.summary
+
+
+def test_hidden_ones_cost_nothing() -> None:
+    """Nobody waited."""
+    picture = "forward 00000000\nother .0.0.0.."
+    call = Call(kind="all_reduce", site="train.py:3")
+
+    assert (
+        found(other_collectives, measured(draw(picture, AROUND, calls=(call,)))) == []
+    )
+
+
+def test_ddps_gradients_are_another_findings() -> None:
+    """FD506 speaks of the wrapper."""
+    data = draw(
+        GATHERS,
+        AROUND,
+        calls=(Call(kind="all_reduce", site="t.py:1", phase=Phase.BACKWARD),),
+        model=ModelSpec(wrapper="ddp"),
+    )
+
+    assert found(other_collectives, measured(data)) == []
+
+
+IDLE = """
+    forward    0000......
+"""
+
+
+def test_a_gap_goes_to_the_nearest_sample() -> None:
+    """6 ms between samples at 5 and 9: 3 ms each, and nothing is unexplained."""
+    samples = (
+        Sample(at=5, activity=Activity.SLEEP, site="train.py:8"),
+        Sample(at=9, activity=Activity.LOGGING, site="train.py:9"),
+    )
+    m = measured(draw(IDLE, AROUND, samples=samples))
+    (rank,) = m.ranks
+
+    assert m.budget_ns_per_step()["script"] == 6 * MS
+    assert m.budget_ns_per_step()["other"] == 0
+    assert rank.gaps.ns[:2].tolist() == [3 * MS, 3 * MS]
+    assert [rank.name(int(site)) for site in rank.gaps.site[:2]] == [
+        "train.py:8",
+        "train.py:9",
+    ]
+    assert found(unexplained, m) == []
+
+
+def test_a_gap_without_a_sample_lies_between_two_lines() -> None:
+    """Of the pass that ended before it and of the next that began."""
+    samples = (
+        Sample(at=4, activity=Activity.EDGE, site="train.py:8"),
+        Sample(at=10, activity=Activity.EDGE, site="train.py:2"),
+    )
+    (rank,) = measured(draw(IDLE, AROUND, samples=samples)).ranks
+
+    assert rank.gaps.ns[0] == 6 * MS
+    assert rank.name(int(rank.gaps.site[0])) == "train.py:8"
+    assert rank.name(int(rank.gaps.until[0])) == "train.py:2"
+
+
+def test_what_nothing_names_is_said() -> None:
+    """6 of 10 ms; a run without samples is not judged."""
+    (finding,) = found(unexplained, measured(draw(IDLE, AROUND, samples=())))
+
+    assert (finding.severity, finding.cost_ns_per_step) == (Severity.WARNING, 6 * MS)
+    assert not_judged(unexplained, measured(draw(IDLE))).needs == (Evidence.STACKS,)
