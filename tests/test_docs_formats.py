@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 import pytest
 from click.testing import CliRunner
+from fsdpdoctor.simulate.plans.plan import Plan
 
 from fsdpdoctor import plan_file, schema
 from fsdpdoctor.analysis.stall_causes import CAUSES
@@ -34,7 +35,6 @@ from fsdpdoctor.schema import (
     RankHeader,
     RunHeader,
 )
-from fsdpdoctor.simulate.plans.plan import Plan
 from fsdpdoctor.testing import Call, Sample, draw
 from tests.importers.generated import generated_rank
 from tests.markdown import sections

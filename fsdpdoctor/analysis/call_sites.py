@@ -76,11 +76,28 @@ def _called_from(rank: RankMeasures, key: list[int]) -> CalledFrom:
     return CalledFrom(
         where=_known(rank.name(site)),
         via=_known(rank.name(via)),
-        kind=rank.name(name) or "collective",
+        kind=_kind(rank.name(name)),
         group=groups[group].name if 0 <= group < len(groups) else None,
         within=Within(within),
         phase=Phase(phase),
     )
+
+
+_KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+
+
+def _kind(name: str | None) -> str:
+    """One word for a collective, whichever its source wrote."""
+    if name is None:
+        return "collective"
+    bare = name.lower().replace("_", "")
+    kinds = (kind for start, kind in _KINDS.items() if bare.startswith(start))
+    return next(kinds, name)
 
 
 def _known(text: str | None) -> str | None:

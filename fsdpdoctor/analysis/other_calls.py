@@ -17,6 +17,7 @@ from fsdpdoctor.schema import (
     Lane,
     Spans,
     Table,
+    Within,
     column,
 )
 
@@ -51,6 +52,8 @@ def other_calls(line: Timeline, exposed: Intervals) -> OtherCalls:
     rows = spans.rows(spans.lane == Lane.OTHER_COMM)
     rows = rows.rows(np.argsort(rows.start_ns, kind="stable"))
     sites = _sites(line.record.call_sites, rows.op)
+    told = sites["site"] != UNKNOWN
+    sites["within"] = np.where(told, sites["within"], _within(line, rows))
     shared = {
         name: getattr(rows, name)
         for name in OtherCalls.columns()
@@ -67,6 +70,17 @@ def other_calls(line: Timeline, exposed: Intervals) -> OtherCalls:
 
 def _waits(spans: Spans) -> Spans:
     return spans.rows(spans.kind == Kind.COLLECTIVE_WAIT)
+
+
+def _within(line: Timeline, rows: Spans) -> npt.NDArray[np.int8]:
+    """[len(rows)] what the host was in when it issued each: a trace has no sites."""
+    issued = np.where(rows.issued_ns == NO_TIME, rows.start_ns, rows.issued_ns)
+    found = np.full(len(rows), Within.SCRIPT, np.int8)
+    for kind, within in ((Kind.OPTIMIZER, Within.OPTIMIZER), (Kind.CLIP, Within.CLIP)):
+        spans = line.of(kind)
+        for start, end in zip(spans.start_ns, spans.end_ns, strict=True):
+            found[(issued >= start) & (issued < end)] = within
+    return found
 
 
 def _sites(sites: CallSites, op: Int64s) -> dict[str, npt.NDArray[np.generic]]:

@@ -40,6 +40,11 @@ class _Site:
     phase: Phase
 
     @property
+    def untold(self) -> bool:
+        """Whether nothing says who issues it: a trace's, which may be a layer's."""
+        return self.where is None and self.within == Within.SCRIPT
+
+    @property
     def of_model(self) -> bool:
         """Whether a layer issues it: another parallelism."""
         return self.within == Within.UNIT or self.phase in (
@@ -117,7 +122,7 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
     return Finding(
         code=CODE,
         name=NAME,
-        severity=Severity.INFO if site.of_model else severity,
+        severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=_summary(site, each, mean, cost_ns, step_ns),
         phase=_PHASES.get(site.phase),
@@ -215,6 +220,8 @@ def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
             "parallelism, a larger micro-batch), or split over fewer ranks."
         )
         return (Advice(text=text),)
+    if site.untold:
+        return (Advice(text=_UNTOLD),)
     if site.within == Within.OPTIMIZER:
         return (Advice(text=_OPTIMIZER),)
     if site.within == Within.CLIP:
@@ -232,6 +239,10 @@ def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
     return (Advice(text=_ANY),)
 
 
+_UNTOLD = (
+    "Which line issues them is not in the trace: `fsdpdoctor run` says it, or "
+    "torch.profiler with with_stack=True. Those of tensor parallelism are how it works."
+)
 _WHOLE = ("full_tensor", "redistribute", "get_model_state_dict", "state_dict")
 
 _OPTIMIZER = (

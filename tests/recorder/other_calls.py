@@ -1,4 +1,4 @@
-"""Collectives of every caller that is not FSDP2: optimizer, clipping, loader, script."""
+"""Collectives of callers that are not FSDP2: optimizer, clipping, loader, script."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder.host import collective_calls
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Flag, Kind, Lane, Phase, Spans, StepRecord, Within
-from tests.recorder import scenarios
+from tests.recorder import other_calls, small_model
 from tests.recorder.conftest import Recorded
 
-SCENARIOS = Path(scenarios.__file__).read_text().splitlines()
-PARAMS = 2 + 4 * scenarios.BLOCKS + 1
+SCENARIOS = Path(other_calls.__file__).read_text().splitlines()
+PARAMS = 2 + 4 * small_model.BLOCKS + 1
 
 
 def line_of(text: str) -> int:
@@ -96,8 +96,8 @@ def test_fsdp2s_own_are_not_among_them(two: Recorded) -> None:
         assert len(others(step)) == 0
         assert len(step.call_sites) == 0
     spans = two.rank("block").steps[1].spans
-    assert (spans.kind == Kind.ALL_GATHER).sum() == 1 + 2 * scenarios.BLOCKS
-    assert (spans.kind == Kind.REDUCE_SCATTER).sum() == 1 + scenarios.BLOCKS
+    assert (spans.kind == Kind.ALL_GATHER).sum() == 1 + 2 * small_model.BLOCKS
+    assert (spans.kind == Kind.REDUCE_SCATTER).sum() == 1 + small_model.BLOCKS
 
 
 def test_a_wait_is_measured_where_it_is_made(two: Recorded) -> None:

@@ -56,6 +56,7 @@ class _Labels:
     op: Int64s  # [L + 1]
     said: Int64s  # [L + 1, 5] by op: unit, by_unit, phase, flags, micro_batch
     backward_tids: Int64s  # without labels: the threads of backward
+    has_operators: bool  # the host's: what autograd did not launch can be told
 
     @classmethod
     def of(cls, context: Context) -> _Labels:
@@ -72,6 +73,7 @@ class _Labels:
             op=op,
             said=said,
             backward_tids=autograd_threads(context.trace),
+            has_operators=bool((context.trace.events.cat == Cat.CPU_OP).any()),
         )
 
 
@@ -288,9 +290,18 @@ def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
     if label == _REDUCE:
         reduces = collective.kind == Kind.ALL_REDUCE
         return Kind.ALL_REDUCE if reduces else Kind.REDUCE_SCATTER
-    if device.context.has_labels and device.work.launched_ns[at] != NO_TIME:
+    launched = device.work.launched_ns[at] != NO_TIME
+    if device.context.has_labels and launched:
         return Kind.COLLECTIVE  # somebody else's: tensor parallel, gradient norm
+    if collective.kind == Kind.ALL_REDUCE and launched and _in_forward(device, at):
+        return Kind.COLLECTIVE  # it reduces no gradient, which autograd would launch
     return collective.kind
+
+
+def _in_forward(device: _Device, at: int) -> bool:
+    """Whether no thread of autograd's launched it, where that can be told."""
+    labels, tid = device.labels, device.work.tid[at]
+    return labels.has_operators and tid != UNKNOWN and tid not in labels.backward_tids
 
 
 def _copies(device: _Device, compute_stream: int) -> None:

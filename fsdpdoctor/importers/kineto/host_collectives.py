@@ -24,6 +24,7 @@ from fsdpdoctor.importers.kineto.process_groups import (
     collective_bytes,
     sequence_numbers,
 )
+from fsdpdoctor.importers.reader.trace_file import Cat
 from fsdpdoctor.schema import UNKNOWN, WAIT_OF, Flag, Hook, Kind, Lane, Phase, Spans
 
 OPERATOR_PREFIX = "c10d::"
@@ -43,6 +44,7 @@ class _HostCollective:
     end_ns: int
     end_seen: bool
     wait: tuple[int, int] | None  # when the host stood still for it
+    op: int
     pass_at: int
 
 
@@ -73,12 +75,23 @@ def _find(context: Context) -> list[_HostCollective]:
     at = np.array([row for _, row in operators], dtype=np.int64)
     labels = context.tree.innermost(events.tid[at], events.start_ns[at])
     passes = context.passes.at(events.start_ns[at])
+    first = 1 + max(context.operations.by_op, default=UNKNOWN)
+    free = [_free_until(context, row) for _, row in operators]
     return [
-        _collective(context, row, int(label), end, int(pass_at))
-        for (_, row), label, end, pass_at in zip(
-            operators, labels, ends, passes, strict=True
+        _collective(context, row, int(label), end, int(pass_at), until, first + index)
+        for index, ((_, row), label, end, pass_at, until) in enumerate(
+            zip(operators, labels, ends, passes, free, strict=True)
         )
     ]
+
+
+def _free_until(context: Context, row: int) -> int | None:
+    """When the operator's thread did something else after it; None: nothing."""
+    events = context.trace.events
+    ended = events.start_ns[row] + events.duration_ns[row]
+    later = (events.tid == events.tid[row]) & (events.cat == Cat.CPU_OP)
+    starts = events.start_ns[later & (events.start_ns >= ended)]
+    return int(starts.min()) if len(starts) else None
 
 
 def _ends(context: Context, operators: list[int], works: list[int]) -> list[int | None]:
@@ -96,7 +109,13 @@ def _ends(context: Context, operators: list[int], works: list[int]) -> list[int 
 
 
 def _collective(
-    context: Context, row: int, label: int, end_ns: int | None, pass_at: int
+    context: Context,
+    row: int,
+    label: int,
+    end_ns: int | None,
+    pass_at: int,
+    free_until: int | None,
+    op: int,
 ) -> _HostCollective:
     events = context.trace.events
     name = context.trace.names[int(events.name[row])]
@@ -108,6 +127,9 @@ def _collective(
     if operation is None:
         if context.has_labels:
             kind = Kind.COLLECTIVE
+            # Where the caller's thread did nothing else until it ended, it waited.
+            until = [t for t in (end_ns, free_until) if t is not None]
+            wait = start_ns, max(returned, min(until, default=returned))
     else:
         kind = Kind.ALL_GATHER
         if operation.span.label == Hook.POST_BACKWARD_REDUCE:
@@ -127,6 +149,7 @@ def _collective(
         end_ns=max(returned if end_ns is None else end_ns, start_ns),
         end_seen=seen,
         wait=wait,
+        op=op if operation is None else operation.op,
         pass_at=pass_at,
     )
 
@@ -173,7 +196,7 @@ def _collective_spans(context: Context, found: list[_HostCollective]) -> Spans:
         ],
         unit=[_of(one, "unit") for one in found],
         by_unit=[_of(one, "by_unit") for one in found],
-        op=[_of(one, "op") for one in found],
+        op=[one.op for one in found],
         start_ns=start_ns,
         end_ns=[one.end_ns for one in found],
         issued_ns=start_ns,
@@ -213,7 +236,17 @@ def _beside(found: list[_HostCollective]) -> Iterator[Spans]:
     """What the host did around FSDP2's collectives: copies, and standing still."""
     for one in found:
         operation = one.operation
-        if operation is None or one.wait is None:
+        if one.wait is None:
+            continue
+        if operation is None:
+            yield Spans.build(
+                1,
+                kind=Kind.COLLECTIVE_WAIT,
+                lane=Lane.COMPUTE,
+                op=one.op,
+                start_ns=one.wait[0],
+                end_ns=one.wait[1],
+            )
             continue
         gathers = one.kind == Kind.ALL_GATHER
         yield _beside_one(

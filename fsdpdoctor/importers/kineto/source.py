@@ -292,6 +292,7 @@ def _evidence(
         Evidence.MICRO_BATCHES: Kind.MICRO_BATCH in kinds,
         Evidence.STALLS: not on_device and Kind.ALL_GATHER_WAIT in kinds,
         Evidence.COLLECTIVES: bool(comm.any()),
+        Evidence.OTHER_COLLECTIVES: bool(comm.any()),
         Evidence.KERNELS: on_device and has_kernels,
         Evidence.ISSUE_TIMES: bool(comm.any() and issued.sum() == comm.sum()),
         Evidence.HOST: context.has_labels,

@@ -118,6 +118,7 @@ def test_what_a_trace_without_a_device_can_show() -> None:
         Evidence.MICRO_BATCHES,
         Evidence.STALLS,
         Evidence.COLLECTIVES,
+        Evidence.OTHER_COLLECTIVES,
         Evidence.ISSUE_TIMES,
         Evidence.HOST,
         Evidence.OPTIMIZER,

@@ -102,11 +102,12 @@ def test_r27_arguments_and_parent_before_the_name(tmp_path: Path) -> None:
     trace.device("vendor_kernel_b", 50, 60, launched=40)
     data = imported(trace, tmp_path)
 
-    assert told(data, on_lane(data, Lane.ALL_GATHER, Lane.ALL_REDUCE)) == [
+    found = on_lane(data, Lane.ALL_GATHER, Lane.OTHER_COMM)
+    assert told(data, found) == [
         ("ALL_GATHER", None, "OTHER", 20.0, 30.0),
-        ("ALL_REDUCE", None, "OTHER", 50.0, 60.0),
+        ("COLLECTIVE", None, "OTHER", 50.0, 60.0),
     ]
-    assert on_lane(data, Lane.ALL_GATHER, Lane.ALL_REDUCE).bytes.tolist() == [40, 14]
+    assert found.bytes.tolist() == [40, 14]
 
 
 def test_r36_communication_that_was_not_captured(tmp_path: Path) -> None:
@@ -141,3 +142,30 @@ def test_other_communication_beside_fsdp2(tmp_path: Path) -> None:
 
     assert told(data, others) == [("COLLECTIVE", None, "OPTIMIZER", 510.0, 520.0)]
     assert data.name(int(others.name[0])) == "allreduce"
+
+
+def test_an_all_reduce_that_autograd_did_not_launch_reduces_no_gradient(
+    tmp_path: Path,
+) -> None:
+    """Without labels: the forward's is another parallelism's, the backward's is not."""
+    trace = DrawnTrace()
+    trace.host("ProfilerStep#0", 0, 100)
+    trace.device("gemm", 5, 10, launched=1)
+    trace.host("c10d::allreduce_", 11, 13, cat="cpu_op")
+    trace.device("ncclDevKernel_AllReduce_Sum_f16", 15, 30, launched=12, stream=20)
+    trace.host(
+        "autograd::engine::evaluate_function: AddBackward0",
+        40,
+        60,
+        cat="cpu_op",
+        tid=AUTOGRAD,
+    )
+    trace.device(
+        "ncclDevKernel_AllReduce_Sum_f32", 50, 60, launched=45, stream=20, tid=AUTOGRAD
+    )
+    data = imported(trace, tmp_path)
+
+    assert told(data, on_lane(data, Lane.OTHER_COMM, Lane.ALL_REDUCE)) == [
+        ("COLLECTIVE", None, "OTHER", 15.0, 30.0),
+        ("ALL_REDUCE", None, "BACKWARD", 50.0, 60.0),
+    ]

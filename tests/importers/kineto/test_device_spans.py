@@ -95,6 +95,7 @@ def test_what_a_device_trace_can_show(tmp_path: Path) -> None:
         Evidence.STEPS,
         Evidence.MICRO_BATCHES,
         Evidence.COLLECTIVES,
+        Evidence.OTHER_COLLECTIVES,
         Evidence.KERNELS,
         Evidence.ISSUE_TIMES,
         Evidence.HOST,

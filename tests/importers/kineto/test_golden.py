@@ -134,7 +134,7 @@ def test_t10_nccl_by_name_and_symmetric_memory_beside_it() -> None:
     assert Counter(
         (Kind(kind).name, Lane(lane).name)
         for kind, lane in zip(comm.kind, comm.lane, strict=True)
-    ) == Counter({("ALL_REDUCE", "ALL_REDUCE"): 73, ("ALL_GATHER", "ALL_GATHER"): 1})
+    ) == Counter({("COLLECTIVE", "OTHER_COMM"): 73, ("ALL_GATHER", "ALL_GATHER"): 1})
     assert data.steps == ()
     assert any("no whole step" in warning for warning in data.header.warnings)
 
