@@ -21,7 +21,7 @@ PARTS: Mapping[CostKind, tuple[str, ...]] = {
     "exposed": ("exposed_all_gather", "exposed_reduce_scatter", "exposed_all_reduce"),
     "other_collectives": ("exposed_other_communication",),
     "input": ("input",),
-    "pause": ("gc", "checkpoint"),
+    "pause": ("gc", "checkpoint", "script"),
     "host": ("sync", "host_bound"),
     "unexplained": ("other",),
 }
@@ -63,6 +63,7 @@ _OTHERS: Mapping[str, CostKind] = {
     "FD404": "optimizer",
     "FD405": "pause",
     "FD407": "other_collectives",
+    "FD901": "unexplained",
 }
 
 _SYMPTOMS = frozenset({"FD101", "FD102"})

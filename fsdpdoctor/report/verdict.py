@@ -169,9 +169,7 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
         late = report.run.source != "rehearsal"
         return f"Compute waits {share}{_mostly(report.exposed_ns_per_step, cost, late)}"
     if kind == "pause":
-        collects = budget.get("gc", 0) >= budget.get("checkpoint", 0)
-        what = "garbage collection" if collects else "saving checkpoints"
-        return f"{what.capitalize()} takes {share}"
+        return f"{_pause(report)} {share}"
     if kind == "host":
         waits = budget.get("sync", 0) > budget.get("host_bound", 0)
         what = (
@@ -182,6 +180,23 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
         return f"{what[:1].upper()}{what[1:]} {share}"
     return f"{_PLAIN[kind]} {share}"
 
+
+def _pause(report: Report) -> str:
+    """What stopped the loop longest."""
+    budget = report.budget_ns_per_step
+    longest = max(_PAUSES, key=lambda part: budget.get(part, 0))
+    if longest != "script" or not report.script:
+        return _PAUSES[longest]
+    row = report.script[0]
+    where = row.where if row.until is None else f"between {row.where} and {row.until}"
+    return f"The script's own code outside the model ({where} most of all) takes"
+
+
+_PAUSES = {
+    "gc": "Garbage collection takes",
+    "checkpoint": "Saving checkpoints takes",
+    "script": "The script's own code outside the model takes",
+}
 
 _PLAIN: Mapping[CostKind, str] = {
     "input": "Waiting for input takes",

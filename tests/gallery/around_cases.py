@@ -83,6 +83,38 @@ def slow_optimizer() -> None:
     train(model, STEPS, optimizer=optimizer)
 
 
+class _WholeGradients(torch.optim.SGD):
+    """Needs whole gradients, as Muon does, and takes them one at a time."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Gather each, and step."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    param.grad.full_tensor()
+        super().step(closure)
+
+
+def gathering_optimizer() -> None:
+    """The optimizer gathers every gradient, one after the other."""
+    model = chained(sharded())
+    train(model, STEPS, optimizer=_WholeGradients(model.parameters(), lr=0.1))
+
+
+def norm_by_hand() -> None:
+    """One small all-reduce per step: the norm of all gradients."""
+    model = chained(sharded())
+    optimizer = sgd(model)
+
+    def clip(*_: Any) -> None:
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        total = torch.stack([g.to_local().square().sum() for g in grads]).sum()
+        dist.all_reduce(total)
+
+    optimizer.register_step_pre_hook(clip)
+    train(model, STEPS, optimizer=optimizer)
+
+
 def checkpoints() -> None:
     """A distributed checkpoint after every second step."""
     model = sharded()

@@ -29,7 +29,9 @@ from tests.gallery.around_cases import (
     fast_loader,
     frozen_garbage,
     garbage,
+    gathering_optimizer,
     killed,
+    norm_by_hand,
     slow_loader,
     slow_optimizer,
 )
@@ -339,6 +341,8 @@ CASES: dict[str, Case] = {
         garbage,
         frozen_garbage,
         slow_optimizer,
+        gathering_optimizer,
+        norm_by_hand,
         checkpoints,
         async_checkpoints,
         killed,

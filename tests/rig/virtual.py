@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from fsdpdoctor.quantities import SECOND
+from fsdpdoctor.recorder.host import stack_sampler
 from fsdpdoctor.rehearsal import modelled_work
 
 PATCHED = ("fsdpdoctor.recorder.", "fsdpdoctor.rehearsal.")
@@ -46,6 +47,8 @@ def virtual_time() -> Iterator[VirtualClock]:
     patch = pytest.MonkeyPatch()
     patch.setattr(time, "perf_counter_ns", clock.read)
     patch.setattr(time, "sleep", clock.sleep)
+    # Another thread's looks would move the clock.
+    patch.setattr(stack_sampler, "start_thread", lambda run: None)
     # A modelled wire spins out the end of a sleep, which here is exact.
     patch.setattr(modelled_work, "SPIN_NS", 0)
     for name, module in list(sys.modules.items()):

@@ -9,7 +9,7 @@ on, with the arguments, the result and the work as they are. It is there in reco
 steps only.
 
 A group whose class overrides the methods in Python never comes to the operators when
-it is called from Python; where such classes are known, their methods are wrapped.
+it is called from Python: there the class's own methods are wrapped.
 
 Somebody waits for a collective through `Work.wait`, or, of a functional one, through
 the operator `wait_tensor`; both are bracketed and joined to their call, so what is
@@ -18,6 +18,7 @@ measured is how long the caller (the host, or the current stream) stood still.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -42,8 +43,17 @@ _KINDS = {
     "alltoall": "all_to_all",
     "monitored_barrier": "barrier",
     "recv": "recv",
+    "all_gather": "all_gather",
+    "all_to_all": "all_to_all",
 }
 """Operators by their first letters; any other has its kind's own name."""
+
+_METHOD_KINDS = frozenset(
+    {
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"),
+        *("broadcast", "gather", "scatter", "reduce", "send", "recv"),
+    }
+)
 
 _KEY = "BackendSelect"
 
@@ -71,13 +81,14 @@ class _Call:
 
     __slots__ = (
         "asynchronous",
+        "done",
         "ended",
         "flags",
         "group",
         "issued_ns",
+        "kind",
         "micro_batch",
         "op",
-        "operator",
         "outputs",
         "phase",
         "seq",
@@ -90,10 +101,11 @@ class _Call:
         "work",
     )
 
-    def __init__(self, operator: _Operator, site: CallSite) -> None:
-        self.operator = operator
+    def __init__(self, kind: str, site: CallSite) -> None:
+        self.kind = kind
         self.site = site
         self.flags = 0
+        self.done = False
         self.group = self.seq = self.size = self.unit = self.op = UNKNOWN
         self.micro_batch = UNKNOWN
         self.phase = Phase.OTHER
@@ -154,8 +166,7 @@ class CollectiveCalls:
 
     def _see(self) -> None:
         self._training = threading.get_ident()
-        work = _C10D.Work
-        self._patches.put(work, "wait", self._work_wait(work.wait))
+        self._see_python_classes()
         if self._libraries:
             return  # they could not be taken out
         library = self._library("c10d")
@@ -168,6 +179,17 @@ class CollectiveCalls:
             kernel = self._tensor_wait(wait_tensor.default)
             library = self._library("_c10d_functional")
             library.impl("wait_tensor", kernel, _KEY, with_keyset=True)
+
+    def _see_python_classes(self) -> None:
+        for work in _classes(_C10D.Work):
+            if "wait" in vars(work):
+                self._patches.put(work, "wait", self._work_wait(work.wait))
+        for group in _classes(_C10D.ProcessGroup)[1:]:
+            for name in [name for name in vars(group) if _is_collective(name)]:
+                kind = _kind(name)
+                self._kind_names[kind] = self._rec.names.id(kind)
+                method = self._method(getattr(group, name), kind)
+                self._patches.put(group, name, method)
 
     def _library(self, namespace: str) -> Any:
         library = _torch.library.Library(namespace, "IMPL")
@@ -198,6 +220,31 @@ class CollectiveCalls:
                 inside.pop()
 
         return kernel
+
+    def _method(self, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        """A Python class's own method, and not what it may call in turn."""
+        rec, guard = self._rec, self._rec.guard
+
+        @unseen
+        @functools.wraps(original)
+        def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if rec.own_collective or not rec.on:
+                return original(group, *args, **kwargs)
+            call = guard.run(self._issues, kind, group, args, _wants_work(args))
+            rec.own_collective = True
+            try:
+                result = original(group, *args, **kwargs)
+            except BaseException:
+                if call is not None:
+                    guard.run(self._failed, call)
+                raise
+            finally:
+                rec.own_collective = False
+            if call is not None:
+                guard.run(self._returned, call, result)
+            return result
+
+        return method
 
     def _work_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         rec, guard = self._rec, self._rec.guard
@@ -240,6 +287,15 @@ class CollectiveCalls:
     def _begins(
         self, operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Call:
+        group = _C10D.ProcessGroup.unbox(args[operator.group_at])
+        asynchronous = _asynchronous(operator, args, kwargs)
+        return self._issues(
+            operator.kind, group, args[: operator.group_at], asynchronous
+        )
+
+    def _issues(
+        self, kind: str, group: Any, tensors: tuple[Any, ...], asynchronous: bool
+    ) -> _Call:
         rec = self._rec
         thread = threading.get_ident()
         backward = internals.in_backward()
@@ -249,13 +305,12 @@ class CollectiveCalls:
         site = self._stack.site(sys._getframe())
         if site.place == "?" and backward and thread != self._training:
             site = self._stack.site(frame_of(self._training))
-        call = _Call(operator, site)
-        group = _C10D.ProcessGroup.unbox(args[operator.group_at])
+        call = _Call(kind, site)
         call.group = self._groups.index(group)
         call.seq = _sequence_number(group)
-        call.size = max(map(_bytes, args[: operator.group_at]), default=0)
-        call.outputs = [tensor.data_ptr() for tensor in _tensors(args[0])]
-        call.asynchronous = _asynchronous(operator, args, kwargs)
+        call.size = max(map(_bytes, tensors), default=0)
+        call.outputs = [tensor.data_ptr() for tensor in _tensors(tensors[:1])]
+        call.asynchronous = asynchronous
         call.op = rec.new_op()
         call.micro_batch = rec.micro_batch
         self._place(call, backward, mine)
@@ -290,7 +345,9 @@ class CollectiveCalls:
             return
         work = result[-1] if isinstance(result, tuple | list) and result else result
         if isinstance(work, torch.ScriptObject):
-            call.work = _C10D.Work.unbox(work)
+            work = _C10D.Work.unbox(work)
+        if isinstance(work, _C10D.Work):
+            call.work = work
         if call.work is None:
             self._add(call)
             return
@@ -308,6 +365,8 @@ class CollectiveCalls:
         return self._of_output.get(tensor.data_ptr())
 
     def _waited(self, call: _Call, start: int | None) -> None:
+        if call.done:
+            return  # `wait_tensor` calls the wait of a work that is Python's
         if start is not None:
             end = self._rec.mark()
             if not self._rec.clock.of_device and self._at_once(call, start):
@@ -334,6 +393,7 @@ class CollectiveCalls:
 
     def _add(self, call: _Call) -> None:
         """A call is over: its spans, and who made it."""
+        call.done = True
         if call.work is not None:
             self._of_work.pop(id(call.work), None)
             call.work = None
@@ -378,7 +438,7 @@ class CollectiveCalls:
             size=call.size,
             group=call.group,
             seq=call.seq,
-            name=self._kind_names[call.operator.kind],
+            name=self._kind_names[call.kind],
         )
 
 
@@ -461,15 +521,29 @@ def _asynchronous(
     return bool(args[operator.async_at]) if operator.async_at < len(args) else True
 
 
+def _wants_work(args: tuple[Any, ...]) -> bool:
+    """The same of a method, whose options say it."""
+    return next((bool(a.asyncOp) for a in args if hasattr(a, "asyncOp")), True)
+
+
+def _classes(base: Any) -> list[Any]:
+    """A class and all that are made from it, in the order of their making."""
+    return [base, *(one for sub in base.__subclasses__() for one in _classes(sub))]
+
+
+def _is_collective(method: str) -> bool:
+    return _kind(method) in _METHOD_KINDS
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
+    if not isinstance(value, list | tuple):
+        return []
     return [tensor for item in value for tensor in _tensors(item)]
 
 
 def _bytes(value: Any) -> int:
-    if not isinstance(value, torch.Tensor | list | tuple):
-        return 0
     return sum(t.numel() * t.element_size() for t in _tensors(value))
 
 

@@ -15,9 +15,8 @@ import linecache
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from types import FrameType
 
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, frame_of
@@ -57,6 +56,11 @@ _BY_LINE = (
 """What a line calls, where what it calls is no Python and leaves no frame."""
 
 
+def start_thread(run: Callable[[], None]) -> None:
+    """Not `threading.Thread`, whose start waits for the thread to run."""
+    _thread.start_new_thread(run, ())
+
+
 class StackSampler:
     """The training thread's stack in the gaps of recorded steps."""
 
@@ -79,8 +83,7 @@ class StackSampler:
         self._training = threading.get_ident()
         if not self._alive:
             self._alive = True
-            # Not `threading.Thread`, whose start waits for the thread to run.
-            _thread.start_new_thread(self._run, ())
+            start_thread(self._run)
 
     def boundary(self) -> None:
         """A step ends."""
@@ -98,7 +101,7 @@ class StackSampler:
     def _run(self) -> None:
         try:
             while self._on:
-                time.sleep(self._interval_s)
+                sleep(self._interval_s)
                 if self._in_gap():
                     self._sample()
         except Exception as error:

@@ -15,6 +15,7 @@ from fsdpdoctor.schema import (
     Lane,
 )
 from tests.importers.drawn_trace import (
+    AUTOGRAD,
     GATHER,
     DrawnTrace,
     collective,
