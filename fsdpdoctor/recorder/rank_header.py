@@ -15,7 +15,7 @@ import torch.distributed as dist
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.host import collective_calls
+from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
@@ -129,7 +129,7 @@ class Headers:
         found = [*_ALWAYS, *(_WITH_UNITS if self._units.all else ())]
         if self._world > 1:
             found.append(Evidence.RANKS)
-        if collective_calls.supported():
+        if collective_operators.supported():
             found.append(Evidence.OTHER_COLLECTIVES)
         if self._rec.clock.of_device:
             found.append(Evidence.ALLOCATOR)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.host import collective_calls
+from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Flag, Kind, Lane, Phase, Spans, StepRecord, Within
 from tests.recorder import other_calls, small_model
@@ -138,7 +138,7 @@ def test_phase_is_what_ran(two: Recorded) -> None:
 
 def test_the_installed_torch_has_what_is_needed() -> None:
     """Otherwise the evidence would be missing, and every test here with it."""
-    assert collective_calls.supported()
+    assert collective_operators.supported()
     assert not torch._C._dispatch_has_kernel_for_dispatch_key(
         "c10d::allreduce_", "BackendSelect"
     )

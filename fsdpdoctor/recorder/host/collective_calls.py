@@ -22,9 +22,8 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -32,48 +31,35 @@ from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, frame_of
+from fsdpdoctor.recorder.host.collective_operators import (
+    C10D,
+    KEY,
+    TORCH,
+    Operator,
+    below_key,
+    bytes_of,
+    classes,
+    is_asynchronous,
+    is_collective,
+    kind_of,
+    named_within,
+    operators,
+    sequence_number,
+    supported,
+    tensors_of,
+    wants_work,
+)
 from fsdpdoctor.recorder.patching import Patches, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase, Within
 
-_KINDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "monitored_barrier": "barrier",
-    "recv": "recv",
-    "all_gather": "all_gather",
-    "all_to_all": "all_to_all",
-}
-"""Operators by their first letters; any other has its kind's own name."""
-
-_METHOD_KINDS = frozenset(
-    {
-        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"),
-        *("broadcast", "gather", "scatter", "reduce", "send", "recv"),
-    }
-)
-
-_KEY = "BackendSelect"
-
-_torch: Any = torch  # parts of it have no types
-_C10D: Any = getattr(torch._C, "_distributed_c10d", None)  # None: built without it
+_MOST_OPEN = 4096
+"""Operations later, a work that nobody waited for is given up: a send, for example."""
 
 MERGED_NS, MERGED_LINE_NS = 50_000, 10_000_000
 """On the host, so little between a call and the wait for it is torch's own time, and
 so little where both come from one line (`full_tensor()` gathers, and waits); where it
 is longer, the caller has done something in between."""
-
-
-class _Operator(NamedTuple):
-    """One operator of `c10d`."""
-
-    name: str
-    call: Any
-    group_at: int
-    async_at: int  # UNKNOWN: it has no such argument
-    kind: str
 
 
 class _Call:
@@ -170,35 +156,35 @@ class CollectiveCalls:
         if self._libraries:
             return  # they could not be taken out
         library = self._library("c10d")
-        for operator in _operators():
+        for operator in operators():
             self._kind_names[operator.kind] = self._rec.names.id(operator.kind)
             kernel = self._kernel(operator)
-            library.impl(operator.name, kernel, _KEY, with_keyset=True)
+            library.impl(operator.name, kernel, KEY, with_keyset=True)
         wait_tensor = getattr(torch.ops._c10d_functional, "wait_tensor", None)
         if wait_tensor is not None:
             kernel = self._tensor_wait(wait_tensor.default)
             library = self._library("_c10d_functional")
-            library.impl("wait_tensor", kernel, _KEY, with_keyset=True)
+            library.impl("wait_tensor", kernel, KEY, with_keyset=True)
 
     def _see_python_classes(self) -> None:
-        for work in _classes(_C10D.Work):
+        for work in classes(C10D.Work):
             if "wait" in vars(work):
                 self._patches.put(work, "wait", self._work_wait(work.wait))
-        for group in _classes(_C10D.ProcessGroup)[1:]:
-            for name in [name for name in vars(group) if _is_collective(name)]:
-                kind = _kind(name)
+        for group in classes(C10D.ProcessGroup)[1:]:
+            for name in [name for name in vars(group) if is_collective(name)]:
+                kind = kind_of(name)
                 self._kind_names[kind] = self._rec.names.id(kind)
                 method = self._method(getattr(group, name), kind)
                 self._patches.put(group, name, method)
 
     def _library(self, namespace: str) -> Any:
-        library = _torch.library.Library(namespace, "IMPL")
+        library = TORCH.library.Library(namespace, "IMPL")
         self._libraries.append(library)
         return library
 
-    def _kernel(self, operator: _Operator) -> Callable[..., Any]:
+    def _kernel(self, operator: Operator) -> Callable[..., Any]:
         rec, guard, inside = self._rec, self._rec.guard, self._inside
-        call_on, below = operator.call.redispatch, _below()
+        call_on, below = operator.call.redispatch, below_key()
 
         @unseen
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -230,7 +216,7 @@ class CollectiveCalls:
         def method(group: Any, *args: Any, **kwargs: Any) -> Any:
             if rec.own_collective or not rec.on:
                 return original(group, *args, **kwargs)
-            call = guard.run(self._issues, kind, group, args, _wants_work(args))
+            call = guard.run(self._issues, kind, group, args, wants_work(args))
             rec.own_collective = True
             try:
                 result = original(group, *args, **kwargs)
@@ -264,7 +250,7 @@ class CollectiveCalls:
         return wait
 
     def _tensor_wait(self, operator: Any) -> Callable[..., Any]:
-        rec, guard, below = self._rec, self._rec.guard, _below()
+        rec, guard, below = self._rec, self._rec.guard, below_key()
         call_on = operator.redispatch
 
         @unseen
@@ -285,10 +271,10 @@ class CollectiveCalls:
     # What a call says
 
     def _begins(
-        self, operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Call:
-        group = _C10D.ProcessGroup.unbox(args[operator.group_at])
-        asynchronous = _asynchronous(operator, args, kwargs)
+        group = C10D.ProcessGroup.unbox(args[operator.group_at])
+        asynchronous = is_asynchronous(operator, args, kwargs)
         return self._issues(
             operator.kind, group, args[: operator.group_at], asynchronous
         )
@@ -307,9 +293,9 @@ class CollectiveCalls:
             site = self._stack.site(frame_of(self._training))
         call = _Call(kind, site)
         call.group = self._groups.index(group)
-        call.seq = _sequence_number(group)
-        call.size = max(map(_bytes, tensors), default=0)
-        call.outputs = [tensor.data_ptr() for tensor in _tensors(tensors[:1])]
+        call.seq = sequence_number(group)
+        call.size = max(map(bytes_of, tensors), default=0)
+        call.outputs = [tensor.data_ptr() for tensor in tensors_of(tensors[:1])]
         call.asynchronous = asynchronous
         call.op = rec.new_op()
         call.micro_batch = rec.micro_batch
@@ -333,7 +319,7 @@ class CollectiveCalls:
             if unit is not None:
                 call.unit, within = unit.index, Within.UNIT
         elif within == Within.SCRIPT:
-            within = _named_within((*call.site.functions, call.site.via))
+            within = named_within((*call.site.functions, call.site.via))
         if within in (Within.OPTIMIZER, Within.CLIP) and not backward:
             call.phase = Phase.OPTIMIZER
         call.within = within
@@ -345,8 +331,8 @@ class CollectiveCalls:
             return
         work = result[-1] if isinstance(result, tuple | list) and result else result
         if isinstance(work, torch.ScriptObject):
-            work = _C10D.Work.unbox(work)
-        if isinstance(work, _C10D.Work):
+            work = C10D.Work.unbox(work)
+        if isinstance(work, C10D.Work):
             call.work = work
         if call.work is None:
             self._add(call)
@@ -440,115 +426,3 @@ class CollectiveCalls:
             seq=call.seq,
             name=self._kind_names[call.kind],
         )
-
-
-_MOST_OPEN = 4096
-"""Operations later, a work that nobody waited for is given up: a send, for example."""
-
-_CLIPPING = ("clip", "grad_norm", "total_norm")
-_LOADING = ("loader", "next_batch", "get_batch", "__next__", "collate", "fetch")
-_SAVING = ("save", "checkpoint", "state_dict", "load_")
-
-
-def _named_within(functions: tuple[str, ...]) -> Within:
-    """What the functions around a call say of themselves, by their names."""
-    names = [name.lower() for name in functions]
-    for within, words in (
-        (Within.CLIP, _CLIPPING),
-        (Within.LOADER, _LOADING),
-        (Within.CHECKPOINT, _SAVING),
-    ):
-        if any(word in name for name in names for word in words):
-            return within
-    return Within.SCRIPT
-
-
-@cache
-def supported() -> bool:
-    """Whether the installed torch has what this needs. Seen in torch 2.13."""
-    return (
-        torch.distributed.is_available()
-        and hasattr(torch._C, "_dispatch_keyset_full_after")
-        and hasattr(_C10D.ProcessGroup, "unbox")
-        and hasattr(_C10D.Work, "unbox")
-    )
-
-
-def _below() -> Any:
-    return torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, _KEY))
-
-
-@cache
-def _operators() -> list[_Operator]:
-    """The operators of `c10d`, as the installed torch has them."""
-    found = []
-    for full in torch._C._dispatch_get_all_op_names():
-        namespace, _, name = full.partition("::")
-        if namespace != "c10d" or "." in name:
-            continue
-        call = getattr(torch.ops.c10d, name).default
-        arguments = [argument.name for argument in call._schema.arguments]
-        if "process_group" not in arguments:
-            continue
-        found.append(
-            _Operator(
-                name=name,
-                call=call,
-                group_at=arguments.index("process_group"),
-                async_at=arguments.index("async_op")
-                if "async_op" in arguments
-                else UNKNOWN,
-                kind=_kind(name),
-            )
-        )
-    return found
-
-
-def _kind(operator: str) -> str:
-    name = operator.strip("_")
-    for start, kind in _KINDS.items():
-        if name.startswith(start):
-            return kind
-    return name
-
-
-def _asynchronous(
-    operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Whether the caller wanted a work to wait for; that is the default, too."""
-    if operator.async_at == UNKNOWN or "async_op" in kwargs:
-        return bool(kwargs.get("async_op", True))
-    return bool(args[operator.async_at]) if operator.async_at < len(args) else True
-
-
-def _wants_work(args: tuple[Any, ...]) -> bool:
-    """The same of a method, whose options say it."""
-    return next((bool(a.asyncOp) for a in args if hasattr(a, "asyncOp")), True)
-
-
-def _classes(base: Any) -> list[Any]:
-    """A class and all that are made from it, in the order of their making."""
-    return [base, *(one for sub in base.__subclasses__() for one in _classes(sub))]
-
-
-def _is_collective(method: str) -> bool:
-    return _kind(method) in _METHOD_KINDS
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if not isinstance(value, list | tuple):
-        return []
-    return [tensor for item in value for tensor in _tensors(item)]
-
-
-def _bytes(value: Any) -> int:
-    return sum(t.numel() * t.element_size() for t in _tensors(value))
-
-
-def _sequence_number(group: Any) -> int:
-    try:
-        return int(group._get_sequence_number_for_group())
-    except RuntimeError:
-        return UNKNOWN  # this backend does not count

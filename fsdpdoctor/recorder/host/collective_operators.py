@@ -1,0 +1,159 @@
+"""The operators of `c10d`, and what the arguments of a call say of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from fsdpdoctor.schema import UNKNOWN, Within
+
+KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "monitored_barrier": "barrier",
+    "recv": "recv",
+    "all_gather": "all_gather",
+    "all_to_all": "all_to_all",
+}
+"""Operators by their first letters; any other has its kind's own name."""
+
+METHOD_KINDS = frozenset(
+    {
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"),
+        *("broadcast", "gather", "scatter", "reduce", "send", "recv"),
+    }
+)
+
+KEY = "BackendSelect"
+
+TORCH: Any = torch  # parts of it have no types
+C10D: Any = getattr(torch._C, "_distributed_c10d", None)  # None: built without it
+
+
+class Operator(NamedTuple):
+    """One operator of `c10d`."""
+
+    name: str
+    call: Any
+    group_at: int
+    async_at: int  # UNKNOWN: it has no such argument
+    kind: str
+
+
+_CLIPPING = ("clip", "grad_norm", "total_norm")
+_LOADING = ("loader", "next_batch", "get_batch", "__next__", "collate", "fetch")
+_SAVING = ("save", "checkpoint", "state_dict", "load_")
+
+
+def named_within(functions: tuple[str, ...]) -> Within:
+    """What the functions around a call say of themselves, by their names."""
+    names = [name.lower() for name in functions]
+    for within, words in (
+        (Within.CLIP, _CLIPPING),
+        (Within.LOADER, _LOADING),
+        (Within.CHECKPOINT, _SAVING),
+    ):
+        if any(word in name for name in names for word in words):
+            return within
+    return Within.SCRIPT
+
+
+@cache
+def supported() -> bool:
+    """Whether the installed torch has what this needs. Seen in torch 2.13."""
+    return (
+        torch.distributed.is_available()
+        and hasattr(torch._C, "_dispatch_keyset_full_after")
+        and hasattr(C10D.ProcessGroup, "unbox")
+        and hasattr(C10D.Work, "unbox")
+    )
+
+
+def below_key() -> Any:
+    """The keys under ours: who is asked next."""
+    return torch._C._dispatch_keyset_full_after(getattr(torch._C.DispatchKey, KEY))
+
+
+@cache
+def operators() -> list[Operator]:
+    """The operators of `c10d`, as the installed torch has them."""
+    found = []
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = full.partition("::")
+        if namespace != "c10d" or "." in name:
+            continue
+        call = getattr(torch.ops.c10d, name).default
+        arguments = [argument.name for argument in call._schema.arguments]
+        if "process_group" not in arguments:
+            continue
+        found.append(
+            Operator(
+                name=name,
+                call=call,
+                group_at=arguments.index("process_group"),
+                async_at=arguments.index("async_op")
+                if "async_op" in arguments
+                else UNKNOWN,
+                kind=kind_of(name),
+            )
+        )
+    return found
+
+
+def kind_of(operator: str) -> str:
+    """What an operator, or a method of a process group, does."""
+    name = operator.strip("_")
+    for start, kind in KINDS.items():
+        if name.startswith(start):
+            return kind
+    return name
+
+
+def is_asynchronous(
+    operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Whether the caller wanted a work to wait for; that is the default, too."""
+    if operator.async_at == UNKNOWN or "async_op" in kwargs:
+        return bool(kwargs.get("async_op", True))
+    return bool(args[operator.async_at]) if operator.async_at < len(args) else True
+
+
+def wants_work(args: tuple[Any, ...]) -> bool:
+    """The same of a method, whose options say it."""
+    return next((bool(a.asyncOp) for a in args if hasattr(a, "asyncOp")), True)
+
+
+def classes(base: Any) -> list[Any]:
+    """A class and all that are made from it, in the order of their making."""
+    return [base, *(one for sub in base.__subclasses__() for one in classes(sub))]
+
+
+def is_collective(method: str) -> bool:
+    """Whether a method of a process group is one."""
+    return kind_of(method) in METHOD_KINDS
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument, however nested."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, list | tuple):
+        return []
+    return [tensor for item in value for tensor in tensors_of(item)]
+
+
+def bytes_of(value: Any) -> int:
+    """What the tensors of an argument hold."""
+    return sum(t.numel() * t.element_size() for t in tensors_of(value))
+
+
+def sequence_number(group: Any) -> int:
+    """A group's own number of its last collective; the same on every rank."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:
+        return UNKNOWN  # this backend does not count
