@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from fsdpdoctor.analysis.call_sites import CalledFrom, Calls, calls
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.tables import few_steps, per_step, steady
+from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import Evidence, Phase, Within
-
-CODE, NAME = "FD407", "other-collectives"
 
 # `docs/detectors.md` D26.
 WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
@@ -54,8 +52,8 @@ class _Site:
 
 
 @detector(
-    CODE,
-    NAME,
+    "FD407",
+    "other-collectives",
     needs={Evidence.STEPS, Evidence.OTHER_COLLECTIVES},
     needs_any=STALLS_KNOWN,
 )
@@ -120,8 +118,6 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
     if many and not site.of_model:
         severity = max(severity, Severity.WARNING)
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=_summary(site, each, mean, cost_ns, step_ns),

@@ -6,18 +6,21 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.tables import few_steps, steady
+from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Evidence
-
-CODE, NAME = "FD901", "unexplained"
 
 # Every step has some; more than this could hide what matters most.
 LEAST_SHARE, WARNING_SHARE = 0.05, 0.15
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS, Evidence.STACKS}, needs_any=STALLS_KNOWN)
+@detector(
+    "FD901",
+    "unexplained",
+    needs={Evidence.STEPS, Evidence.STACKS},
+    needs_any=STALLS_KNOWN,
+)
 def unexplained(m: Measures) -> Iterator[Finding]:
     """Part of the step is in no span, and no sample of the stack says what ran.
 
@@ -36,13 +39,10 @@ def unexplained(m: Measures) -> Iterator[Finding]:
     if share < LEAST_SHARE:
         return
     yield Finding(
-        code=CODE,
-        name=NAME,
         severity=level(share, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{ms(cost_ns)} per step ({percent(share)}) are in nothing that was "
         "recorded, and no sample of the stack says what ran",
-        ranks=tuple(rank.rank for rank in m.ranks),
         cost_ns_per_step=cost_ns,
         evidence={"share_of_step": round(share, 4)},
         advice=(
