@@ -25,6 +25,18 @@ PACKAGES = {
 """Packages, and where the tests of each lie."""
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
+    "detectors/test_other_collectives.py": (
+        "analysis/call_sites.py",
+        "analysis/named_gaps.py",
+        "analysis/other_calls.py",
+        "detectors/unexplained.py",
+        "report/other_collectives.py",
+    ),
+    "recorder/host/test_collective_calls.py": (
+        "recorder/host/call_stack.py",
+        "recorder/host/collective_operators.py",
+        "recorder/host/stack_sampler.py",
+    ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
         "analysis/stall_causes.py",

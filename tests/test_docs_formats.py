@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 import pytest
 from click.testing import CliRunner
-from fsdpdoctor.simulate.plans.plan import Plan
 
 from fsdpdoctor import plan_file, schema
 from fsdpdoctor.analysis.stall_causes import CAUSES
