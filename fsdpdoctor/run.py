@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError, NewerFormatError
+from fsdpdoctor.rank_end import Fatal, Stall
+from fsdpdoctor.rank_end_files import process_state, read_fatal, read_stall
 from fsdpdoctor.run_writer import (
     NAMES,
     SCALARS,
@@ -103,6 +105,9 @@ class RankData(OfRank):
     names: tuple[str, ...] = ()
     beats: tuple[Beat, ...] = ()  # oldest first
     truncated: str | None = None  # where and how its files broke off
+    stall: Stall | None = None  # it says that nothing progresses
+    fatal: Fatal | None = None  # a fatal signal ended it
+    process: str | None = None  # state, "gone"; None: ended by its word, or not known
 
 
 class RankSource(Protocol):
@@ -200,6 +205,9 @@ class RankFiles:
             names=names,
             beats=_read_beats(self._stem.with_suffix(".beat")),
             truncated=truncated,
+            stall=read_stall(self._stem),
+            fatal=read_fatal(self._stem),
+            process=_process(header, self._stem),
         )
 
 
@@ -374,6 +382,13 @@ def _table_of(column: Any, table: type[Table]) -> Table:
 
 def _values(column: Any) -> npt.NDArray[np.generic]:
     return np.asarray(column.buffer(1))[: len(column)].copy()
+
+
+def _process(header: RankHeader, stem: Path) -> str | None:
+    if header.ended != "running":
+        return None
+    written_ns = stem.with_suffix(".json").stat().st_mtime_ns
+    return process_state(header.host, header.pid, written_ns)
 
 
 def _read_beats(path: Path) -> tuple[Beat, ...]:

@@ -189,6 +189,11 @@ class Heartbeat:
         self._count = 0
         self._pack = HEARTBEAT.pack_into
 
+    @property
+    def count(self) -> int:
+        """How many events there were."""
+        return self._count
+
     def beat(
         self,
         step: int,

@@ -25,6 +25,7 @@ from fsdpdoctor.analysis.step_budget import PARTS, divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
 from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
 from fsdpdoctor.intervals import Int64s, total_ns
+from fsdpdoctor.rank_end import Fatal, Stall
 from fsdpdoctor.run import Beat, OfRank, RankData
 from fsdpdoctor.schema import (
     UNKNOWN,
@@ -158,6 +159,9 @@ class RankMeasures(OfRank):
     first_forward: tuple[int, ...] = ()  # units in the order they first ran
     beats: tuple[Beat, ...] = ()
     truncated: str | None = None
+    stall: Stall | None = None
+    fatal: Fatal | None = None
+    process: str | None = None  # see `RankData`
 
     @property
     def units(self) -> tuple[UnitSpec, ...]:
@@ -209,6 +213,9 @@ def measure_rank(data: RankData) -> RankMeasures:
         first_forward=_first_forward(lines),
         beats=data.beats,
         truncated=data.truncated,
+        stall=data.stall,
+        fatal=data.fatal,
+        process=data.process,
     )
 
 

@@ -17,7 +17,9 @@ import click
 from fsdpdoctor import recorder
 from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
+from fsdpdoctor.rank_end import HANG_AFTER_S
 from fsdpdoctor.recorder.launch import run_script as launching
+from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
 from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
 from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import redact, run_folder
@@ -63,6 +65,15 @@ OTHERS_WAIT_S = 5.0
 @click.option(
     "--live", is_flag=True, help="Show the run in a browser while it goes on."
 )
+@click.option(
+    "--hang-after",
+    type=click.FloatRange(min=0),
+    default=HANG_AFTER_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Without progress for so long, each rank leaves where it stands, for "
+    "fsdpdoctor hang. 0: never.",
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.option("--nnodes", help="torchrun's.")
@@ -87,6 +98,7 @@ def command(
     kineto: int | None,
     kineto_ranks: str | None,
     live: bool,
+    hang_after: float,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -126,6 +138,7 @@ def command(
             *_option("--kineto", kineto),
             *_option("--kineto-ranks", kineto_ranks),
             *["--live"] * live,  # rank 0 starts it, after a restart, too
+            *_option("--hang-after", hang_after),
             *["--no-report"] * no_report,
         ]
         launching.torchrun(options, target, own)
@@ -141,6 +154,7 @@ def command(
             check_bits=check_bits,
             capture=capture,
             live=live,
+            hang_after_s=hang_after,
         )
     )
 
@@ -173,6 +187,7 @@ class RunOptions:
     check_bits: bool = False
     capture: ProfilerSchedule | None = None  # by torch.profiler
     live: bool = False  # shown in a browser meanwhile
+    hang_after_s: float = 0.0  # 0: no watching for hangs
 
 
 def run_rank(
@@ -261,6 +276,8 @@ def _record(
     session = recorder.start(_recording(asked, place))
     watch = SigtermHandler(session.say_ended)
     watch.start()
+    fatal = FatalSignals(place.folder, int(os.environ.get("RANK", 0)))
+    fatal.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         run_folder.point_latest(place.folder)
     error: BaseException | None = None
@@ -271,6 +288,7 @@ def _record(
         if not isinstance(caught, (SystemExit, PlanError)):
             launching.report_exception(caught)
     watch.stop()
+    fatal.stop()
     recorder.stop(run_folder.how_it_ended(error), error)
     return error
 
@@ -289,6 +307,7 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
         command=redact.command([asked.target.name, *asked.target.args]),
         source=asked.source,
         notes=notes,
+        hang_after_s=asked.hang_after_s,
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdpdoctor.errors import MissingDependencyError
+from fsdpdoctor.rank_end import HANG_AFTER_S
 
 if TYPE_CHECKING:
     from fsdpdoctor.recorder.recording_config import RecordingConfig
@@ -91,6 +92,7 @@ def record(
             run_id=place.run_id,
             sampling=sampling,
             command=redact.command(sys.argv),
+            hang_after_s=HANG_AFTER_S,
         )
     )
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
@@ -72,7 +73,9 @@ class Headers:
         self._unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self._wrote_run = False
 
-    def of_rank(self, ended: str, warnings: tuple[str, ...]) -> RankHeader:
+    def of_rank(
+        self, ended: str, warnings: tuple[str, ...], end: RankEnd | None = None
+    ) -> RankHeader:
         """What this rank says of itself."""
         cuda = self._rec.clock.of_device
         return RankHeader(
@@ -93,6 +96,7 @@ class Headers:
             model=self._model.spec(),
             environment=redact.environment(os.environ),
             ended=ended,
+            end=end,
             warnings=(*warnings, *self._model.warnings, *self._rec.clock.warnings),
         )
 

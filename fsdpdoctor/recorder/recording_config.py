@@ -18,3 +18,4 @@ class RecordingConfig:
     command: tuple[str, ...] = ()
     source: str = "recorded"
     notes: tuple[str, ...] = ()
+    hang_after_s: float = 0.0  # then a rank says where it is; 0: never

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
 from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
@@ -26,7 +27,9 @@ from fsdpdoctor.recorder.host.collective_calls import CollectiveCalls
 from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
+from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
+from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.patching import ErrorBorder, Patches
@@ -93,6 +96,7 @@ class Session:
         self._pending: deque[_Pending] = deque()
         self._timed = TimedSteps()
         self._ended = "running"
+        self._end: RankEnd | None = None
         self._warnings: list[str] = []
         self._attached = False
         self._signature: object = None
@@ -102,6 +106,9 @@ class Session:
         self._headers.write_run()
         self._last_header = self._header()
         self._writer = RankWriter(plan.folder, self._last_header)
+        self._stall_watch = StallWatch(
+            self._rec, plan.folder, place()[0], plan.hang_after_s
+        )
 
     @property
     def folder(self) -> Path:
@@ -117,6 +124,7 @@ class Session:
         self._roots.attach(fsdp2_found=self._names.found)
         self._install()
         self._steps.begin()
+        self._stall_watch.start()
         os.register_at_fork(after_in_child=self._abandon)
 
     def detach(self, ended: str = "done", error: BaseException | None = None) -> None:
@@ -124,6 +132,8 @@ class Session:
 
         `error` is what ended the script.
         """
+        self._stall_watch.stop(moved_on=ended == "done")
+        self._note_end(ended, error)
         if not self._attached:
             self._say_more(ended)
             return
@@ -144,16 +154,25 @@ class Session:
         """Put into the record how this rank ended."""
         if self._ended == "running":
             self._ended = ended
+            self._note_end(ended, None)
         try:
             header = self._header()
         except Exception as error:
             # The script may have torn down what the header describes.
             self._warnings.append(f"the units were last described before: {error}")
             header = replace(
-                self._last_header, ended=self._ended, warnings=tuple(self._warnings)
+                self._last_header,
+                ended=self._ended,
+                end=self._end,
+                warnings=tuple(self._warnings),
             )
         with contextlib.suppress(OSError):  # a full disk: the last header stands
             self._write_header(header)
+
+    def _note_end(self, ended: str, error: BaseException | None) -> None:
+        if self._end is None:
+            with contextlib.suppress(Exception):  # the end comes, described or not
+                self._end = rank_end(ended, error, self._stall_watch.position())
 
     def _write_header(self, header: RankHeader) -> None:
         self._writer.write_header(header)
@@ -400,4 +419,4 @@ class Session:
             self._write_header(self._header())
 
     def _header(self) -> RankHeader:
-        return self._headers.of_rank(self._ended, tuple(self._warnings))
+        return self._headers.of_rank(self._ended, tuple(self._warnings), self._end)

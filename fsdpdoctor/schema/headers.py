@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.schema.absent import UNKNOWN
 from fsdpdoctor.schema.files import SCHEMA_VERSION
 from fsdpdoctor.schema.units import GroupSpec, ModelSpec, UnitSpec
@@ -63,6 +64,7 @@ class RankHeader:
         default_factory=dict
     )  # CUDA_*, NCCL_*, redacted
     ended: str = "running"  # "done", "exception: ...", "signal: ...", "detached: ..."
+    end: RankEnd | None = None  # the same with where and when; None: no script of ours
     warnings: tuple[str, ...] = ()  # what the recorder, or importer, could not do
     health: dict[str, int] = field(
         default_factory=dict

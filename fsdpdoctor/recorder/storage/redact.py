@@ -61,5 +61,10 @@ def command(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
+def text(words: str) -> str:
+    """Words of a message, or a line of code, without secrets."""
+    return _value(words)
+
+
 def _value(value: str) -> str:
     return _SECRET_VALUE.sub(HIDDEN, _URL_LOGIN.sub(rf"\1{HIDDEN}@", value))

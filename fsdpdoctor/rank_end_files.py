@@ -1,0 +1,100 @@
+"""Reads what ranks left of where they stood; see [Note: Last words] in `rank_end`."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import msgspec
+
+from fsdpdoctor.rank_end import FATAL_SUFFIX, STALL_SUFFIX, Fatal, Frame, Stall
+
+MOST_BYTES = 1 << 20
+"""A stall is some kilobytes; more is none of ours."""
+
+GONE = "gone"
+STOPPED = ("T", "t")
+"""The kernel's letters for a process that a signal, or a debugger, stopped."""
+
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
+_REASON = re.compile(r"Fatal Python error: (?P<reason>[^\n]{1,200})")
+
+
+def read_stall(stem: Path) -> Stall | None:
+    """A rank's own word that nothing progresses; None where it left none."""
+    content = _content(stem.with_suffix(STALL_SUFFIX))
+    if not content:
+        return None
+    try:
+        return msgspec.json.decode(content, type=Stall)
+    except msgspec.DecodeError:
+        return None  # damaged, or of a later version: as if it were not there
+
+
+def read_fatal(stem: Path) -> Fatal | None:
+    """What a fatal signal left; None where there was none."""
+    path = stem.with_suffix(FATAL_SUFFIX)
+    text = _content(path).decode(errors="replace")
+    found = _REASON.search(text)
+    if found is None:
+        return None
+    # The thread that got the signal comes first, or is called the current one.
+    _, marked, current = text.partition("Current thread")
+    block = (current if marked else text[found.end() :].lstrip("\n")).split("\n\n")[0]
+    frames = [
+        Frame(
+            file=match["file"],
+            line=int(match["line"]),
+            function=match["name"],
+            user=is_users(match["file"]),
+        )
+        for match in _FRAME.finditer(block)
+    ]
+    return Fatal(
+        reason=found["reason"].strip(),
+        stack=tuple(frames[::-1]),
+        time_unix_ns=path.stat().st_mtime_ns,
+    )
+
+
+def is_users(path: str) -> bool:
+    """Whether a file of a stack is the user's, told by its name alone."""
+    return not (
+        path.startswith(("<", "torch/", "fsdpdoctor/"))
+        or "site-packages/torch/" in path
+        or "/fsdpdoctor/" in path
+        or re.search(r"/lib/python3\.\d+/(?!site-packages/)", path)
+    )
+
+
+def process_state(host: str | None, pid: int, since_unix_ns: int) -> str | None:
+    """The kernel's letter for a process, `GONE` where it has ended; None where that
+    cannot be known here: another host, or no /proc.
+    """
+    if pid <= 0 or host != socket.gethostname() or not Path("/proc/self/stat").exists():
+        return None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return GONE
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK") + _booted_unix_s()
+    if started_s * 1e9 > since_unix_ns + 60e9:
+        return GONE  # the number was given to another process since
+    return GONE if fields[0] in ("Z", "X") else fields[0]
+
+
+def _booted_unix_s() -> float:
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return 0.0
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES)
+    except OSError:
+        return b""

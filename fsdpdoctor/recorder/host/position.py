@@ -1,0 +1,237 @@
+"""Where this rank is now: its stack, the collective that it is in, and how many
+collectives it has issued in each process group.
+
+Everything is asked from outside the training thread, or as it ends: a running step
+pays nothing.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
+from fsdpdoctor.recorder.storage import redact
+
+MOST_FRAMES = 64
+"""Innermost; what comes before them is the launcher's way into the script."""
+
+MOST_THREADS = 8
+MOST_CODE = 160
+
+_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
+_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
+_LAUNCHER = f"{_OURS}recorder{os.sep}launch{os.sep}run_script.py"
+_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_INSTALLED = tuple(
+    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")
+)
+_COLLECTIVE_FILES = (
+    f"{_TORCH}distributed{os.sep}distributed_c10d.py",
+    f"{_TORCH}distributed{os.sep}_functional_collectives.py",
+)
+_NO_COLLECTIVE = frozenset(
+    {"init_process_group", "destroy_process_group", "new_group", "get_rank"}
+    | {"_new_process_group_helper", "new_subgroups", "split_group"}
+)
+"""Functions of the same files that set up, and issue nothing of the user's."""
+
+
+class Paths:
+    """Says whose a file is, and shortens its name."""
+
+    def __init__(self) -> None:
+        try:
+            self._here = f"{Path.cwd()}{os.sep}"
+        except OSError:
+            self._here = "\0"  # the folder is gone: paths stay whole
+
+    def is_users(self, path: str) -> bool:
+        """Neither torch's, nor Python's, nor ours."""
+        if path.startswith(("<", _TORCH, _OURS)) or "/torchinductor_" in path:
+            return path == "<stdin>"
+        return path.startswith(_INSTALLED) or not path.startswith(_PYTHON)
+
+    def short(self, path: str) -> str:
+        """Without what is the machine's alone, where it is known."""
+        for prefix in (self._here, *_INSTALLED, _PYTHON):
+            if path.startswith(prefix):
+                return path.removeprefix(prefix)
+        return path
+
+
+def frames_of(frame: FrameType | None) -> list[FrameType]:
+    """A frame and those that called it, innermost first."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < MOST_FRAMES:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def stack_of(frames: list[FrameType]) -> tuple[Frame, ...]:
+    """A stack, innermost last."""
+    return _stack([(frame, frame.f_lineno) for frame in frames])
+
+
+def stack_of_error(trace: TracebackType | None) -> tuple[Frame, ...]:
+    """The stack that an error came up through, innermost last."""
+    return _stack([(t.tb_frame, t.tb_lineno) for t in _traces(trace)])
+
+
+def call_of_error(trace: TracebackType | None) -> Call | None:
+    """The collective that an error came out of."""
+    return call_in([t.tb_frame for t in _traces(trace)])
+
+
+def _traces(trace: TracebackType | None) -> list[TracebackType]:
+    """Innermost first, as the stacks here."""
+    found: list[TracebackType] = []
+    while trace is not None:
+        found.append(trace)
+        trace = trace.tb_next
+    return found[::-1][:MOST_FRAMES]
+
+
+def _stack(lines: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+    paths = Paths()
+    found: list[Frame] = []
+    code_shown = False
+    for frame, line in lines:
+        path = frame.f_code.co_filename
+        if path == _LAUNCHER:
+            break  # what comes before the script is how we started it
+        user = paths.is_users(path)
+        found.append(
+            Frame(
+                file=paths.short(path),
+                line=line,
+                function=frame.f_code.co_name,
+                user=user,
+                code=_code(path, line) if user and not code_shown else None,
+            )
+        )
+        code_shown = code_shown or user
+    return tuple(reversed(found))
+
+
+def _code(path: str, number: int) -> str | None:
+    line = linecache.getline(path, number).strip()
+    return redact.text(line)[:MOST_CODE] if line else None
+
+
+def call_in(frames: list[FrameType]) -> Call | None:
+    """The collective that a stack, innermost first, is in: its outermost function,
+    which the caller knows by name, and the tensors of the innermost, which are sent.
+    """
+    inside: list[FrameType] = []
+    for frame in frames:
+        path = frame.f_code.co_filename
+        if path in _COLLECTIVE_FILES:
+            inside.append(frame)
+        elif inside and not path.startswith(_TORCH):
+            break
+    if not inside or any(f.f_code.co_name in _NO_COLLECTIVE for f in inside):
+        return None
+    return Call(
+        name=inside[-1].f_code.co_name,
+        operands=_operands(inside[0]),
+        group=_group_name(inside[0]),
+    )
+
+
+def _operands(frame: FrameType) -> str | None:
+    """The tensors that a collective was given, by type and shape."""
+    count = frame.f_code.co_argcount
+    given = [frame.f_locals.get(n) for n in frame.f_code.co_varnames[:count]]
+    shown = [_tensor(t) for value in given for t in _tensors(value)]
+    return ", ".join(shown[:4]) or None
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [one for one in value if isinstance(one, torch.Tensor)]
+    return []
+
+
+def _tensor(tensor: torch.Tensor) -> str:
+    shape = ", ".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]"
+
+
+def _group_name(frame: FrameType) -> str | None:
+    group = frame.f_locals.get("group") or frame.f_locals.get("pg")
+    try:
+        if group is None:
+            group = dist.group.WORLD
+        name = getattr(group, "group_name", None)
+    except (RuntimeError, ValueError):
+        return None
+    return str(name) if name else None
+
+
+def group_counts() -> tuple[GroupCount, ...]:
+    """How many collectives were issued in each group; empty where none is set up."""
+    world: Any = getattr(dist.distributed_c10d, "_world", None)
+    groups: Any = getattr(world, "pg_map", {})
+    return tuple(one for group in list(groups) for one in _count_of(group))
+
+
+def _count_of(group: Any) -> Iterator[GroupCount]:
+    try:
+        yield GroupCount(
+            name=str(group.group_name),
+            ranks=tuple(dist.get_process_group_ranks(group)),
+            seq=int(group._get_sequence_number_for_group()),
+        )
+    except (RuntimeError, KeyError, ValueError, AttributeError):
+        return  # this backend does not count, or the group is being torn down
+
+
+def position_now(training: int, step: int, micro_batch: int, moved: int) -> Position:
+    """Where the threads of this process are."""
+    frames = {ident: frames_of(frame) for ident, frame in sys._current_frames().items()}
+    mine = frames.pop(training, [])
+    frames.pop(threading.get_ident(), None)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    call = call_in(mine)
+    others: list[ThreadPosition] = []
+    for ident, stack in frames.items():
+        found = call_in(stack)
+        if found is None:
+            continue
+        # Of a device's backward the hooks run on threads that Python did not start.
+        if call is None and _in_backward(mine) and _not_pythons(names.get(ident)):
+            call = found
+            continue
+        name = names.get(ident, "unnamed")
+        others.append(ThreadPosition(thread=name, call=found, stack=stack_of(stack)))
+    return Position(
+        step=step,
+        micro_batch=micro_batch,
+        progress_unix_ns=moved,
+        stack=stack_of(mine),
+        call=call,
+        groups=group_counts(),
+        threads=tuple(others[:MOST_THREADS]),
+    )
+
+
+def _in_backward(frames: list[FrameType]) -> bool:
+    return any(f.f_code.co_name == "_engine_run_backward" for f in frames[:4])
+
+
+def _not_pythons(name: str | None) -> bool:
+    return name is None or name.startswith("Dummy-")

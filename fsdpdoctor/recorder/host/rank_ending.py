@@ -1,0 +1,61 @@
+"""Says how this rank ends, and where."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+
+from fsdpdoctor.rank_end import EndKind, Position, RankEnd
+from fsdpdoctor.recorder.host.position import call_of_error, stack_of_error
+from fsdpdoctor.recorder.storage import redact
+
+MOST_MESSAGE = 1000
+
+_KIND = re.compile(r"(exception|signal|exit): ?(.*)", re.DOTALL)
+
+
+def rank_end(
+    ended: str, error: BaseException | None, position: Position
+) -> RankEnd | None:
+    """The end that `ended` says in words; None where only the recording ended."""
+    now = time.time_ns()
+    if ended == "done":
+        return RankEnd(
+            kind=EndKind.DONE, time_unix_ns=now, position=replace(position, stack=())
+        )
+    found = _KIND.match(ended)
+    if found is None:
+        return None
+    kind = EndKind(found[1])
+    if error is not None:
+        position = replace(
+            position,
+            stack=stack_of_error(error.__traceback__),
+            call=call_of_error(error.__traceback__),
+        )
+    of_error = error is not None and kind == EndKind.EXCEPTION
+    return RankEnd(
+        kind=kind,
+        time_unix_ns=now,
+        exception=_type_name(error) if error is not None and of_error else None,
+        message=_message(error) if error is not None and of_error else None,
+        signal=found[2] if kind == EndKind.SIGNAL else None,
+        status=int(found[2]) if kind == EndKind.EXIT else None,
+        position=position,
+    )
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # an exception of the user's that cannot say itself
+        return ""
+    return redact.text(words)[:MOST_MESSAGE]

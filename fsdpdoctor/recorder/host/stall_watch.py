@@ -1,0 +1,147 @@
+"""Writes down where this rank is while nothing progresses.
+
+[Note: The stall watch] A thread looks twice a second whether the heartbeat, or a
+process group's count of collectives, has moved. Training never waits for it, and
+notices nothing of it; what it cannot do (write, read a stack) it leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from fsdpdoctor.rank_end import STALL_SUFFIX, GroupCount, Position, Stall
+from fsdpdoctor.recorder.host.position import group_counts, position_now
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import rank_stem
+
+LOOK_EVERY_S = 0.5
+WRITE_EVERY_S = 1.0
+"""While nothing progresses: so old is a living rank's word at most."""
+
+
+class StallWatch:
+    """The watching thread of one recording."""
+
+    def __init__(
+        self, recording: Recording, folder: Path, rank: int, after_s: float
+    ) -> None:
+        self._rec = recording
+        self._rank = rank
+        self._after_s = after_s
+        self._path = (folder / rank_stem(rank)).with_suffix(STALL_SUFFIX)
+        self._folder = folder
+        self._training = threading.get_ident()
+        self._stop = threading.Event()
+        self._seen: object = None
+        self._moved_ns = time.time_ns()
+        self._moved_s = self._wrote_s = time.monotonic()
+        self._written = False
+        self._counts: tuple[GroupCount, ...] = ()
+
+    def start(self) -> None:
+        """Watch from here on, on a thread that dies with the process."""
+        if self._after_s > 0:
+            watch = threading.Thread(
+                target=self._watch, daemon=True, name="fsdpdoctor-stall"
+            )
+            watch.start()
+
+    def stop(self, *, moved_on: bool) -> None:
+        """Watch no more; with `moved_on` what was written is taken away."""
+        self._stop.set()
+        if moved_on:
+            self._take_away()
+
+    def position(self) -> Position:
+        """Where this rank is; groups that are torn down, as they last were."""
+        now = position_now(
+            self._training, self._rec.step, self._rec.micro_batch, self._moved_ns
+        )
+        if now.groups or not self._counts:
+            return now
+        return Position(
+            **{n: getattr(now, n) for n in now.__dataclass_fields__ if n != "groups"},
+            groups=self._counts,
+        )
+
+    def _watch(self) -> None:
+        every = min(LOOK_EVERY_S, self._after_s / 2)
+        while not self._stop.wait(every):
+            # Whatever fails here: it is no affair of the training's.
+            with contextlib.suppress(Exception):
+                self._look()
+
+    def _look(self) -> None:
+        counts = group_counts()
+        seen = (self._rec.heartbeat.count, counts)
+        now = time.monotonic()
+        if seen != self._seen:
+            self._seen, self._counts = seen, counts or self._counts
+            self._moved_ns, self._moved_s = time.time_ns(), now
+            self._take_away()
+        elif now - self._moved_s >= self._after_s and (
+            not self._written or now - self._wrote_s >= WRITE_EVERY_S
+        ):
+            self._write(now)
+
+    def _write(self, now: float) -> None:
+        stall = Stall(
+            rank=self._rank,
+            pid=os.getpid(),
+            written_unix_ns=time.time_ns(),
+            after_s=self._after_s,
+            position=self.position(),
+            neighbours=dict(self._neighbours()),
+        )
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.write_text(json.dumps(asdict(stall)), encoding="utf-8")
+        if not self._stop.is_set():
+            new.replace(self._path)
+        self._written, self._wrote_s = True, now
+
+    def _take_away(self) -> None:
+        if self._written:
+            self._written = False
+            self._path.unlink(missing_ok=True)
+
+    def _neighbours(self) -> list[tuple[str, str]]:
+        """The states of this node's other ranks, by the kernel's letter."""
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        count = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        first = self._rank - local
+        states = []
+        for rank in range(first, first + count):
+            if rank == self._rank:
+                continue
+            path = (self._folder / rank_stem(rank)).with_suffix(".json")
+            state = _state_of(path)
+            if state is not None:
+                states.append((str(rank), state))
+        return states
+
+
+def _state_of(header: Path) -> str | None:
+    pid = _pid(header)
+    if pid is None:
+        return None
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return "gone"
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()[0]
+
+
+def _pid(header: Path) -> int | None:
+    try:
+        found = json.loads(header.read_text(encoding="utf-8")).get("pid")
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None

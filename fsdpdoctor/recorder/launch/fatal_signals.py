@@ -1,0 +1,59 @@
+"""Leaves the stack of a rank that a fatal signal ends (SIGABRT, SIGSEGV, SIGBUS ...).
+
+CPython's own handler writes it, restores what was there before and lets the signal
+end the process, so that its exit status is the same. Who has set that handler up
+already keeps it, and forked children write nothing into a rank's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+from pathlib import Path
+from typing import IO
+
+from fsdpdoctor.rank_end import FATAL_SUFFIX
+from fsdpdoctor.schema import rank_stem
+
+
+class FatalSignals:
+    """While it lasts, a fatal signal leaves the stack in a rank's file."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = (folder / rank_stem(rank)).with_suffix(FATAL_SUFFIX)
+        self._file: IO[bytes] | None = None
+
+    def start(self) -> bool:
+        """Begin; False where somebody else does so, or no file can be made."""
+        if faulthandler.is_enabled():
+            return False
+        try:
+            file = self._path.open("wb")
+        except OSError:
+            return False
+        self._file = file
+        faulthandler.enable(file, all_threads=True)
+        os.register_at_fork(after_in_child=self._mute)
+        return True
+
+    def stop(self) -> None:
+        """Give the signals back. The file stays where something is in it."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        faulthandler.disable()
+        with contextlib.suppress(OSError, ValueError):
+            file.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_size == 0:
+                self._path.unlink()
+
+    def _mute(self) -> None:
+        # The handler stays, and with it how a child ends; its words go nowhere.
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
