@@ -31,6 +31,7 @@ from fsdpdoctor.detectors.padding_alignment import padding_alignment
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
 from fsdpdoctor.detectors.reshard_policy import reshard_policy
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
+from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.detectors.stale_unshard import stale_unshard
 from fsdpdoctor.detectors.straggler_rank import straggler_rank
@@ -64,6 +65,7 @@ ALL: tuple[Detector, ...] = (
     checkpoint_stall,
     spmd_divergence,
     other_collectives,
+    run_ended,
     topology_mesh,
     comm_dtype,
     frozen_params,

@@ -1,8 +1,7 @@
-"""FD406: ranks did not issue the same collectives, or one stopped."""
+"""FD406: ranks did not issue the same collectives."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import NamedTuple
@@ -13,15 +12,18 @@ from fsdpdoctor.analysis.clock_alignment import group_key
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
-from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.quantities import count, duration, size
-from fsdpdoctor.run import Beat
+from fsdpdoctor.detectors.endings import (
+    differs_by_what_ranks_did,
+    ending,
+    verdict_of,
+)
+from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.hang.verdict_words import EVERY_RANK
+from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
-LOST_PEER = re.compile(r"\b(peer|connection|timed? ?out|abort)", re.IGNORECASE)
-"""How communication libraries say that another rank is gone."""
+CODE, NAME = "FD406", "spmd-divergence"
 
 Issued = tuple[int, int]
 """A collective as every rank of its group must issue it: kind and bytes."""
@@ -29,148 +31,46 @@ Issued = tuple[int, int]
 GroupName = tuple[str, tuple[int, ...]]
 
 
-@detector("FD406", "spmd-divergence", needs={Evidence.STEPS})
+@detector(CODE, NAME, needs={Evidence.STEPS})
 def spmd_divergence(m: Measures) -> Iterator[Finding]:
-    """Ranks issued different collectives, or one stopped before the others.
+    """Ranks issued different collectives, or left a loop at different times.
 
     *Why it costs*: all ranks of a group must issue the same collectives in the same
-    order. Where they do not, they hang, or mix one unit's bytes with another's. A
-    rank that stops leaves the others waiting until a timeout.
+    order. Where they do not, they hang, or mix one unit's bytes with another's, from
+    there to the end and perhaps without an error.
 
     *What to try*: run every branch on every rank, with a dummy input where there is
     no data; keep modules that only some ranks use in the root unit; count
-    micro-batches over all ranks. `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the
-    mismatch when it happens. For a rank that stopped, read its own log first.
+    micro-batches over all ranks; take `if rank == 0` off what communicates.
+    `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the mismatch when it happens.
 
-    *When it is wrong*: only whole steps that all ranks recorded are compared. Which
-    rank stopped first is told by how each ended and by the last event it wrote; of
-    several killed at once any may be named.
+    *When it is wrong*: of steps that were not recorded only the last events, torch's
+    own counts and the stacks are compared. Only the first difference is said: what
+    comes after follows from it.
     """
-    findings = [*_stopped(m), *_sequences(m)]
-    if not findings and len(m.ranks) < 2 and m.run.world_size > 1:
-        raise CannotTell("only one rank left a record", Evidence.RANKS)
-    yield from findings
-
-
-def _stopped(m: Measures) -> Iterator[Finding]:
-    """Ranks that ended early or left nothing, where others tell what happened."""
-    recorded = any(rank.beats for rank in m.ranks)
-    if recorded and m.missing_ranks:
-        yield _missing(m)
-    ended = {
-        rank.rank: rank.header.ended for rank in m.ranks if not _only_detached(rank)
-    }
-    bad = [r for r in m.ranks if ended.get(r.rank, "done") != "done"]
-    under_way = all(how == "running" for how in ended.values())
-    if under_way and not any(rank.truncated for rank in m.ranks):
+    difference = recorded_difference(m)
+    if difference is not None:
+        yield _differs(m, difference)
         return
-    if bad and recorded:
-        first = min(bad, key=_order)
-        yield _stopped_finding(m, first, ended)
-
-
-def _only_detached(rank: RankMeasures) -> bool:
-    """Whether the recording stopped and the training went on: what that rank did
-    later is not known, and no sign of a fault.
-    """
-    how = rank.header.ended
-    return how.startswith("detached") and not LOST_PEER.search(how)
-
-
-def _order(rank: RankMeasures) -> tuple[int, int]:
-    """Who stopped first: a killed rank writes no word, and its end is the cause of
-    the others'; then an exception of its own, then the earlier last event.
-    """
-    how = rank.header.ended
-    guilt = 0 if how == "running" else 1 if how.startswith("exception") else 2
-    return guilt, _last_time(rank)
-
-
-def _last_time(rank: RankMeasures) -> int:
-    """Unix time of the last event."""
-    last = rank.beats[-1].time_ns if rank.beats else 0
-    return last + rank.header.unix_minus_clock_ns
-
-
-def _stopped_finding(m: Measures, rank: RankMeasures, ended: dict[int, str]) -> Finding:
-    beat = rank.beats[-1] if rank.beats else None
-    whole = rank.steps.step[rank.steps.complete == 1]
-    last_step = int(whole[-1]) if len(whole) else None
-    others = [r for r in m.ranks if r.rank != rank.rank]
-    later = [_last_time(r) - _last_time(rank) for r in others if r.beats]
-    how = ended[rank.rank]
-    words = "was ended without a word" if how == "running" else f"ended ({how})"
-    where = "" if beat is None else f" {_where(rank, beat)}"
-    behind = max(later, default=0)
-    gap = f", {duration(behind)} before the last event elsewhere" if behind > 0 else ""
-    unit = rank.unit_name(beat.unit) if beat else None
-    return Finding(
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH if how == "running" else Confidence.MEDIUM,
-        summary=f"rank {rank.rank} {words}{where}{gap}",
-        units=(unit,) if unit else (),
-        phase=_phase(beat.phase) if beat else None,
-        ranks=(rank.rank,),
-        evidence={
-            "ended": dict(_texts(ended)),
-            "last_whole_step": last_step,
-            "last_event": None if beat is None else _where(rank, beat),
-            "last_events": {
-                str(r.rank): _where(r, r.beats[-1]) for r in m.ranks if r.beats
-            },
-            "broken_off": rank.truncated,
-        },
-        advice=(
-            Advice(
-                text=f"Read the log of rank {rank.rank} first: the other ranks' "
-                "errors follow from its end."
-            ),
-        ),
-        places=_last_place(rank, beat),
-    )
-
-
-def _texts(ended: dict[int, str]) -> Iterator[tuple[str, str]]:
-    for rank, how in ended.items():
-        yield str(rank), how
-
-
-def _last_place(rank: RankMeasures, beat: Beat | None) -> tuple[Location, ...]:
-    if beat is None:
-        return ()
-    return (
-        Location(
-            rank=rank.rank,
-            step=beat.step,
-            start_ns=beat.time_ns,
-            end_ns=beat.time_ns,
-            unit=rank.unit_name(beat.unit),
-        ),
-    )
+    found = verdict_of(m)
+    if found is not None and differs_by_what_ranks_did(found[0]):
+        yield ending(CODE, NAME, m, *found)
+    elif found is None and m.missing_ranks and any(rank.beats for rank in m.ranks):
+        yield _missing(m)
+    elif found is None and len(m.ranks) < 2 and m.run.world_size > 1:
+        raise CannotTell("only one rank left a record", Evidence.RANKS)
 
 
 def _phase(phase: int) -> str | None:
     return {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}.get(Phase(phase))
 
 
-def _where(rank: RankMeasures, beat: Beat) -> str:
-    """An event in words: `at all_gather of layers.2 (backward) in step 7`."""
-    unit = rank.unit_name(beat.unit)
-    what = Kind(beat.kind).key if beat.kind in set(Kind) else "start"
-    phase = _phase(beat.phase)
-    return (
-        f"at {what}"
-        + (f" of {unit}" if unit else "")
-        + (f" ({phase})" if phase else "")
-        + f" in step {beat.step}"
-        + (f", micro-batch {beat.micro_batch}" if beat.micro_batch >= 0 else "")
-    )
-
-
 def _missing(m: Measures) -> Finding:
     """Ranks of a recorded job without a record."""
     ranks = ", ".join(str(rank) for rank in m.missing_ranks[:8])
     return Finding(
+        code=CODE,
+        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.LOW,
         summary=f"{count(len(m.missing_ranks), 'rank')} of {m.run.world_size} left no "
@@ -186,21 +86,42 @@ def _missing(m: Measures) -> Finding:
     )
 
 
-def _sequences(m: Measures) -> Iterator[Finding]:
-    """The first collective in which two ranks of a group differ."""
+class _Difference(NamedTuple):
+    """A step and a place in it, and what the sides have there."""
+
+    group: str
+    step: int
+    place: int
+    sides: tuple[_At, ...]  # the most ranks first
+
+
+class _At(NamedTuple):
+    """Ranks that agree, by the first of them and its row (UNKNOWN: it has none)."""
+
+    rank: RankMeasures
+    row: int
+    ranks: tuple[int, ...]
+
+
+def recorded_difference(m: Measures) -> _Difference | None:
+    """The first collective, by step, in which ranks of a group differ."""
+    found = [one for group in _groups(m) for one in _first_difference(*group)]
+    return min(found, key=lambda one: (one.step, one.place), default=None)
+
+
+def _groups(m: Measures) -> Iterator[tuple[str, list[_Side]]]:
+    """Each group's name, and its ranks."""
     members: dict[GroupName, dict[int, set[int]]] = {}
+    by_rank = {rank.rank: rank for rank in m.ranks}
     for rank in m.ranks:
         for at, group in enumerate(rank.header.groups):
             if rank.rank in group.ranks:  # else who belongs together is not known
                 ids = members.setdefault(group_key(group), {})
                 ids.setdefault(rank.rank, set()).add(at)
-    for (name, _), ids in members.items():
-        sides = [_Side(m.of(r), ids[r]) for r in sorted(ids)]
-        for other in sides[1:]:
-            difference = _first_difference(sides[0], other)
-            if difference is not None:
-                yield _differs(m, name, difference)
-                break
+    for (name, _), by_number in members.items():
+        sides = [_Side(by_rank[r], by_number[r]) for r in sorted(by_number)]
+        if len(sides) > 1:
+            yield name, sides
 
 
 class _Side:
@@ -215,8 +136,9 @@ class _Side:
         self._rows = rows[np.argsort(table.seq[rows], kind="stable")]
         self._of_step = rows_by_step(table.step[self._rows])
 
-    def whole_steps(self) -> Int64s:
-        return self.rank.steps.rows(self.rank.steps.complete == 1).step
+    def whole_steps(self) -> set[int]:
+        steps = self.rank.steps
+        return set(steps.step[steps.complete == 1].tolist())
 
     def issued(self, step: int) -> list[int]:
         """Rows of the group's collectives of one step, in their order in it."""
@@ -228,70 +150,108 @@ class _Side:
         return int(table.kind[row]), int(table.bytes[row])
 
 
-class _Difference(NamedTuple):
-    """A step and a place in it, and each side's row (UNKNOWN: it has none)."""
-
-    one: RankMeasures
-    other: RankMeasures
-    step: int
-    place: int
-    row: int
-    other_row: int
-
-
-def _first_difference(one: _Side, other: _Side) -> _Difference | None:
-    for step in np.intersect1d(one.whole_steps(), other.whole_steps()).tolist():
-        pairs = zip_longest(one.issued(step), other.issued(step), fillvalue=UNKNOWN)
-        for place, (a, b) in enumerate(pairs):
-            if UNKNOWN in (a, b) or one.what(a) != other.what(b):
-                return _Difference(one.rank, other.rank, step, place, a, b)
-    return None
+def _first_difference(name: str, sides: list[_Side]) -> Iterator[_Difference]:
+    one, *others = sides
+    for step in sorted(set.intersection(*(s.whole_steps() for s in sides))):
+        mine = [one.what(row) for row in one.issued(step)]
+        if all([o.what(row) for row in o.issued(step)] == mine for o in others):
+            continue
+        rows = [side.issued(step) for side in sides]
+        for place, at in enumerate(zip_longest(*rows, fillvalue=UNKNOWN)):
+            versions: dict[Issued | None, list[tuple[_Side, int]]] = {}
+            for side, row in zip(sides, at, strict=True):
+                what = None if row == UNKNOWN else side.what(row)
+                versions.setdefault(what, []).append((side, row))
+            if len(versions) > 1:
+                ordered = sorted(versions.values(), key=len, reverse=True)
+                yield _Difference(name, step, place, tuple(map(_at, ordered)))
+                return
 
 
-def _differs(m: Measures, group: str, difference: _Difference) -> Finding:
-    one, other, step, at, row, other_row = difference
-    says, there = _words(one, row), _words(other, other_row)
-    units = [
-        name
-        for rank, r in ((one, row), (other, other_row))
-        if r != UNKNOWN
-        and (name := rank.unit_name(int(rank.collectives.unit[r]))) is not None
-    ]
-    sides = [(r, i) for r, i in ((one, row), (other, other_row)) if i != UNKNOWN]
-    rank, index = sides[0]
-    table = rank.collectives
+def _at(members: list[tuple[_Side, int]]) -> _At:
+    side, row = members[0]
+    return _At(side.rank, row, tuple(s.rank.rank for s, _ in members))
+
+
+def _differs(m: Measures, difference: _Difference) -> Finding:
+    sides = difference.sides
+    draw = len(sides[0].ranks) == len(sides[1].ranks)
+    blamed = sorted(r for side in sides[0 if draw else 1 :] for r in side.ranks)
+    known = [side for side in sides if side.row != UNKNOWN]
+    units = [name for side in known if (name := _unit(side)) is not None]
+    table = known[0].rank.collectives
     # Captures drop events and begin at different moments; a record does neither.
     captured = Evidence.KERNELS in m.evidence
     return Finding(
+        code=CODE,
+        name=NAME,
         severity=Severity.WARNING if captured else Severity.CRITICAL,
         confidence=Confidence.LOW if captured else Confidence.HIGH,
-        summary=f"ranks {one.rank} and {other.rank} differ in step {step}, collective "
-        f"{at} of group {group}: {says}, {there}",
+        summary=_summary(difference),
         units=tuple(dict.fromkeys(units)),
-        phase=_phase(int(table.phase[index])),
-        ranks=(one.rank, other.rank),
+        phase=_phase(int(table.phase[known[0].row])),
+        ranks=tuple(blamed),
         evidence={
-            "group": group,
-            "step": step,
-            "position": at,
-            str(one.rank): says,
-            str(other.rank): there,
+            "group": difference.group,
+            "step": difference.step,
+            "position": difference.place,
+            **{str(r): _words(side) for side in sides for r in side.ranks[:1]},
+            "micro_batches": {
+                str(side.ranks[0]): _micro_batches(side.rank, difference.step)
+                for side in sides
+            },
         },
-        advice=(
-            Advice(
-                text="Run the same modules on every rank in every step; where a rank "
-                "has no data for a branch, give it a dummy input."
-            ),
-        ),
-        places=(place_of(rank, table, index),),
+        advice=(Advice(text=EVERY_RANK + MICRO_BATCHES * _uneven(difference)),),
+        places=(place_of(known[0].rank, table, known[0].row),),
     )
 
 
-def _words(rank: RankMeasures, row: int) -> str:
+MICRO_BATCHES = (
+    " Where a micro-batch is dropped, every rank must drop it together: agree on it "
+    "with an all-reduce, or run it with a loss of zero."
+)
+
+
+def _micro_batches(rank: RankMeasures, step: int) -> int:
+    return int(rank.steps.micro_batches[rank.steps.step == step][0])
+
+
+def _uneven(difference: _Difference) -> bool:
+    counts = {_micro_batches(s.rank, difference.step) for s in difference.sides}
+    return len(counts) > 1 and UNKNOWN not in counts
+
+
+def _summary(difference: _Difference) -> str:
+    sides = difference.sides
+    ordered = sorted(sides[:2], key=lambda side: side.ranks)
+    numbers = " and ".join(str(side.ranks[0]) for side in ordered)
+    says = ", ".join(_words(side) for side in ordered)
+    uneven = ""
+    if _uneven(difference):
+        ran = ", ".join(
+            f"rank {s.ranks[0]} ran {_micro_batches(s.rank, difference.step)}"
+            for s in ordered
+        )
+        uneven = (
+            f"; of micro-batches {ran}: from there each is paired with another one of "
+            "the other ranks"
+        )
+    return (
+        f"ranks {numbers} differ in step {difference.step}, collective "
+        f"{difference.place} of group {difference.group}: {says}{uneven}"
+    )
+
+
+def _unit(side: _At) -> str | None:
+    return side.rank.unit_name(int(side.rank.collectives.unit[side.row]))
+
+
+def _words(side: _At) -> str:
     """A side of the difference."""
-    if row == UNKNOWN:
-        return f"rank {rank.rank} has no more"
-    table = rank.collectives
-    unit = rank.unit_name(int(table.unit[row])) or "an unknown unit"
-    kind = Kind(int(table.kind[row])).key
-    return f"rank {rank.rank} has {kind} of {unit} ({size(int(table.bytes[row]))})"
+    number = side.rank.rank
+    if side.row == UNKNOWN:
+        return f"rank {number} has no more"
+    table = side.rank.collectives
+    unit = _unit(side) or "an unknown unit"
+    kind = Kind(int(table.kind[side.row])).key
+    return f"rank {number} has {kind} of {unit} ({size(int(table.bytes[side.row]))})"

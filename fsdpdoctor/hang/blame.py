@@ -1,0 +1,308 @@
+"""Whose fault it was, or is: one verdict over what every rank left.
+
+A timeout and a closed connection are what the others see of a fault. The rules are
+asked in order, the surest first, and the first that answers is the verdict, so that
+never two ranks are blamed for different reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fsdpdoctor.hang.first_divergence import Divergence, first_divergence
+from fsdpdoctor.hang.standing import LOST_PEER, Standing, State
+from fsdpdoctor.hang.wait_graph import Wait, circle, ends, waits
+
+
+class Cause(StrEnum):
+    """What ended a run, or holds it up."""
+
+    DIVERGED = "diverged"  # other collectives of FSDP2's, seen in the last events
+    SAME_EXCEPTION = "same exception"
+    EXCEPTION = "exception"
+    CRASHED = "crashed"
+    KILLED = "killed"
+    LEFT_EARLY = "left early"
+    STOPPED = "stopped"
+    SILENT = "silent"
+    ELSEWHERE = "elsewhere"  # outside every collective, while others wait
+    OTHER_CALL = "other call"  # in another collective
+    OTHER_SHAPE = "other shape"  # in the same one with other tensors
+    CIRCLE = "circle"
+    TOGETHER = "together"  # all in the same one, and it does not end
+    ENDED_OUTSIDE = "ended from outside"
+
+
+BY_WHAT_RANKS_DID = (
+    Cause.DIVERGED,
+    Cause.LEFT_EARLY,
+    Cause.OTHER_CALL,
+    Cause.OTHER_SHAPE,
+    Cause.CIRCLE,
+)
+"""Differences between ranks; the others are the end of one, or of all alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The cause, and on whom it lies."""
+
+    cause: Cause
+    ranks: tuple[int, ...]  # blamed; all of them where none is more to blame
+    others: tuple[int, ...]  # that wait for them, or ended of it
+    divergence: Divergence | None = None
+    graph: tuple[Wait, ...] = ()
+    live: bool = False  # nothing has ended yet
+
+
+_Rule = Callable[["_Scene"], Verdict | None]
+
+
+def judge(ranks: Sequence[Standing]) -> Verdict | None:
+    """The verdict; None where all is well, goes on, or cannot be told."""
+    scene = _Scene([one for one in ranks if one.state != State.DETACHED])
+    if not scene.fault:
+        return None
+    rules: tuple[_Rule, ...] = (
+        _diverged,
+        _exceptions,
+        _crashed,
+        _killed,
+        _stopped,
+        _left_early,
+        _silent,
+        _elsewhere,
+        _other_call,
+        _circle,
+        _other_shape,
+        _behind,
+        _together,
+        _ended_outside,
+        _first_to_end,
+    )
+    return next((v for rule in rules if (v := rule(scene)) is not None), None)
+
+
+class _Scene:
+    """All ranks, with what several rules ask."""
+
+    def __init__(self, ranks: list[Standing]) -> None:
+        self.ranks = ranks
+        self.graph = waits(ranks)
+        self.live = all(
+            r.state in (State.RUNNING, State.STANDING, State.SILENT, State.STOPPED)
+            or r.state == State.DONE
+            for r in ranks
+        )
+        well = (State.RUNNING, State.DONE)
+        self.fault = any(r.state not in well for r in ranks)
+        if self.live and not any(r.state == State.STANDING for r in ranks):
+            self.fault = False
+        self.waiting = [
+            r
+            for r in ranks
+            if r.state in (State.TIMED_OUT, State.CUT_OFF)
+            or (r.call is not None and r.state != State.CRASHED)
+        ]
+
+    def of(self, *states: State) -> list[Standing]:
+        """The ranks in these states."""
+        return [one for one in self.ranks if one.state in states]
+
+    def verdict(
+        self,
+        cause: Cause,
+        blamed: Sequence[Standing],
+        divergence: Divergence | None = None,
+    ) -> Verdict:
+        """A verdict on some ranks."""
+        numbers = tuple(sorted(one.rank for one in blamed))
+        return Verdict(
+            cause=cause,
+            ranks=numbers,
+            others=tuple(r.rank for r in self.ranks if r.rank not in numbers),
+            divergence=divergence,
+            graph=self.graph,
+            live=self.live,
+        )
+
+
+def _diverged(scene: _Scene) -> Verdict | None:
+    found = first_divergence(scene.ranks)
+    if found is None:
+        return None
+    blamed = [one for one in scene.ranks if one.rank in found.blamed]
+    return scene.verdict(Cause.DIVERGED, blamed, found)
+
+
+_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+|cuda:\d+")
+
+
+def error_key(one: Standing) -> tuple[str, str]:
+    """An exception, without what differs by rank."""
+    end = one.end
+    if end is not None and end.exception is not None:
+        return end.exception, _NUMBERS.sub("#", end.message or "")[:200]
+    return "", _NUMBERS.sub("#", one.ended)[:200]
+
+
+def _exceptions(scene: _Scene) -> Verdict | None:
+    raised = scene.of(State.RAISED)
+    if not raised:
+        return None
+    first = min(raised, key=lambda one: one.end_unix_ns or one.last_unix_ns)
+    same = [one for one in raised if error_key(one) == error_key(first)]
+    followers = [one for one in scene.ranks if one not in same]
+    in_step = [one for one in same if one.step == first.step]
+    if len(same) > 1 and len(in_step) == len(same) and not followers:
+        return scene.verdict(Cause.SAME_EXCEPTION, same)
+    # The launcher ends the rest at the first failure, so not all come to raise.
+    if len(same) > 1 and all(o.state == State.SIGNALLED for o in followers):
+        return scene.verdict(Cause.SAME_EXCEPTION, same)
+    return scene.verdict(Cause.EXCEPTION, [first])
+
+
+def _crashed(scene: _Scene) -> Verdict | None:
+    """A fatal signal; inside a collective it is how gloo ends on other sizes."""
+    crashed = scene.of(State.CRASHED)
+    if not crashed:
+        return None
+    first = min(crashed, key=lambda one: one.end_unix_ns)
+    if first.call is not None and (found := _other_call(scene)) is not None:
+        return found
+    return scene.verdict(Cause.CRASHED, [first])
+
+
+def _killed(scene: _Scene) -> Verdict | None:
+    """A rank without a word. The launcher kills at its end who does not obey, but
+    only ranks that stood still, and those left a word of it.
+    """
+    killed = scene.of(State.KILLED)
+    if not killed:
+        return None
+    return scene.verdict(Cause.KILLED, [min(killed, key=lambda one: one.last_unix_ns)])
+
+
+def _stopped(scene: _Scene) -> Verdict | None:
+    stopped = scene.of(State.STOPPED)
+    return scene.verdict(Cause.STOPPED, stopped) if stopped else None
+
+
+def _left_early(scene: _Scene) -> Verdict | None:
+    done = scene.of(State.DONE)
+    left = [one for one in scene.ranks if one.state != State.DONE]
+    if not done or not left or not any(one in scene.waiting for one in left):
+        return None
+    return scene.verdict(Cause.LEFT_EARLY, done)
+
+
+def _silent(scene: _Scene) -> Verdict | None:
+    silent = scene.of(State.SILENT)
+    return scene.verdict(Cause.SILENT, silent) if silent else None
+
+
+def _elsewhere(scene: _Scene) -> Verdict | None:
+    """Ranks outside every collective that others wait in, and that they have not
+    issued. On a device the host may be outside, and have issued it.
+    """
+    waiting = [one for one in scene.waiting if one.call is not None]
+    if not waiting:
+        return None
+    behind = set(ends(scene.graph))
+    counted = any(one.counts for one in waiting)
+    blamed = [
+        one
+        for one in scene.ranks
+        if one.call is None
+        and one.stack
+        and one.state in (State.STANDING, State.SIGNALLED)
+        and (one.rank in behind or not counted)
+    ]
+    return scene.verdict(Cause.ELSEWHERE, blamed) if blamed else None
+
+
+def call_key(one: Standing) -> tuple[object, ...]:
+    """What a rank is in, as it must be the same on all ranks."""
+    if one.of_fsdp2 and one.last is not None:
+        return one.call, one.last.unit, one.step
+    frame = one.user_frame
+    return one.call, None if frame is None else (frame.file, frame.line)
+
+
+def _other_call(scene: _Scene) -> Verdict | None:
+    """Ranks in different collectives of one group, at the same number or after it."""
+    inside = [one for one in scene.ranks if one.call is not None]
+    sides: dict[tuple[object, ...], list[Standing]] = {}
+    for one in inside:
+        sides.setdefault(call_key(one), []).append(one)
+    if len(sides) < 2:
+        return None
+    groups = {one.waits_in for one in inside if one.waits_in is not None}
+    if len(groups) > 1 and circle(scene.graph):
+        return None  # each waits in a group of its own
+    ordered = sorted(sides.values(), key=len, reverse=True)
+    draw = len(ordered[0]) == len(ordered[1])
+    fewer = [one for side in ordered[0 if draw else 1 :] for one in side]
+    return scene.verdict(Cause.OTHER_CALL, fewer)
+
+
+def _circle(scene: _Scene) -> Verdict | None:
+    numbers = circle(scene.graph)
+    blamed = [one for one in scene.ranks if one.rank in numbers]
+    return scene.verdict(Cause.CIRCLE, blamed) if blamed else None
+
+
+def _other_shape(scene: _Scene) -> Verdict | None:
+    inside = [one for one in scene.ranks if one.operands is not None]
+    sides: dict[str, list[Standing]] = {}
+    for one in inside:
+        sides.setdefault(one.operands or "", []).append(one)
+    if len(sides) < 2 or not _sizes_must_agree(inside):
+        return None
+    ordered = sorted(sides.values(), key=len, reverse=True)
+    draw = len(ordered[0]) == len(ordered[1])
+    fewer = [one for side in ordered[0 if draw else 1 :] for one in side]
+    return scene.verdict(Cause.OTHER_SHAPE, fewer)
+
+
+def _sizes_must_agree(inside: Sequence[Standing]) -> bool:
+    names = {one.call or "" for one in inside}
+    return len(names) == 1 and not any(
+        word in name for name in names for word in ("to_all", "scatter", "object")
+    )
+
+
+def _behind(scene: _Scene) -> Verdict | None:
+    """Nobody is seen outside, and some have issued fewer collectives."""
+    numbers = ends(scene.graph)
+    blamed = [one for one in scene.ranks if one.rank in numbers]
+    return scene.verdict(Cause.ELSEWHERE, blamed) if blamed else None
+
+
+def _together(scene: _Scene) -> Verdict | None:
+    standing = scene.of(State.STANDING, State.TIMED_OUT)
+    inside = [one for one in standing if one.call is not None]
+    if not inside or len(inside) < len(scene.ranks):
+        return None
+    return scene.verdict(Cause.TOGETHER, inside)
+
+
+def _ended_outside(scene: _Scene) -> Verdict | None:
+    signalled = scene.of(State.SIGNALLED)
+    rest = [one for one in scene.ranks if one not in signalled]
+    if not signalled or any(one.state != State.DONE for one in rest):
+        return None
+    return scene.verdict(Cause.ENDED_OUTSIDE, signalled)
+
+
+def _first_to_end(scene: _Scene) -> Verdict | None:
+    """Nothing tells more: the first that ended of something."""
+    ended = scene.of(State.TIMED_OUT, State.CUT_OFF, State.SIGNALLED)
+    if not ended or scene.live:
+        return None
+    late = [one for one in ended if LOST_PEER.search(one.ended) is None] or ended
+    first = min(late, key=lambda one: one.end_unix_ns or one.last_unix_ns)
+    return scene.verdict(Cause.EXCEPTION, [first])

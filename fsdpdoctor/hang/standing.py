@@ -1,0 +1,305 @@
+"""Where each rank of a recorded run stands, or how it ended: one line of evidence a
+rank, made of its header, its last events and its last words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from fsdpdoctor.rank_end import EndKind, Fatal, Frame, Position, RankEnd, Stall
+from fsdpdoctor.rank_end_files import GONE, STOPPED
+from fsdpdoctor.run import Beat
+from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, Phase, RankHeader
+
+GroupKey = tuple[str, tuple[int, ...]]
+"""A group's name and members: names alone are given twice where a mesh is split."""
+
+LIBRARY_ERRORS = re.compile(
+    r"(RuntimeError|Dist\w*Error|ConnectionError|ConnectionResetError|BrokenPipeError)$"
+)
+TIMEOUT = re.compile(r"timed? ?out|timeout|watchdog", re.IGNORECASE)
+LOST_PEER = re.compile(
+    r"connection (was )?(reset|closed|refused|abort)|closed by peer|broken pipe"
+    r"|remote (worker|process|peer)|recv(ed)? 0 bytes|socket|store\b.*(closed|fail)"
+    r"|nccl.*(abort|remote error|unhandled)|communicator was aborted|\bpeer\b",
+    re.IGNORECASE,
+)
+"""How communication libraries say that another rank does not come, or is gone."""
+
+COLLECTIVE_FILES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+)
+FSDP2 = "torch/distributed/fsdp/_fully_shard/"
+
+ISSUED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+"""Events of the heartbeat that issue a collective of FSDP2's."""
+
+
+class State(StrEnum):
+    """What a rank is doing, or how it ended."""
+
+    RUNNING = "running"
+    STANDING = "standing still"  # it says so itself
+    SILENT = "says nothing"  # while others stand still
+    STOPPED = "stopped"  # by a signal, says the kernel
+    KILLED = "killed"  # it left no word
+    CRASHED = "crashed"  # a fatal signal, and CPython's word on it
+    RAISED = "raised"
+    TIMED_OUT = "timed out"
+    CUT_OFF = "lost a peer"
+    SIGNALLED = "signalled"  # SIGTERM, SIGINT
+    DONE = "done"
+    DETACHED = "not recorded to its end"
+
+
+class RankWords(Protocol):
+    """What is asked of a rank's record: `RankData` and `RankMeasures` answer."""
+
+    @property
+    def header(self) -> RankHeader: ...
+    @property
+    def beats(self) -> tuple[Beat, ...]: ...
+    @property
+    def stall(self) -> Stall | None: ...
+    @property
+    def fatal(self) -> Fatal | None: ...
+    @property
+    def process(self) -> str | None: ...
+    def unit_name(self, unit: int) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of the heartbeat, in words."""
+
+    step: int
+    micro_batch: int
+    kind: str
+    unit: str | None
+    phase: str | None
+    seq: int
+    group: GroupKey | None
+
+    @property
+    def what(self) -> str:
+        """As `all-gather of layers.2`."""
+        return self.kind + (f" of {self.unit}" if self.unit else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One rank."""
+
+    rank: int
+    state: State
+    ended: str  # of the header
+    step: int  # that it was in
+    position: Position | None = None
+    end: RankEnd | None = None
+    fatal: Fatal | None = None
+    last: Event | None = None  # of the heartbeat
+    issued: Mapping[tuple[GroupKey, int], Event] = field(default_factory=dict)
+    last_unix_ns: int = 0  # its last event, or word
+    end_unix_ns: int = 0  # 0: not known
+
+    @property
+    def stack(self) -> tuple[Frame, ...]:
+        if self.position is not None and self.position.stack:
+            return self.position.stack
+        return self.fatal.stack if self.fatal is not None else ()
+
+    @property
+    def user_frame(self) -> Frame | None:
+        """The innermost line of the user's own."""
+        return next((frame for frame in reversed(self.stack) if frame.user), None)
+
+    @property
+    def call(self) -> str | None:
+        """The collective that it was in, by its function's name."""
+        if self.position is not None and self.position.call is not None:
+            return self.position.call.name
+        inside = [f for f in self.stack if f.file.endswith(COLLECTIVE_FILES)]
+        return inside[0].function if inside else None
+
+    @property
+    def operands(self) -> str | None:
+        call = None if self.position is None else self.position.call
+        return None if call is None else call.operands
+
+    @property
+    def of_fsdp2(self) -> bool:
+        """Whether FSDP2 issued the collective it was in."""
+        return any(FSDP2 in frame.file for frame in self.stack)
+
+    @property
+    def counts(self) -> dict[GroupKey, int]:
+        """Collectives issued, by group."""
+        groups = () if self.position is None else self.position.groups
+        return {(g.name, g.ranks): g.seq for g in groups}
+
+    @property
+    def waits_in(self) -> GroupKey | None:
+        """The group of the collective that it was in."""
+        counts = self.counts
+        call = None if self.position is None else self.position.call
+        if call is not None and call.group is not None:
+            return next((key for key in counts if key[0] == call.group), None)
+        if self.call is None:
+            return None
+        if self.of_fsdp2 and self.last is not None and self.last.group in counts:
+            return self.last.group
+        return next(iter(counts)) if len(counts) == 1 else None
+
+
+def standings(ranks: Sequence[RankWords]) -> list[Standing]:
+    """Each rank, ascending; what one says of another counts, too."""
+    first = [_standing(words) for words in ranks]
+    told = _told_by_neighbours(ranks)
+    anybody_stands = any(s.state == State.STANDING for s in first)
+    others_ended = any(
+        s.state not in (State.RUNNING, State.STANDING, State.DETACHED) for s in first
+    )
+    return sorted(
+        (
+            _seen_by_others(one, told.get(one.rank), anybody_stands, others_ended)
+            for one in first
+        ),
+        key=lambda one: one.rank,
+    )
+
+
+def _told_by_neighbours(ranks: Sequence[RankWords]) -> dict[int, str]:
+    """What other ranks of its node last saw of a rank's process."""
+    stalls = sorted(
+        (words.stall for words in ranks if words.stall is not None),
+        key=lambda stall: stall.written_unix_ns,
+    )
+    return {int(r): state for s in stalls for r, state in s.neighbours.items()}
+
+
+def _seen_by_others(
+    one: Standing, told: str | None, anybody_stands: bool, others_ended: bool
+) -> Standing:
+    if one.ended != "running" or one.state == State.CRASHED:
+        return one
+    state = one.state
+    if told in STOPPED:
+        state = State.STOPPED
+    elif state == State.RUNNING and told in (GONE, "Z", "X"):
+        state = State.KILLED
+    elif state == State.RUNNING and anybody_stands:
+        state = State.SILENT
+    elif state == State.RUNNING and others_ended and one.end_unix_ns == 0:
+        state = State.KILLED
+    return one if state == one.state else _with_state(one, state)
+
+
+def _with_state(one: Standing, state: State) -> Standing:
+    values = {name: getattr(one, name) for name in one.__dataclass_fields__}
+    return Standing(**(values | {"state": state}))
+
+
+def _standing(words: RankWords) -> Standing:
+    header, stall, end = words.header, words.stall, words.header.end
+    last = _event(words, words.beats[-1]) if words.beats else None
+    beat_ns = words.beats[-1].time_ns if words.beats else 0
+    last_unix_ns = beat_ns + header.unix_minus_clock_ns if beat_ns else 0
+    position = end.position if end is not None else None
+    if stall is not None and (position is None or not position.stack):
+        position = stall.position
+    step = last.step if last is not None else UNKNOWN
+    if position is not None:
+        step = max(step, position.step)
+    return Standing(
+        rank=header.rank,
+        state=_state(words),
+        ended=header.ended,
+        step=step,
+        position=position,
+        end=end,
+        fatal=words.fatal,
+        last=last,
+        issued=dict(_issued(words)),
+        last_unix_ns=last_unix_ns,
+        end_unix_ns=_end_ns(words),
+    )
+
+
+def _end_ns(words: RankWords) -> int:
+    if words.header.end is not None:
+        return words.header.end.time_unix_ns
+    return words.fatal.time_unix_ns if words.fatal is not None else 0
+
+
+def _state(words: RankWords) -> State:
+    ended, end = words.header.ended, words.header.end
+    if ended == "running":
+        return _state_of_running(words)
+    if ended.startswith("detached"):
+        lost = LOST_PEER.search(ended) or TIMEOUT.search(ended)
+        return State.CUT_OFF if lost else State.DETACHED
+    if ended == "done":
+        return State.DONE
+    if ended.startswith("signal"):
+        return State.SIGNALLED
+    return _state_of_error(ended, end)
+
+
+def _state_of_running(words: RankWords) -> State:
+    if words.fatal is not None:
+        return State.CRASHED
+    if words.process in STOPPED:
+        return State.STOPPED
+    if words.stall is not None:
+        return State.STANDING
+    return State.KILLED if words.process == GONE else State.RUNNING
+
+
+def _state_of_error(ended: str, end: RankEnd | None) -> State:
+    if end is not None and end.kind == EndKind.EXIT:
+        return State.RAISED
+    kind, _, message = ended.removeprefix("exception: ").partition(":")
+    if end is not None and end.exception is not None:
+        kind, message = end.exception, end.message or ""
+    if LIBRARY_ERRORS.search(kind):
+        if TIMEOUT.search(message):
+            return State.TIMED_OUT
+        if LOST_PEER.search(message):
+            return State.CUT_OFF
+    return State.RAISED
+
+
+def _event(words: RankWords, beat: Beat) -> Event:
+    known = {int(kind) for kind in Kind}
+    kind = Kind(beat.kind).name.lower().replace("_", "-") if beat.kind in known else ""
+    groups = words.header.groups
+    return Event(
+        step=beat.step,
+        micro_batch=beat.micro_batch,
+        kind=kind or "start",
+        unit=words.unit_name(beat.unit),
+        phase=_phase(beat.phase),
+        seq=beat.seq,
+        group=_key(groups[beat.group]) if 0 <= beat.group < len(groups) else None,
+    )
+
+
+def _phase(phase: int) -> str | None:
+    return {int(Phase.FORWARD): "forward", int(Phase.BACKWARD): "backward"}.get(phase)
+
+
+def _key(group: GroupSpec) -> GroupKey:
+    return group.name, group.ranks
+
+
+def _issued(words: RankWords) -> Iterator[tuple[tuple[GroupKey, int], Event]]:
+    for beat in words.beats:
+        if beat.kind in ISSUED and beat.seq >= 0:
+            event = _event(words, beat)
+            if event.group is not None:
+                yield (event.group, event.seq), event
