@@ -19,6 +19,9 @@ STOPPED = ("T", "t")
 """The kernel's letters for a process that a signal, or a debugger, stopped."""
 
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
+_LAUNCHER = "/fsdpdoctor/recorder/launch/run_script.py"
+"""In whose frames a recorded script runs."""
+
 _REASON = re.compile(r"Fatal Python error: (?P<reason>[^\n]{1,200})")
 
 
@@ -40,9 +43,11 @@ def read_fatal(stem: Path) -> Fatal | None:
     found = _REASON.search(text)
     if found is None:
         return None
-    # The thread that got the signal comes first, or is called the current one.
+    # Of a native thread, which has no Python stack: then the main thread's, the last.
     _, marked, current = text.partition("Current thread")
-    block = (current if marked else text[found.end() :].lstrip("\n")).split("\n\n")[0]
+    blocks = (current if marked else text[found.end() :]).strip("\n").split("\n\n")
+    block = blocks[0] if marked else _last_thread(blocks)
+    block = block.partition(_LAUNCHER)[0]
     frames = [
         Frame(
             file=match["file"],
@@ -57,6 +62,11 @@ def read_fatal(stem: Path) -> Fatal | None:
         stack=tuple(frames[::-1]),
         time_unix_ns=path.stat().st_mtime_ns,
     )
+
+
+def _last_thread(blocks: list[str]) -> str:
+    threads = [block for block in blocks if block.startswith("Thread 0x")]
+    return threads[-1] if threads else blocks[0]
 
 
 def is_users(path: str) -> bool:

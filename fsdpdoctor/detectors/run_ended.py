@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.detectors.base import detector
+from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.endings import (
     differs_by_what_ranks_did,
     ending,
@@ -35,6 +35,8 @@ def run_ended(m: Measures) -> Iterator[Finding]:
     of different hosts are compared as they are. Where ranks did different things, that
     is FD406, and nothing is said here.
     """
+    if not any(rank.beats for rank in m.ranks):
+        raise CannotTell("only a record says how a run ended")
     found = verdict_of(m)
     if found is None or differs_by_what_ranks_did(found[0]):
         return

@@ -228,14 +228,12 @@ def _summary(difference: _Difference) -> str:
     says = ", ".join(_words(side) for side in ordered)
     uneven = ""
     if _uneven(difference):
-        ran = ", ".join(
-            f"rank {s.ranks[0]} ran {_micro_batches(s.rank, difference.step)}"
+        ran = " and ".join(
+            f"rank {s.ranks[0]} "
+            f"{count(_micro_batches(s.rank, difference.step), 'micro-batch')}"
             for s in ordered
         )
-        uneven = (
-            f"; of micro-batches {ran}: from there each is paired with another one of "
-            "the other ranks"
-        )
+        uneven = f"; it was {ran}, so from there micro-batches are paired one off"
     return (
         f"ranks {numbers} differ in step {difference.step}, collective "
         f"{difference.place} of group {difference.group}: {says}{uneven}"

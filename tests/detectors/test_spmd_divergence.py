@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdpdoctor.analysis.measures import Measures, reduce
+from fsdpdoctor.analysis.measures import reduce
 from fsdpdoctor.analysis.rank_measures import measure_rank
+from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
-from fsdpdoctor.finding import Confidence, Location, Severity
+from fsdpdoctor.finding import Confidence, Severity
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, Stall
 from fsdpdoctor.run import Beat, RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit
@@ -20,76 +22,123 @@ TWO_LAYERS = """
 """
 
 
-def ended(
-    data: RankData, how: str, at_ms: int, kind: Kind = Kind.ALL_GATHER
-) -> RankData:
-    """A rank that ended so, its last event the gather of layers.1 in backward."""
-    beat = Beat(
-        count=99,
-        step=9,
-        micro_batch=0,
-        unit=1,
-        kind=kind,
-        phase=Phase.BACKWARD,
-        seq=40,
-        group=0,
-        time_ns=at_ms * MS,
-    )
-    return replace(data, header=replace(data.header, ended=how), beats=(beat,))
-
-
-def ranks(*how: str) -> Measures:
-    """Ranks that ended in these ways, each 10 ms after the one before."""
-    return measured(
-        *(
-            ended(draw(TWO_LAYERS, rank=rank), text, 100 + 10 * rank)
-            for rank, text in enumerate(how)
+def beats(*events: tuple[int, int]) -> tuple[Beat, ...]:
+    """All-gathers numbered from 40 on, each of a step and a unit."""
+    return tuple(
+        Beat(
+            count=at + 1,
+            step=step,
+            micro_batch=0,
+            unit=unit_index,
+            kind=Kind.ALL_GATHER,
+            phase=Phase.FORWARD,
+            seq=40 + at,
+            group=0,
+            time_ns=at * MS,
         )
+        for at, (step, unit_index) in enumerate(events)
     )
 
 
-def test_a_killed_rank_is_named_with_where_it_was() -> None:
-    """Rank 0 left no word; rank 1 was ended 10 ms later."""
-    finding = only(spmd_divergence, ranks("running", "signal: SIGTERM"))
-
-    assert finding.severity == Severity.CRITICAL
-    assert finding.ranks == (0,)
-    assert finding.units == ("layers.1",)
-    assert finding.phase == "backward"
-    assert finding.evidence["last_whole_step"] == 8
-    assert finding.summary == (
-        "rank 0 was ended without a word at all_gather of layers.1 (backward) in step "
-        "9, micro-batch 0, 10.0 ms before the last event elsewhere"
+def standing(
+    rank: int, *events: tuple[int, int], call: str, operands: str, line: int
+) -> RankData:
+    """A rank that stands still in a collective, after these last events."""
+    position = Position(
+        step=9,
+        stack=(Frame(file="train.py", line=line, function="log", user=True),),
+        call=Call(name=call, operands=operands, group="0"),
+        groups=(GroupCount(name="0", ranks=(0, 1, 2), seq=50),),
     )
-    assert finding.places == (
-        Location(rank=0, step=9, start_ns=100 * MS, end_ns=100 * MS, unit="layers.1"),
-    )
+    stall = Stall(rank=rank, pid=1, written_unix_ns=1, after_s=5.0, position=position)
+    data = draw(TWO_LAYERS, rank=rank)
+    header = replace(data.header, ended="running")
+    return replace(data, header=header, beats=beats(*events), stall=stall)
 
 
-def test_an_exception_comes_before_the_signal_it_caused() -> None:
-    """Rank 1 raised; torchrun then ended rank 0."""
-    finding = only(
-        spmd_divergence, ranks("signal: SIGTERM", "exception: ValueError: no")
+def test_one_rank_left_a_unit_out() -> None:
+    """The last events of rank 1 have layers.1 where the others have layers.0."""
+    usual = ((9, 0), (9, 1))
+    m = measured(
+        standing(0, *usual, call="all_gather", operands="float32[4]", line=4),
+        standing(1, (9, 1), call="all_gather", operands="float32[4]", line=4),
+        standing(2, *usual, call="all_gather", operands="float32[4]", line=4),
     )
+
+    finding = only(spmd_divergence, m)
 
     assert finding.ranks == (1,)
-    assert "ended (exception: ValueError: no)" in finding.summary
+    assert finding.summary == (
+        "ranks took different ways in step 9: as collective 40 of group shard, rank 1 "
+        "has all-gather of layers.1 (forward) of step 9, micro-batch 0, ranks 0, 2 "
+        "have all-gather of layers.0 (forward) of step 9, micro-batch 0: rank 1 left "
+        "out all-gather of layers.0"
+    )
+    assert found(run_ended, m) == []
 
 
-def test_done_or_still_running_is_no_finding() -> None:
-    """All ranks alike, and the same collectives."""
-    assert found(spmd_divergence, ranks("done", "done")) == []
-    assert found(spmd_divergence, ranks("running", "running")) == []
+def test_other_collectives_under_one_number() -> None:
+    """Rank 1 is in a broadcast, the others in an all_reduce."""
+    m = measured(
+        standing(0, (9, 0), call="all_reduce", operands="float32[4]", line=4),
+        standing(1, (9, 0), call="broadcast", operands="float32[4]", line=8),
+        standing(2, (9, 0), call="all_reduce", operands="float32[4]", line=4),
+    )
+
+    finding = only(spmd_divergence, m)
+
+    assert finding.ranks == (1,)
+    assert finding.evidence["cause"] == "other call"
+    assert "rank 1 in broadcast (float32[4]), #50 of group 0, at train.py:8 in log" in (
+        finding.summary
+    )
 
 
-def test_a_recording_that_stopped_is_no_rank_that_stopped() -> None:
-    """Only where it stopped for a lost peer is the other one's end a fault."""
-    ours = "detached: TypeError in _wait:10: no int"  # not a peer
-    peer = "detached: RuntimeError in _wait:10: Connection closed by peer"
+def test_other_shapes_in_one_collective() -> None:
+    """Rank 2 reduces a thousand numbers, the others ten."""
+    m = measured(
+        standing(0, (9, 0), call="all_reduce", operands="float32[10]", line=4),
+        standing(1, (9, 0), call="all_reduce", operands="float32[10]", line=4),
+        standing(2, (9, 0), call="all_reduce", operands="float32[1000]", line=4),
+    )
 
-    assert found(spmd_divergence, ranks(ours, "done")) == []
-    assert found(spmd_divergence, ranks(ours, "running")) == []
-    assert only(spmd_divergence, ranks(peer, "running")).ranks == (1,)
+    finding = only(spmd_divergence, m)
+
+    assert finding.ranks == (2,)
+    assert finding.summary == (
+        "ranks give different shapes to all_reduce at train.py:4 in log: rank 2 "
+        "float32[1000], ranks 0 and 1 float32[10] in step 9, micro-batch 0"
+    )
+
+
+def test_a_rank_that_left_the_loop_early() -> None:
+    """Rank 1 ended well, rank 0 waits for it: no error of rank 0's is the cause."""
+    waiting = standing(0, (9, 0), call="all_gather", operands="float32[4]", line=4)
+    done = replace(draw(TWO_LAYERS, rank=1), beats=beats((9, 0)))
+    m = measured(waiting, replace(done, header=replace(done.header, ended="done")))
+
+    finding = only(spmd_divergence, m)
+
+    assert finding.ranks == (1,)
+    assert finding.summary.startswith(
+        "rank 1 ended well after 10 steps, while rank 0 was still in all_gather"
+    )
+    assert found(run_ended, m) == []
+
+
+def test_three_ranks_name_the_one_that_differs() -> None:
+    """Two agree on step 3; the third moves other bytes."""
+    groups = (GroupSpec(name="shard", ranks=(0, 1, 2), size=3),)
+    m = measured(
+        draw(TWO_LAYERS, groups=groups),
+        draw(TWO_LAYERS, groups=groups, rank=1, bytes=3 << 20),
+        draw(TWO_LAYERS, groups=groups, rank=2),
+    )
+
+    finding = only(spmd_divergence, m)
+
+    assert finding.ranks == (1,)
+    assert finding.summary.startswith("ranks 0 and 1 differ in step 3")
 
 
 def test_a_different_unit_at_the_same_place() -> None:
@@ -144,7 +193,7 @@ def test_a_capture_proves_less_than_a_record() -> None:
 
 def test_ranks_without_a_record_are_named() -> None:
     """One of two left nothing, and the other was recorded live."""
-    data = ended(draw(TWO_LAYERS), "done", 100)
+    data = replace(draw(TWO_LAYERS), beats=beats((9, 0)))
     header = RunHeader(run_id="drawn", source="recorded", world_size=2)
 
     finding = only(

@@ -138,6 +138,7 @@ CASES: dict[str, How] = {
     "optimizer-gathers": wire("gathering-optimizer", GATHERS),
     "checkpoint-often": ours("checkpoints"),
     "killed-rank": ours("killed"),
+    "one-rank-drops-a-micro-batch": ours("micro-batch-dropped"),
     "sliced-mesh": rig("sub-mesh", 4, "--layers", "2"),
     "autocast-gathers-wide": wire("autocast"),
     "adapters-only": wire("adapters", GATHERS),

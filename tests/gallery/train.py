@@ -185,6 +185,18 @@ def unused() -> None:
     train(sharded(model), STEPS)
 
 
+def micro_batch_dropped() -> None:
+    """Rank 1 has no second micro-batch in step 5, and goes on."""
+    model = sharded(_short())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for step in range(STEPS):
+        for micro_batch in range(2):
+            if (step, micro_batch, dist.get_rank()) != (5, 1, 1):
+                model(batch()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def dropped_together() -> None:
     """Every rank skips the same block in every second step."""
     model = sharded(Net(layers=[_Droppable() for _ in range(LAYERS)]))
@@ -347,6 +359,7 @@ CASES: dict[str, Case] = {
         async_checkpoints,
         killed,
         dropped_together,
+        micro_batch_dropped,
         autocast,
         mixed_precision,
         adapters,

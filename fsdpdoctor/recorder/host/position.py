@@ -40,6 +40,7 @@ _COLLECTIVE_FILES = (
     f"{_TORCH}distributed{os.sep}distributed_c10d.py",
     f"{_TORCH}distributed{os.sep}_functional_collectives.py",
 )
+_DTENSOR = f"{_TORCH}distributed{os.sep}tensor{os.sep}"
 _NO_COLLECTIVE = frozenset(
     {"init_process_group", "destroy_process_group", "new_group", "get_rank"}
     | {"_new_process_group_helper", "new_subgroups", "split_group"}
@@ -135,16 +136,19 @@ def call_in(frames: list[FrameType]) -> Call | None:
     which the caller knows by name, and the tensors of the innermost, which are sent.
     """
     inside: list[FrameType] = []
+    of_dtensor: str | None = None  # "full_tensor": what a DTensor was asked for
     for frame in frames:
-        path = frame.f_code.co_filename
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path in _COLLECTIVE_FILES:
             inside.append(frame)
         elif inside and not path.startswith(_TORCH):
             break
+        elif inside and path.startswith(_DTENSOR) and not name.startswith("_"):
+            of_dtensor = name
     if not inside or any(f.f_code.co_name in _NO_COLLECTIVE for f in inside):
         return None
     return Call(
-        name=inside[-1].f_code.co_name,
+        name=of_dtensor or inside[-1].f_code.co_name,
         operands=_operands(inside[0]),
         group=_group_name(inside[0]),
     )
