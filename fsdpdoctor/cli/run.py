@@ -287,9 +287,9 @@ def _record(
         error = caught
         if not isinstance(caught, (SystemExit, PlanError)):
             launching.report_exception(caught)
-    watch.stop()
-    fatal.stop()
     recorder.stop(run_folder.how_it_ended(error), error)
+    watch.stop()  # last: a launcher's SIGTERM may come while the end is written down
+    fatal.stop()
     return error
 
 

@@ -183,7 +183,14 @@ def _killed(scene: _Scene) -> Verdict | None:
     killed = scene.of(State.KILLED)
     if not killed:
         return None
-    return scene.verdict(Cause.KILLED, [min(killed, key=lambda one: one.last_unix_ns)])
+    return scene.verdict(Cause.KILLED, [min(killed, key=_how_far)])
+
+
+def _how_far(one: Standing) -> tuple[int, int]:
+    """Of several that are gone the one that did least went first: the others then
+    waited for it.
+    """
+    return max((seq for _, seq in one.issued), default=-1), one.last_unix_ns
 
 
 def _stopped(scene: _Scene) -> Verdict | None:

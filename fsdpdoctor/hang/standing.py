@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -196,12 +196,7 @@ def _seen_by_others(
         state = State.SILENT
     elif state == State.RUNNING and others_ended and one.end_unix_ns == 0:
         state = State.KILLED
-    return one if state == one.state else _with_state(one, state)
-
-
-def _with_state(one: Standing, state: State) -> Standing:
-    values = {name: getattr(one, name) for name in one.__dataclass_fields__}
-    return Standing(**(values | {"state": state}))
+    return one if state == one.state else replace(one, state=state)
 
 
 def _standing(words: RankWords) -> Standing:

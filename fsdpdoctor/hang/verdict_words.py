@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fsdpdoctor.hang.blame import Cause, Verdict
+from fsdpdoctor.hang.blame import Cause, Verdict, call_key
 from fsdpdoctor.hang.error_meaning import Meaning, meaning_of
 from fsdpdoctor.hang.standing import Standing, State
 from fsdpdoctor.quantities import MS, count, duration
@@ -281,11 +281,11 @@ def _in_loader(one: Standing) -> bool:
 
 
 def _other_call(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
-    sides: dict[str, list[Standing]] = {}
+    sides: dict[tuple[object, ...], list[Standing]] = {}
     for one in (*blamed, *others):
         if one.call is not None:
-            sides.setdefault(inside(one), []).append(one)
-    texts = [f"{named(members)} in {where}" for where, members in sides.items()]
+            sides.setdefault(call_key(one), []).append(one)
+    texts = [f"{named(side)} in {inside(side[0])}" for side in sides.values()]
     return f"ranks are in different collectives: {', '.join(texts[:3])}"
 
 

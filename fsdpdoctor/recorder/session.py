@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,6 +98,7 @@ class Session:
         self._timed = TimedSteps()
         self._ended = "running"
         self._end: RankEnd | None = None
+        self._ending = threading.Lock()
         self._warnings: list[str] = []
         self._attached = False
         self._signature: object = None
@@ -137,6 +139,8 @@ class Session:
         if not self._attached:
             self._say_more(ended)
             return
+        if self._ended == "running":
+            self._ended = ended  # a signal from here on only follows from it
         try:
             self._steps.finish()
             self._note_bypass(error)
@@ -166,7 +170,8 @@ class Session:
                 end=self._end,
                 warnings=tuple(self._warnings),
             )
-        with contextlib.suppress(OSError):  # a full disk: the last header stands
+        # A full disk: the last header stands. A signal's thread may write one, too.
+        with contextlib.suppress(OSError), self._ending:
             self._write_header(header)
 
     def _note_end(self, ended: str, error: BaseException | None) -> None:

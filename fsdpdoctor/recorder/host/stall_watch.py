@@ -2,17 +2,18 @@
 
 [Note: The stall watch] A thread looks twice a second whether the heartbeat, or a
 process group's count of collectives, has moved. Training never waits for it, and
-notices nothing of it; what it cannot do (write, read a stack) it leaves.
+notices nothing of it; what it cannot do (write, read a stack) it leaves. It is none of
+`threading`'s, which a script may count or join.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
-import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from fsdpdoctor.rank_end import STALL_SUFFIX, GroupCount, Position, Stall
@@ -36,8 +37,10 @@ class StallWatch:
         self._after_s = after_s
         self._path = (folder / rank_stem(rank)).with_suffix(STALL_SUFFIX)
         self._folder = folder
-        self._training = threading.get_ident()
-        self._stop = threading.Event()
+        self._training = _thread.get_ident()
+        self._over = _thread.allocate_lock()  # held while it lasts
+        self._over.acquire()
+        self._stopped = False
         self._seen: object = None
         self._moved_ns = time.time_ns()
         self._moved_s = self._wrote_s = time.monotonic()
@@ -47,14 +50,14 @@ class StallWatch:
     def start(self) -> None:
         """Watch from here on, on a thread that dies with the process."""
         if self._after_s > 0:
-            watch = threading.Thread(
-                target=self._watch, daemon=True, name="fsdpdoctor-stall"
-            )
-            watch.start()
+            with contextlib.suppress(RuntimeError):  # no more threads to be had
+                _thread.start_new_thread(self._watch, ())
 
     def stop(self, *, moved_on: bool) -> None:
         """Watch no more; with `moved_on` what was written is taken away."""
-        self._stop.set()
+        if not self._stopped:
+            self._stopped = True
+            self._over.release()
         if moved_on:
             self._take_away()
 
@@ -65,14 +68,11 @@ class StallWatch:
         )
         if now.groups or not self._counts:
             return now
-        return Position(
-            **{n: getattr(now, n) for n in now.__dataclass_fields__ if n != "groups"},
-            groups=self._counts,
-        )
+        return replace(now, groups=self._counts)
 
     def _watch(self) -> None:
         every = min(LOOK_EVERY_S, self._after_s / 2)
-        while not self._stop.wait(every):
+        while not self._over.acquire(timeout=every):
             # Whatever fails here: it is no affair of the training's.
             with contextlib.suppress(Exception):
                 self._look()
@@ -101,14 +101,15 @@ class StallWatch:
         )
         new = self._path.with_name(f"{self._path.name}.new")
         new.write_text(json.dumps(asdict(stall)), encoding="utf-8")
-        if not self._stop.is_set():
+        if not self._stopped:
             new.replace(self._path)
         self._written, self._wrote_s = True, now
 
     def _take_away(self) -> None:
         if self._written:
             self._written = False
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     def _neighbours(self) -> list[tuple[str, str]]:
         """The states of this node's other ranks, by the kernel's letter."""
