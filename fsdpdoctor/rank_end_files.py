@@ -1,4 +1,4 @@
-"""Reads what ranks left of where they stood; see [Note: Last words] in `rank_end`."""
+"""Reads what ranks left of where they stood, see `rank_end`."""
 
 from __future__ import annotations
 

@@ -21,9 +21,14 @@ PROVED = (
 ranks stood."""
 
 
+def says_how_it_ended(m: Measures) -> bool:
+    """Whether any rank's record does; a capture does not."""
+    return any(rank.beats or rank.header.end is not None for rank in m.ranks)
+
+
 def verdict_of(m: Measures) -> tuple[Verdict, list[Standing]] | None:
     """The verdict on a recorded run; None for a capture, or where nothing is wrong."""
-    if not any(rank.beats for rank in m.ranks):
+    if not says_how_it_ended(m):
         return None
     ranks = standings(m.ranks)
     verdict = judge(ranks)

@@ -9,6 +9,7 @@ from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.endings import (
     differs_by_what_ranks_did,
     ending,
+    says_how_it_ended,
     verdict_of,
 )
 from fsdpdoctor.detectors.spmd_divergence import recorded_difference
@@ -35,7 +36,7 @@ def run_ended(m: Measures) -> Iterator[Finding]:
     of different hosts are compared as they are. Where ranks did different things, that
     is FD406, and nothing is said here.
     """
-    if not any(rank.beats for rank in m.ranks):
+    if not says_how_it_ended(m):
         raise CannotTell("only a record says how a run ended")
     found = verdict_of(m)
     if found is None or differs_by_what_ranks_did(found[0]):

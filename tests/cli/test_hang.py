@@ -202,12 +202,12 @@ def test_r24_missing_and_empty_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (None, "does not exist; expected a folder of dumps"),
-        ("run.json", "is a recorded run; expected Flight Recorder dumps"),
+        (None, "does not exist; expected a recorded run or a folder of dumps"),
+        ("run.json", "run.json is damaged"),
         ("notes.txt", "no dump found in"),
     ],
 )
-def test_what_is_no_folder_of_dumps(
+def test_what_is_no_run_and_no_folder_of_dumps(
     make: str | None, message: str, tmp_path: Path
 ) -> None:
     """One line, and exit status 2."""

@@ -40,6 +40,7 @@ CODES_AND_NAMES = {
     "FD405": "checkpoint-stall",
     "FD406": "spmd-divergence",
     "FD407": "other-collectives",
+    "FD408": "run-ended",
     "FD501": "topology-mesh",
     "FD502": "comm-dtype",
     "FD503": "frozen-params",
@@ -53,6 +54,7 @@ CODES_AND_NAMES = {
 
 SHARED = {
     "base",
+    "endings",
     "gather_counts",
     "host_events",
     "judged_stalls",

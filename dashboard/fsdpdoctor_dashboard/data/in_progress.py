@@ -12,8 +12,8 @@ from fsdpdoctor.report import Report
 from fsdpdoctor.schema import RankHeader
 
 TOO_EARLY = ("FD406", "spmd-divergence")
-"""It names ranks that stopped before the others: in a run that goes on, each rank has
-written up to another moment, and none has stopped."""
+"""It names ranks without a record: in a run that goes on they may be about to begin.
+What ranks say themselves of a hang (`cause` in its evidence) stays."""
 
 
 def still_going(measures: Measures) -> bool:
@@ -46,7 +46,11 @@ def report_so_far(report: Report) -> Report:
     reason = "the run is still going: it is judged when all ranks have ended"
     return replace(
         report,
-        findings=tuple(row for row in report.findings if row.code != code),
+        findings=tuple(
+            row
+            for row in report.findings
+            if row.code != code or "cause" in row.evidence
+        ),
         not_judged=(
             *report.not_judged,
             NotJudged(code=code, name=name, needs=(), reason=reason),

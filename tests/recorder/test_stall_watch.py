@@ -1,0 +1,170 @@
+"""A rank writes where it stands once nothing progresses, and takes it away."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.rank_end import EndKind, Position
+from fsdpdoctor.rank_end_files import GONE, process_state, read_fatal, read_stall
+from fsdpdoctor.recorder.host.rank_ending import rank_end
+from fsdpdoctor.recorder.host.stall_watch import StallWatch
+from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
+from fsdpdoctor.recorder.patching import ErrorBorder
+from fsdpdoctor.recorder.storage.clocks import HostClock
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.run_writer import Heartbeat
+from fsdpdoctor.schema import Kind, Phase
+from tests.rig.ranks import run_python
+
+WITHIN_S = 60.0
+"""On a busy machine; nothing waits so long otherwise."""
+
+
+def until(asked: Callable[[], bool]) -> bool:
+    """Whether something comes true."""
+    deadline = time.monotonic() + WITHIN_S
+    while not asked():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def recording(folder: Path) -> Recording:
+    """A rank's own state, with a heartbeat in a folder."""
+    return Recording(
+        HostClock(), ErrorBorder(lambda reason: None), Heartbeat(folder, 0)
+    )
+
+
+def test_a_stand_still_is_written_and_taken_away(tmp_path: Path) -> None:
+    """The stack is this test's, the step the recording's; an event ends it."""
+    rec = recording(tmp_path)
+    rec.step = 7
+    rec.beat(Kind.FORWARD, Phase.FORWARD, 0)
+    stem, path = tmp_path / "rank00000", tmp_path / "rank00000.stall"
+    watch = StallWatch(rec, tmp_path, rank=0, after_s=0.2)
+    watch.start()
+
+    assert until(path.exists)
+    stall = read_stall(stem)
+    assert stall is not None
+    assert (stall.rank, stall.after_s, stall.position.step) == (0, 0.2, 7)
+    frame = next(
+        f for f in stall.position.stack if f.file.endswith(Path(__file__).name)
+    )
+    assert frame.function == "test_a_stand_still_is_written_and_taken_away"
+    rec.beat(Kind.FORWARD, Phase.FORWARD, 0)
+    written = json.loads(path.read_text())["position"]["progress_unix_ns"]
+    assert until(lambda: not path.exists() or _moved(path) > written)
+    watch.stop(moved_on=True)
+    assert until(lambda: not path.exists())
+
+
+def _moved(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return int(json.loads(path.read_text())["position"]["progress_unix_ns"])
+    return 0
+
+
+def test_nothing_is_watched_where_it_is_off(tmp_path: Path) -> None:
+    """No thread, and no file."""
+    watch = StallWatch(recording(tmp_path), tmp_path, rank=0, after_s=0.0)
+    watch.start()
+    time.sleep(0.3)
+    watch.stop(moved_on=False)
+
+    assert list(tmp_path.glob("*.stall")) == []
+
+
+def test_the_end_has_type_words_and_line() -> None:
+    """Secrets are left out of the words; the stack is the exception's."""
+    try:
+        raise KeyError("api_key=sk-abcdefghijklmnop")
+    except KeyError as caught:
+        error = caught
+    end = rank_end("exception: KeyError: x", error, Position(step=3))
+
+    assert end is not None
+    assert (end.kind, end.exception) == (EndKind.EXCEPTION, "KeyError")
+    assert end.message == "'api_key=<redacted>'"
+    assert end.position is not None
+    assert end.position.step == 3
+    frame = end.position.user_frame
+    assert frame is not None
+    assert frame.function == "test_the_end_has_type_words_and_line"
+    assert frame.code == 'raise KeyError("api_key=<redacted>")'
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "signal_name", "status"),
+    [
+        ("done", EndKind.DONE, None, None),
+        ("signal: SIGTERM", EndKind.SIGNAL, "SIGTERM", None),
+        ("exit: 3", EndKind.EXIT, None, 3),
+    ],
+)
+def test_ends_without_an_exception(
+    ended: str, kind: EndKind, signal_name: str | None, status: int | None
+) -> None:
+    """As the header's words say."""
+    end = rank_end(ended, None, Position(step=0))
+
+    assert end is not None
+    assert (end.kind, end.signal, end.status) == (kind, signal_name, status)
+    assert rank_end("detached: ours", None, Position(step=0)) is None
+
+
+ABORTS = """
+import os, sys
+from pathlib import Path
+from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
+
+FatalSignals(Path(sys.argv[1]), 0).start()
+
+def native():
+    os.abort()
+
+if os.fork() == 0:
+    os.abort()  # a worker's end is not the rank's
+os.wait()
+native()
+"""
+
+
+def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
+    """The status is the signal's, stderr stays empty, and a child writes nothing."""
+    ended = run_python("-c", ABORTS, str(tmp_path))
+    fatal = read_fatal(tmp_path / "rank00000")
+
+    assert ended.status == -signal.SIGABRT
+    assert ended.stderr == ""
+    assert fatal is not None
+    assert fatal.reason == "Aborted"
+    assert [frame.function for frame in fatal.stack] == ["<module>", "native"]
+
+
+def test_who_has_the_handler_keeps_it(tmp_path: Path) -> None:
+    """Pytest's own is left as it is."""
+    assert faulthandler.is_enabled()
+    assert FatalSignals(tmp_path, 0).start() is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_has_ended_is_gone() -> None:
+    """Of another host nothing is known."""
+    import os
+    import socket
+
+    now = time.time_ns()
+    assert process_state(socket.gethostname(), os.getpid(), now) in ("R", "S")
+    assert process_state(socket.gethostname(), 2**22 + 1, now) == GONE
+    assert process_state("elsewhere", os.getpid(), now) is None
