@@ -271,7 +271,7 @@ def _state_of_error(ended: str, end: RankEnd | None) -> State:
 
 def _event(words: RankWords, beat: Beat) -> Event:
     known = {int(kind) for kind in Kind}
-    kind = Kind(beat.kind).name.lower().replace("_", "-") if beat.kind in known else ""
+    kind = Kind(beat.kind).label if beat.kind in known else ""
     groups = words.header.groups
     return Event(
         step=beat.step,
