@@ -229,11 +229,10 @@ def _summary(difference: _Difference) -> str:
     uneven = ""
     if _uneven(difference):
         ran = " and ".join(
-            f"rank {s.ranks[0]} "
-            f"{count(_micro_batches(s.rank, difference.step), 'micro-batch')}"
+            f"rank {s.ranks[0]} ran {_micro_batches(s.rank, difference.step)}"
             for s in ordered
         )
-        uneven = f"; it was {ran}, so from there micro-batches are paired one off"
+        uneven = f"; of its micro-batches {ran}, so from there they are paired one off"
     return (
         f"ranks {numbers} differ in step {difference.step}, collective "
         f"{difference.place} of group {difference.group}: {says}{uneven}"

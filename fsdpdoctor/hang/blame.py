@@ -8,9 +8,10 @@ never two ranks are blamed for different reasons.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from fsdpdoctor.hang.first_divergence import Divergence, first_divergence
 from fsdpdoctor.hang.standing import LOST_PEER, Standing, State
@@ -31,6 +32,7 @@ class Cause(StrEnum):
     ELSEWHERE = "elsewhere"  # outside every collective, while others wait
     OTHER_CALL = "other call"  # in another collective
     OTHER_SHAPE = "other shape"  # in the same one with other tensors
+    OTHER_COUNT = "other count"  # in the same one, having issued more or fewer before
     CIRCLE = "circle"
     TOGETHER = "together"  # all in the same one, and it does not end
     ENDED_OUTSIDE = "ended from outside"
@@ -41,6 +43,7 @@ BY_WHAT_RANKS_DID = (
     Cause.LEFT_EARLY,
     Cause.OTHER_CALL,
     Cause.OTHER_SHAPE,
+    Cause.OTHER_COUNT,
     Cause.CIRCLE,
 )
 """Differences between ranks; the others are the end of one, or of all alike."""
@@ -78,6 +81,7 @@ def judge(ranks: Sequence[Standing]) -> Verdict | None:
         _other_call,
         _circle,
         _other_shape,
+        _other_count,
         _behind,
         _together,
         _ended_outside,
@@ -171,9 +175,14 @@ def _crashed(scene: _Scene) -> Verdict | None:
     if not crashed:
         return None
     first = min(crashed, key=lambda one: one.end_unix_ns)
-    if first.call is not None and (found := _other_call(scene)) is not None:
-        return found
-    return scene.verdict(Cause.CRASHED, [first])
+    if first.call is None:
+        return scene.verdict(Cause.CRASHED, [first])
+    together = [one for one in scene.ranks if one.call is not None]
+    return (
+        _other_call(scene)
+        or _other_shape(scene)
+        or scene.verdict(Cause.OTHER_SHAPE, together)
+    )
 
 
 def _killed(scene: _Scene) -> Verdict | None:
@@ -236,7 +245,10 @@ def call_key(one: Standing) -> tuple[object, ...]:
     if one.of_fsdp2 and one.last is not None:
         return one.call, one.last.unit, one.step
     frame = one.user_frame
-    return one.call, None if frame is None else (frame.file, frame.line)
+    if frame is None:
+        return one.call, None
+    # A fatal signal's stack has whole paths, the others' what is below the folder.
+    return one.call, (frame.file.rpartition("/")[2], frame.line)
 
 
 def _other_call(scene: _Scene) -> Verdict | None:
@@ -250,10 +262,7 @@ def _other_call(scene: _Scene) -> Verdict | None:
     groups = {one.waits_in for one in inside if one.waits_in is not None}
     if len(groups) > 1 and circle(scene.graph):
         return None  # each waits in a group of its own
-    ordered = sorted(sides.values(), key=len, reverse=True)
-    draw = len(ordered[0]) == len(ordered[1])
-    fewer = [one for side in ordered[0 if draw else 1 :] for one in side]
-    return scene.verdict(Cause.OTHER_CALL, fewer)
+    return scene.verdict(Cause.OTHER_CALL, _fewer(sides))
 
 
 def _circle(scene: _Scene) -> Verdict | None:
@@ -269,10 +278,7 @@ def _other_shape(scene: _Scene) -> Verdict | None:
         sides.setdefault(one.operands or "", []).append(one)
     if len(sides) < 2 or not _sizes_must_agree(inside):
         return None
-    ordered = sorted(sides.values(), key=len, reverse=True)
-    draw = len(ordered[0]) == len(ordered[1])
-    fewer = [one for side in ordered[0 if draw else 1 :] for one in side]
-    return scene.verdict(Cause.OTHER_SHAPE, fewer)
+    return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides))
 
 
 def _sizes_must_agree(inside: Sequence[Standing]) -> bool:
@@ -280,6 +286,29 @@ def _sizes_must_agree(inside: Sequence[Standing]) -> bool:
     return len(names) == 1 and not any(
         word in name for name in names for word in ("to_all", "scatter", "object")
     )
+
+
+def _other_count(scene: _Scene) -> Verdict | None:
+    """Ranks at the same place, to which torch's own counts are not the same."""
+    inside = [one for one in scene.ranks if one.waits_in is not None]
+    if len({(call_key(one), one.waits_in) for one in inside}) != 1:
+        return None
+    sides: dict[int, list[Standing]] = {}
+    for one in inside:
+        sides.setdefault(issued_in(one), []).append(one)
+    return scene.verdict(Cause.OTHER_COUNT, _fewer(sides)) if len(sides) > 1 else None
+
+
+def issued_in(one: Standing) -> int:
+    """How many collectives a rank has issued in the group in which it waits."""
+    return -1 if one.waits_in is None else one.counts[one.waits_in]
+
+
+def _fewer(sides: Mapping[Any, list[Standing]]) -> list[Standing]:
+    """The ranks outside the largest side; all where none is the largest."""
+    ordered = sorted(sides.values(), key=len, reverse=True)
+    draw = len(ordered[0]) == len(ordered[1])
+    return [one for side in ordered[0 if draw else 1 :] for one in side]
 
 
 def _behind(scene: _Scene) -> Verdict | None:

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from fsdpdoctor.rank_end import EndKind, Fatal, Frame, Position, RankEnd, Stall
+from fsdpdoctor.rank_end import (
+    Call,
+    EndKind,
+    Fatal,
+    Frame,
+    Position,
+    RankEnd,
+    Stall,
+    ThreadPosition,
+)
 from fsdpdoctor.rank_end_files import GONE, STOPPED
 from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, Phase, RankHeader
@@ -114,27 +123,43 @@ class Standing:
         return self.fatal.stack if self.fatal is not None else ()
 
     @property
+    def background(self) -> ThreadPosition | None:
+        """Another thread in a collective, where the training thread is in none."""
+        position = self.position
+        if position is None or position.call is not None or not position.threads:
+            return None
+        return position.threads[0]
+
+    @property
     def user_frame(self) -> Frame | None:
-        """The innermost line of the user's own."""
-        return next((frame for frame in reversed(self.stack) if frame.user), None)
+        """The innermost line of the user's own, on the thread that is in a call."""
+        stack = self.background.stack if self.background else self.stack
+        return next((frame for frame in reversed(stack) if frame.user), None)
 
     @property
     def call(self) -> str | None:
         """The collective that it was in, by its function's name."""
-        if self.position is not None and self.position.call is not None:
-            return self.position.call.name
+        if self._call is not None:
+            return self._call.name
         inside = [f for f in self.stack if f.file.endswith(COLLECTIVE_FILES)]
         return inside[0].function if inside else None
 
     @property
     def operands(self) -> str | None:
-        call = None if self.position is None else self.position.call
-        return None if call is None else call.operands
+        return None if self._call is None else self._call.operands
+
+    @property
+    def _call(self) -> Call | None:
+        if self.background is not None:
+            return self.background.call
+        return None if self.position is None else self.position.call
 
     @property
     def of_fsdp2(self) -> bool:
         """Whether FSDP2 issued the collective it was in."""
-        return any(FSDP2 in frame.file for frame in self.stack)
+        return self.background is None and any(
+            FSDP2 in frame.file for frame in self.stack
+        )
 
     @property
     def counts(self) -> dict[GroupKey, int]:
@@ -146,7 +171,7 @@ class Standing:
     def waits_in(self) -> GroupKey | None:
         """The group of the collective that it was in."""
         counts = self.counts
-        call = None if self.position is None else self.position.call
+        call = self._call
         if call is not None and call.group is not None:
             return next((key for key in counts if key[0] == call.group), None)
         if self.call is None:

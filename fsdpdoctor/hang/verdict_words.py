@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fsdpdoctor.hang.blame import Cause, Verdict, call_key
+from fsdpdoctor.hang.blame import Cause, Verdict, call_key, issued_in
 from fsdpdoctor.hang.error_meaning import Meaning, meaning_of
 from fsdpdoctor.hang.standing import Standing, State
 from fsdpdoctor.quantities import MS, count, duration
@@ -20,6 +20,7 @@ EVERY_RANK = (
 ADVICE = {
     Cause.DIVERGED: EVERY_RANK,
     Cause.OTHER_CALL: EVERY_RANK,
+    Cause.OTHER_COUNT: EVERY_RANK,
     Cause.CIRCLE: EVERY_RANK,
     Cause.OTHER_SHAPE: "Give every rank a tensor of the same shape and dtype here: pad "
     "to the largest, or exchange the sizes first.",
@@ -137,6 +138,8 @@ def inside(one: Standing) -> str:
     group = one.waits_in
     if group is not None:
         words += f", #{one.counts[group]} of group {group[0]},"
+    if one.background is not None:
+        words += f" on its thread {one.background.thread}"
     place = line(one.user_frame)
     return words + (f" at {place}" if place else "") + _step(one)
 
@@ -291,11 +294,29 @@ def _other_call(v: Verdict, blamed: list[Standing], others: list[Standing]) -> s
 
 def _other_shape(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     one = blamed[0]
-    rest = [o for o in (*blamed[1:], *others) if o.operands != one.operands]
+    sides: dict[str, list[Standing]] = {}
+    for rank in (*blamed, *others):
+        what = rank.operands or f"what ended it ({rank.state.value})"
+        sides.setdefault(what, []).append(rank)
+    texts = [f"{named(side)} {what}" for what, side in sides.items()]
     return (
         f"ranks give different shapes to {one.call} at {line(one.user_frame)}: "
-        f"{named([b for b in blamed if b.operands == one.operands])} {one.operands}, "
-        f"{named(rest)} {rest[0].operands}{_step(one)}"
+        f"{', '.join(texts)}{_step(one)}"
+    )
+
+
+def _other_count(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
+    sides: dict[int, list[Standing]] = {}
+    for one in (*blamed, *others):
+        if one.waits_in is not None:
+            sides.setdefault(issued_in(one), []).append(one)
+    (mine, few), (usual, rest) = list(sides.items())[:2]
+    difference = abs(mine - usual)
+    more = "more" if mine > usual else "fewer"
+    return (
+        f"ranks are at the same place with other counts: {named(few)} issued "
+        f"{difference} collective{'s' * (difference > 1)} {more} before than "
+        f"{named(rest)} ({mine} and {usual}); now all are in {inside(rest[0])}"
     )
 
 
@@ -332,6 +353,7 @@ _WORDS: dict[Cause, _Words] = {
     Cause.ELSEWHERE: _elsewhere,
     Cause.OTHER_CALL: _other_call,
     Cause.OTHER_SHAPE: _other_shape,
+    Cause.OTHER_COUNT: _other_count,
     Cause.CIRCLE: _circle,
     Cause.TOGETHER: _together,
     Cause.ENDED_OUTSIDE: _ended_outside,

@@ -55,6 +55,7 @@ FAULTS: dict[str, Fault] = {
     "endless": Fault(says=r"stuck_in_loader.*loader", draws=False),
     "stop": Fault(says=r"SIGSTOP", draws=False),
     "shapes": Fault(says=r"float32\[1000\]|log_loss"),
+    "background": Fault(says=r"thread metrics at .*faults|1 collective more"),
     "early": Fault(says=r"ended well after 6 steps", draws=False),
     "save": Fault(says=r"in save"),
     "raise": Fault(says=r"ValueError.*in die", hangs=False, draws=False),

@@ -10,7 +10,14 @@ from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.finding import Confidence, Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, Stall
+from fsdpdoctor.rank_end import (
+    Call,
+    Frame,
+    GroupCount,
+    Position,
+    Stall,
+    ThreadPosition,
+)
 from fsdpdoctor.run import Beat, RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit
@@ -109,6 +116,52 @@ def test_other_shapes_in_one_collective() -> None:
         "ranks give different shapes to all_reduce at train.py:4 in log: rank 2 "
         "float32[1000], ranks 0 and 1 float32[10] in step 9, micro-batch 0"
     )
+
+
+def test_other_counts_at_the_same_place() -> None:
+    """Rank 2 has issued one more, for example on a thread that has gone since."""
+    ranks = [
+        standing(rank, (9, 0), call="all_reduce", operands="float32[4]", line=4)
+        for rank in range(3)
+    ]
+    stall = ranks[2].stall
+    assert stall is not None
+    more = (GroupCount(name="0", ranks=(0, 1, 2), seq=51),)
+    position = replace(stall.position, groups=more)
+    ranks[2] = replace(ranks[2], stall=replace(stall, position=position))
+
+    finding = only(spmd_divergence, measured(*ranks))
+
+    assert finding.ranks == (2,)
+    assert finding.summary.startswith(
+        "ranks are at the same place with other counts: rank 2 issued 1 collective "
+        "more before than ranks 0 and 1 (51 and 50); now all are in all_reduce"
+    )
+
+
+def test_a_collective_on_another_thread() -> None:
+    """The training thread of rank 1 waits for its own thread, in the same number."""
+    ranks = [
+        standing(rank, (9, 0), call="all_gather", operands="float32[4]", line=4)
+        for rank in range(3)
+    ]
+    stall = ranks[1].stall
+    assert stall is not None
+    thread = ThreadPosition(
+        thread="metrics",
+        call=Call(name="all_reduce", operands="float32[1]", group="0"),
+        stack=(Frame(file="log.py", line=7, function="report", user=True),),
+    )
+    position = replace(stall.position, call=None, threads=(thread,))
+    ranks[1] = replace(ranks[1], stall=replace(stall, position=position))
+
+    finding = only(spmd_divergence, measured(*ranks))
+
+    assert finding.ranks == (1,)
+    assert (
+        "rank 1 in all_reduce (float32[1]), #50 of group 0, on its thread metrics at "
+        "log.py:7 in report"
+    ) in finding.summary
 
 
 def test_a_rank_that_left_the_loop_early() -> None:
