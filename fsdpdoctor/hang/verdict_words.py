@@ -296,7 +296,7 @@ def _other_shape(v: Verdict, blamed: list[Standing], others: list[Standing]) -> 
     one = blamed[0]
     sides: dict[str, list[Standing]] = {}
     for rank in (*blamed, *others):
-        what = rank.operands or f"what ended it ({rank.state.value})"
+        what = rank.operands or f"one that is not known ({rank.state.value} in it)"
         sides.setdefault(what, []).append(rank)
     texts = [f"{named(side)} {what}" for what, side in sides.items()]
     return (
