@@ -40,9 +40,7 @@ def differs_by_what_ranks_did(verdict: Verdict) -> bool:
     return verdict.cause in BY_WHAT_RANKS_DID
 
 
-def ending(
-    code: str, name: str, m: Measures, verdict: Verdict, ranks: list[Standing]
-) -> Finding:
+def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
     """The finding that a verdict is."""
     one = next(r for r in ranks if r.rank == verdict.ranks[0])
     event = one.last
@@ -51,8 +49,6 @@ def ending(
     surely = verdict.cause in PROVED
     outside = verdict.cause == Cause.ENDED_OUTSIDE
     return Finding(
-        code=code,
-        name=name,
         severity=Severity.WARNING if outside else Severity.CRITICAL,
         confidence=Confidence.HIGH if surely else Confidence.MEDIUM,
         summary=summary_of(verdict, ranks),

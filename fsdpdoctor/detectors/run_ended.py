@@ -16,10 +16,8 @@ from fsdpdoctor.detectors.spmd_divergence import recorded_difference
 from fsdpdoctor.finding import Finding
 from fsdpdoctor.schema import Evidence
 
-CODE, NAME = "FD408", "run-ended"
 
-
-@detector(CODE, NAME, needs={Evidence.STEPS})
+@detector("FD408", "run-ended", needs={Evidence.STEPS})
 def run_ended(m: Measures) -> Iterator[Finding]:
     """An exception, a signal or a rank that stands still ended the run, or holds it up.
 
@@ -42,4 +40,4 @@ def run_ended(m: Measures) -> Iterator[Finding]:
     if found is None or differs_by_what_ranks_did(found[0]):
         return
     if recorded_difference(m) is None:
-        yield ending(CODE, NAME, m, *found)
+        yield ending(m, *found)

@@ -17,13 +17,11 @@ from fsdpdoctor.detectors.endings import (
     ending,
     verdict_of,
 )
-from fsdpdoctor.detectors.tables import NO_ROWS, place_of, rows_by_step
+from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.hang.verdict_words import EVERY_RANK
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
-
-CODE, NAME = "FD406", "spmd-divergence"
 
 Issued = tuple[int, int]
 """A collective as every rank of its group must issue it: kind and bytes."""
@@ -31,7 +29,7 @@ Issued = tuple[int, int]
 GroupName = tuple[str, tuple[int, ...]]
 
 
-@detector(CODE, NAME, needs={Evidence.STEPS})
+@detector("FD406", "spmd-divergence", needs={Evidence.STEPS})
 def spmd_divergence(m: Measures) -> Iterator[Finding]:
     """Ranks issued different collectives, or left a loop at different times.
 
@@ -54,7 +52,7 @@ def spmd_divergence(m: Measures) -> Iterator[Finding]:
         return
     found = verdict_of(m)
     if found is not None and differs_by_what_ranks_did(found[0]):
-        yield ending(CODE, NAME, m, *found)
+        yield ending(m, *found)
     elif found is None and m.missing_ranks and any(rank.beats for rank in m.ranks):
         yield _missing(m)
     elif found is None and len(m.ranks) < 2 and m.run.world_size > 1:
@@ -69,8 +67,6 @@ def _missing(m: Measures) -> Finding:
     """Ranks of a recorded job without a record."""
     ranks = ", ".join(str(rank) for rank in m.missing_ranks[:8])
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING,
         confidence=Confidence.LOW,
         summary=f"{count(len(m.missing_ranks), 'rank')} of {m.run.world_size} left no "
@@ -183,8 +179,6 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
     # Captures drop events and begin at different moments; a record does neither.
     captured = Evidence.KERNELS in m.evidence
     return Finding(
-        code=CODE,
-        name=NAME,
         severity=Severity.WARNING if captured else Severity.CRITICAL,
         confidence=Confidence.LOW if captured else Confidence.HIGH,
         summary=_summary(difference),
