@@ -37,6 +37,22 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/host/collective_operators.py",
         "recorder/host/stack_sampler.py",
     ),
+    "detectors/test_run_ended.py": (
+        "detectors/endings.py",
+        "hang/blame.py",
+        "hang/error_meaning.py",
+        "hang/standing.py",
+        "hang/verdict_words.py",
+        "hang/wait_graph.py",
+    ),
+    "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
+    "recorder/host/test_stall_watch.py": (
+        "rank_end.py",
+        "rank_end_files.py",
+        "recorder/host/position.py",
+        "recorder/host/rank_ending.py",
+        "recorder/launch/fatal_signals.py",
+    ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
         "analysis/stall_causes.py",
