@@ -34,6 +34,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "recorder/host/test_collective_calls.py": (
         "recorder/host/call_stack.py",
+        "recorder/host/source_paths.py",
         "recorder/host/collective_operators.py",
         "recorder/host/stack_sampler.py",
     ),

@@ -27,8 +27,10 @@ from fsdpdoctor.detectors.not_fsdp import not_fsdp
 from fsdpdoctor.detectors.not_sharded import not_sharded
 from fsdpdoctor.detectors.optimizer_overhead import optimizer_overhead
 from fsdpdoctor.detectors.other_collectives import other_collectives
+from fsdpdoctor.detectors.outside_fsdp import outside_fsdp
 from fsdpdoctor.detectors.padding_alignment import padding_alignment
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
+from fsdpdoctor.detectors.replicas_differ import replicas_differ
 from fsdpdoctor.detectors.reshard_policy import reshard_policy
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
 from fsdpdoctor.detectors.run_ended import run_ended
@@ -72,6 +74,8 @@ ALL: tuple[Detector, ...] = (
     hooks_not_run,
     compile_interplay,
     not_sharded,
+    replicas_differ,
+    outside_fsdp,
     not_fsdp,
     unexplained,
 )

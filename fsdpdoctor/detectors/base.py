@@ -44,6 +44,7 @@ WORDS: dict[Evidence, str] = {
     Evidence.OTHER_COLLECTIVES: "collectives outside FSDP2",
     Evidence.STACKS: "samples of the training thread's stack",
     Evidence.COMPILE: "graph breaks and recompiles",
+    Evidence.REPLICAS: "samples of what ranks must hold alike",
 }
 """What a reader is told was not recorded."""
 

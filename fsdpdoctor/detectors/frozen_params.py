@@ -57,6 +57,17 @@ def frozen_params(m: Measures) -> Iterator[Finding]:
     yield from _adapters(m, specs)
 
 
+def _frozen_share(
+    m: Measures, specs: dict[str, UnitSpec], frozen: list[str], share: float
+) -> str:
+    """Of the whole model, where it is known: units may hold a part of it."""
+    model = m.ranks[0].header.model
+    if model is None or model.numel <= 0:
+        return f"{percent(share)} of the units' parameters"
+    gathered = sum(specs[fqn].frozen_numel for fqn in frozen)
+    return f"{percent(gathered / model.numel)} of the model's parameters"
+
+
 def _gathered(
     m: Measures, specs: dict[str, UnitSpec], frozen: list[str], share: float
 ) -> Finding:
@@ -77,8 +88,8 @@ def _gathered(
     return Finding(
         severity=Severity.WARNING if matters else Severity.INFO,
         confidence=Confidence.HIGH,
-        summary=f"{percent(share)} of the parameters never change; gathering them "
-        f"moves {size(per_step(m, moved))} per step and rank{wait}",
+        summary=f"{_frozen_share(m, specs, frozen, share)} never change; gathering "
+        f"them moves {size(per_step(m, moved))} per step and rank{wait}",
         units=tuple(frozen),
         cost_ns_per_step=cost_ns,
         cost_bytes=per_step(m, moved),

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.replicas import Replica, compared, reaches
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
+from fsdpdoctor.detectors.judged_steps import all_units
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ReplicaKind, UnitSpec
 
 # `docs/detectors.md` D12: between hosts the gathers must cost this share of the step
 # before more memory is spent on keeping them within one.
@@ -21,13 +22,10 @@ EXPOSED_SHARE = 0.15
 # Parameter, gradient and two Adam states in the stored dtype.
 COPIES = 4
 
-REPLICATING = re.compile(r"rep|ddp|data|outer|inter|node|hsdp|^dp$", re.IGNORECASE)
-"""Names that people give the dimension over which parameters are copies."""
-
-OTHER_PARALLEL = re.compile(
-    r"(^|_)(tp|tensor|pp|pipe|cp|context|sp|seq|ep|etp|expert|model)", re.IGNORECASE
+SHARDED_BY_NAME = re.compile(
+    r"shard|fsdp|zero|(^|_)(cp|context|sp|seq|ulysses)", re.IGNORECASE
 )
-"""Dimensions that FSDP2 rightly does not see."""
+"""Names of dimensions that FSDP2 is meant to shard over: data and sequences."""
 
 
 @detector("FD501", "topology-mesh", needs={Evidence.UNITS, Evidence.CONFIG})
@@ -38,69 +36,133 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
     dimension passed, nothing reduces gradients over the replicas: they train apart,
     silently. One mesh over all ranks of several hosts sends every all-gather over
     the slow links. A dimension of size 1 issues collectives that do nothing, or
-    keeps a whole copy.
+    keeps a whole copy. Two dimensions that were meant to be one (data and context
+    parallel) make FSDP2 replicate over the first.
 
     *What to try*: pass the two-dimensional mesh itself,
     `("replicate", "shard")`, with the shard dimension inside a host.
 
-    *When it is wrong*: a mesh for tensor, pipeline, context or expert parallelism
-    is rightly sliced; dimensions with such names are left out, and unnamed ones are
-    reported with less confidence. Hybrid sharding needs room for a whole replica
-    per host: the memory is given.
+    *When it is wrong*: a mesh for tensor, pipeline or expert parallelism is rightly
+    sliced. That replicas train apart is said only where samples of two ranks prove
+    it: they began alike, and differ. Ranks that see the same data stay alike, and
+    nothing is said. Hybrid sharding needs room for a whole replica per host: the
+    memory is given.
     """
     specs = all_units(m)
     if not any(spec.mesh for spec in specs.values()):
         raise CannotTell("the meshes were not recorded", Evidence.CONFIG)
-    yield from _sliced(m, specs)
+    yield from _apart(m, specs)
+    yield from _meant_flat(m, specs)
     yield from _ones(m, specs)
     yield from _spanning(m, specs)
 
 
-def _left_out(spec: UnitSpec) -> list[tuple[str | None, int]]:
-    """Dimensions of the mesh that a unit's mesh was sliced from, and lost."""
-    if spec.mesh is None or not spec.parent_meshes:
-        return []
-    mine = dimensions(spec.mesh)
-    lost = []
-    for name, length in dimensions(spec.parent_meshes[0]):
-        if (name, length) in mine:
-            mine.remove((name, length))
-        elif length > 1:
-            lost.append((name, length))
-    return lost
+def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Replicas that nobody reduces over, proved: they began alike and are not now.
 
-
-def _sliced(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
-    """Replicas that nobody reduces over."""
-    reduced = unit_sums(m, "all_reduces")
-    found: dict[str, bool] = {}
-    for fqn, spec in specs.items():
-        lost = [d for d in _left_out(spec) if not OTHER_PARALLEL.search(d[0] or "")]
-        if lost and spec.replicate_group == UNKNOWN and not reduced.get(fqn):
-            found[fqn] = all(REPLICATING.search(name or "") for name, _ in lost)
+    Which ranks should be replicas is not asked of names or sizes: tensor, pipeline
+    and expert parallelism leave ranks outside a unit's groups by right, and these
+    never held the same values, or still do.
+    """
+    headers = [rank.header for rank in m.ranks]
+    if Evidence.REPLICAS not in m.evidence and any(
+        len(reaches(headers, fqn)) > 1 for fqn in specs
+    ):
+        raise CannotTell(
+            "some ranks are in no group of a unit's, and whether they are replicas was "
+            "not sampled",
+            Evidence.REPLICAS,
+        )
+    unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
+    found: dict[str, Replica] = {}
+    for one in compared(headers):
+        unit = unit_of.get(one.name)
+        if one.kind != ReplicaKind.SHARD or unit is None or one.alike:
+            continue
+        together = [set(reach) for reach in reaches(headers, unit)]
+        if one.began_alike and not any(set(one.ranks) <= reach for reach in together):
+            found[unit] = one
     if not found:
         return
-    spec = specs[next(iter(found))]
-    parent = spec.parent_meshes[0]
+    spec, proof = specs[next(iter(found))], next(iter(found.values()))
+    parent = spec.parent_meshes[0] if spec.parent_meshes else None
+    of = f" of the mesh {parent}" if parent else ""
     yield Finding(
         severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH if all(found.values()) else Confidence.MEDIUM,
-        summary=f"{count(len(found), 'unit')} got the part {spec.mesh} of the mesh "
-        f"{parent}: gradients are never reduced over the rest of it, so the replicas "
-        "train apart",
+        confidence=Confidence.HIGH,
+        summary=f"{count(len(found), 'unit')} got the part {spec.mesh}{of}: gradients "
+        "are never reduced over the rest of it, so the replicas train apart: ranks "
+        f"{' and '.join(_camp(camp) for camp in proof.camps)} began alike and differ "
+        f"since step {proof.differ_since}",
         units=tuple(found),
         phase="backward",
         evidence={
             "mesh": spec.mesh,
             "sliced_from": parent,
-            "all_reduces": sum(reduced.get(fqn, 0) for fqn in found),
+            "parameter": proof.name,
+            "began_alike": list(proof.ranks),
+            "alike_at_the_end": [list(camp) for camp in proof.camps],
+            "differ_since_step": proof.differ_since,
         },
         advice=(
             Advice(
                 text="Pass the whole mesh: its first dimension replicates, its second "
                 "shards.",
-                code=_mesh_code(m, [length for _, length in dimensions(parent)]),
+                code=_mesh_code(
+                    m, [length for _, length in dimensions(parent or spec.mesh or "")]
+                ),
                 memory_cost_bytes=0,
+            ),
+        ),
+    )
+
+
+def _camp(ranks: tuple[int, ...]) -> str:
+    return "/".join(map(str, ranks))
+
+
+def _meant_flat(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Two dimensions that both say that they shard: FSDP2 replicates over the first."""
+    found = {
+        fqn: dims
+        for fqn, spec in specs.items()
+        if spec.replicate_group != UNKNOWN
+        and len(dims := dimensions(spec.mesh or "")) == 2
+        and dims[0][1] > 1
+        and SHARDED_BY_NAME.search(dims[0][0] or "")
+    }
+    if not found:
+        return
+    fqn, ((first, over), (second, _)) = next(iter(found.items()))
+    flat = "_".join(name or "dim" for name in (first, second))
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        summary=f"{count(len(found), 'unit')} got the two-dimensional mesh "
+        f"{specs[fqn].mesh}: FSDP2 replicates over {first} and shards over {second} "
+        f"alone, so each rank holds {over} times what it would of both, and every "
+        "gradient is all-reduced, too",
+        units=tuple(found),
+        phase="backward",
+        evidence={
+            "mesh": specs[fqn].mesh,
+            "replicates_over": first,
+            "shards_over": second,
+        },
+        advice=(
+            Advice(
+                text="Flatten the two dimensions into one, and shard over that.",
+                code="\n".join(
+                    [
+                        "# `mesh` is your device mesh, with all of its dimensions.",
+                        f"shard_mesh = mesh[{first!r}, {second!r}]._flatten({flat!r})",
+                        "# Then fully_shard(module, mesh=shard_mesh) for every unit.",
+                    ]
+                ),
+                memory_cost_bytes=-sum(
+                    max(specs[name].shard_bytes, 0) * (over - 1) // over
+                    for name in found
+                ),
             ),
         ),
     )

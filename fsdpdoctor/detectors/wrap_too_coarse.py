@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.changes.sharding_code import whole_code
 from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import all_units
 from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
-from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import (
     ROOT,
@@ -34,20 +33,18 @@ MIN_REPEATS = 2
 
 @detector("FD201", "wrap-too-coarse", needs={Evidence.UNITS, Evidence.CONFIG})
 def wrap_too_coarse(m: Measures) -> Iterator[Finding]:
-    """Repeated blocks are no units, or parameters are outside every unit.
+    """Repeated blocks are no units.
 
     *Why it costs*: a unit is gathered as one: with the whole model in the root, all
     of it must arrive before the first layer runs, nothing overlaps, and the peak
-    holds it all. Trainable parameters outside every unit are worse than slow: each
-    rank keeps and updates its own copy and nobody reduces their gradients, so the
-    ranks drift apart.
+    holds it all.
 
     *What to try*: `fully_shard` every block, inner modules first, then the root
     last: it takes what is left.
 
     *When it is wrong*: blocks inside a unit that is small beside the model (the
-    experts of one layer) are left alone. Parameters passed as `ignored_params` are
-    yours to handle; only others count. A single giant layer cannot be split so.
+    experts of one layer) are left alone. A single giant layer cannot be split so.
+    Parameters outside every unit are FD508.
     """
     specs = all_units(m)
     model = m.ranks[0].header.model if m.ranks else None
@@ -56,7 +53,6 @@ def wrap_too_coarse(m: Measures) -> Iterator[Finding]:
     if not specs:
         return  # FD506 says what wraps the model instead
     yield from _blocks(m, model, specs)
-    yield from _outside(m, model)
 
 
 def _blocks(
@@ -155,53 +151,3 @@ def _change(m: Measures, block: BlockSpec) -> dict[str, object] | None:
     blocks = model.blocks if model else ()
     alike = [b for b in blocks if b.module_class == block.module_class]
     return {"wrap": block.module_class} if alike == [block] else None
-
-
-def _outside(m: Measures, model: ModelSpec) -> Iterator[Finding]:
-    """Parameters that no unit holds."""
-    chosen = model.unmanaged_params - model.ignored_params
-    trainable = min(model.unmanaged_trainable, chosen)
-    if chosen < 1 or not model.unmanaged_fqns:
-        return
-    share = model.unmanaged_numel / model.numel if model.numel > 0 else 0.0
-    if trainable < 1 and share < WARNING_SHARE:
-        return
-    severity = Severity.CRITICAL if trainable else Severity.INFO
-    first = ", ".join(model.unmanaged_fqns[:3])
-    drift = "; their gradients are not reduced over ranks" if trainable else ""
-    yield Finding(
-        severity=severity,
-        confidence=Confidence.HIGH,
-        summary=f"{count(chosen, 'parameter')} outside every unit ({first}"
-        f"{', ...' if chosen > 3 else ''}): every rank holds all of their "
-        f"{size(model.unmanaged_bytes)}{drift}",
-        units=model.unmanaged_fqns,
-        cost_bytes=model.unmanaged_bytes,
-        evidence={
-            "parameters": list(model.unmanaged_fqns),
-            "count": chosen,
-            "trainable": trainable,
-            "ignored_params": model.ignored_params,
-            "share_of_parameters": round(share, 4),
-        },
-        advice=(
-            Advice(
-                text="Shard the outermost module too: it takes every parameter that "
-                "is in no unit yet.",
-                code=_whole(m),
-                memory_cost_bytes=-_sharded_away(m, model),
-            ),
-        ),
-    )
-
-
-def _whole(m: Measures) -> str | None:
-    """A `fully_shard` around all units: it takes what is left."""
-    tree = unit_tree_of(m)
-    return whole_code(tree.units[0], tree) if tree.units else None
-
-
-def _sharded_away(m: Measures, model: ModelSpec) -> int:
-    """Bytes of parameters that each rank would no longer hold."""
-    ranks = max(m.run.world_size, 1)
-    return round(model.unmanaged_bytes * (ranks - 1) / ranks)

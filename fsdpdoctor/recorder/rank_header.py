@@ -19,6 +19,7 @@ from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
+from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage import redact
 from fsdpdoctor.recorder.storage.recording import Recording
@@ -60,6 +61,7 @@ class Headers:
         units: Units,
         groups: Groups,
         model: ModelWatch,
+        replicas: ReplicaWatch,
         names: internals.TorchSymbols,
     ) -> None:
         self._plan = plan
@@ -67,6 +69,7 @@ class Headers:
         self._units = units
         self._groups = groups
         self._model = model
+        self._replicas = replicas
         self._names = names
         self._rank, self._world = place()
         self._started_unix_ns = time.time_ns()
@@ -94,10 +97,16 @@ class Headers:
             units=self._model.units(),
             groups=self._groups.specs,
             model=self._model.spec(),
+            replicas=self._replicas.specs(),
             environment=redact.environment(os.environ),
             ended=ended,
             end=end,
-            warnings=(*warnings, *self._model.warnings, *self._rec.clock.warnings),
+            warnings=(
+                *warnings,
+                *self._model.warnings,
+                *self._replicas.warnings,
+                *self._rec.clock.warnings,
+            ),
         )
 
     def write_run(self) -> None:
@@ -133,6 +142,8 @@ class Headers:
         found = [*_ALWAYS, *(_WITH_UNITS if self._units.all else ())]
         if self._world > 1:
             found.append(Evidence.RANKS)
+            if self._replicas.count:
+                found.append(Evidence.REPLICAS)
         if collective_operators.supported():
             found.append(Evidence.OTHER_COLLECTIVES)
         if self._rec.clock.of_device:

@@ -29,6 +29,7 @@ from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
 from fsdpdoctor.recorder.host.rank_ending import rank_end
+from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
@@ -84,6 +85,7 @@ class Session:
         self._memory = memory_of(device=False)
         self._unit_hooks = UnitHooks(self._rec, self._units, self._memory)
         self._model = ModelWatch(self._units, self._groups)
+        self._replicas = ReplicaWatch(self._model, self._units)
         self._host = HostHooks(self._rec, self._steps, self._model)
         self._calls = CollectiveCalls(
             self._rec, self._units, self._groups, self._host.within
@@ -103,7 +105,13 @@ class Session:
         self._attached = False
         self._signature: object = None
         self._headers = Headers(
-            plan, self._rec, self._units, self._groups, self._model, self._names
+            plan,
+            self._rec,
+            self._units,
+            self._groups,
+            self._model,
+            self._replicas,
+            self._names,
         )
         self._headers.write_run()
         self._last_header = self._header()
@@ -317,6 +325,7 @@ class Session:
         """Describe the units that FSDP2 has just initialised."""
         self._units.add_tree(root_state)
         self._model.add_root(root_state)
+        self._replicas.before_first_step()
         self._roots.fsdp2_seen()
         if not self._rec.on:
             self._install()
@@ -344,6 +353,7 @@ class Session:
                 names=rec.names.take_new(),
             )
         )
+        self._replicas.step_recorded(bounds.step)
         self._drain(wait=False)
         self._describe()
 
@@ -418,7 +428,7 @@ class Session:
 
     def _describe(self) -> None:
         """Rewrite the rank's header where the effective tree has changed."""
-        signature = self._model.signature()
+        signature = self._model.signature(), self._replicas.count
         if signature != self._signature:
             self._signature = signature
             self._write_header(self._header())

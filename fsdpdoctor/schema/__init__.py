@@ -66,6 +66,8 @@ from fsdpdoctor.schema.units import (
     ModelSpec,
     OptimizerSpec,
     ParamSpec,
+    ReplicaKind,
+    ReplicaSpec,
     UnitSpec,
 )
 
@@ -107,6 +109,8 @@ __all__ = [
     "ParamSpec",
     "Phase",
     "RankHeader",
+    "ReplicaKind",
+    "ReplicaSpec",
     "RunHeader",
     "Spans",
     "StackSamples",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.schema.absent import UNKNOWN
 from fsdpdoctor.schema.files import SCHEMA_VERSION
-from fsdpdoctor.schema.units import GroupSpec, ModelSpec, UnitSpec
+from fsdpdoctor.schema.units import GroupSpec, ModelSpec, ReplicaSpec, UnitSpec
 
 
 class Evidence(StrEnum):
@@ -38,6 +38,7 @@ class Evidence(StrEnum):
     OTHER_COLLECTIVES = "other_collectives"  # those that FSDP2 did not issue, with
     # what they ran in; live also with their call sites
     STACKS = "stacks"  # samples of the training thread's stack outside all spans
+    REPLICAS = "replicas"  # samples of what ranks may have to hold alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class RankHeader:
     units: tuple[UnitSpec, ...] = ()
     groups: tuple[GroupSpec, ...] = ()
     model: ModelSpec | None = None
+    replicas: tuple[ReplicaSpec, ...] = ()  # what others may have to hold alike
     environment: dict[str, str] = field(
         default_factory=dict
     )  # CUDA_*, NCCL_*, redacted

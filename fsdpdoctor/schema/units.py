@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from fsdpdoctor.schema.absent import UNKNOWN
 
@@ -102,6 +103,28 @@ class OptimizerSpec:
     fused: bool | None = None
 
 
+class ReplicaKind(StrEnum):
+    """What it is that ranks may have to hold alike."""
+
+    SHARD = "shard"
+    OUTSIDE = "outside"  # a parameter that no unit covers
+    BUFFER = "buffer"
+    OPTIMIZER = "optimizer"  # a learning rate, or a count of steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """Samples of one thing that other ranks may have to hold alike."""
+
+    name: str  # FQN; "AdamW group 0: lr"
+    kind: ReplicaKind
+    trainable: bool = False
+    shape: tuple[int, ...] = ()  # on this rank
+    shard_index: int = UNKNOWN  # of a shard: which part of the unit this rank has
+    steps: tuple[int, ...] = ()  # after which each was taken; UNKNOWN: before the first
+    values: tuple[str, ...] = ()  # checksums, or numbers: equal where the state is
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """What wraps the model, beside the units."""
@@ -109,11 +132,13 @@ class ModelSpec:
     wrapper: str  # "fsdp2", "fsdp1", "ddp", "none"
     model_class: str | None = None
     numel: int = UNKNOWN  # whole model, unsharded
+    trainable_numel: int = UNKNOWN  # of them
     unmanaged_fqns: tuple[str, ...] = ()  # parameters outside every unit; first 50
     unmanaged_params: int = 0
     unmanaged_numel: int = 0
     unmanaged_bytes: int = 0
     unmanaged_trainable: int = 0  # of unmanaged_params
+    unmanaged_trainable_numel: int = UNKNOWN
     ignored_params: int = 0  # of unmanaged_params, left out with ignored_params=
     blocks: tuple[BlockSpec, ...] = ()
     tied: tuple[tuple[str, ...], ...] = ()  # FQNs that share one parameter

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -34,6 +35,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors.answers import CUDA
+from tests.detectors.drawn_jobs import APART
 
 ROOT = unit("<root>", is_root=True, reshard_after_forward=False)
 LAYERS = tuple(unit(f"layers.{at}") for at in range(3))
@@ -180,6 +182,9 @@ def run(code: str) -> None:
     model: Any = Small() if "import fully_shard" in code else sharded()
     optimizer = torch.optim.AdamW(model.parameters())
     scope = {"model": model, "optimizer": optimizer}
+    if "mesh[" in code:
+        names = ("dp_shard", "cp")
+        scope["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
     with torch.compiler.set_stance("force_eager"):
         exec(compile(code, "<advice>", "exec"), scope)
         for name, given in scope.items():
@@ -329,16 +334,6 @@ TO_SHARD: Mapping[str, RankData] = {
         units=(replace(LAYERS[0], trainable_numel=0, frozen_numel=1 << 20),),
     ),
     "padded": draw("forward 0", units=(replace(LAYERS[0], padding_bytes=1 << 20),)),
-    "part of a mesh": draw(
-        "forward 0",
-        units=(
-            replace(
-                LAYERS[0],
-                mesh="(shard=1)",
-                parent_meshes=("(replicate=2, shard=1)",),
-            ),
-        ),
-    ),
 }
 
 DRAWN = {**SHARDED, **TO_SHARD}
@@ -429,5 +424,7 @@ def test_every_code_that_detectors_have_is_run(
     for data in DRAWN.values():
         judge_all(measured(data, available=AVAILABLE))
     judge_all(measured(*OVER_HOSTS))
+    for m in APART:
+        judge_all(m)
 
     assert made == written

@@ -47,6 +47,8 @@ CODES_AND_NAMES = {
     "FD504": "hooks-not-run",
     "FD505": "compile-interplay",
     "FD506": "not-sharded",
+    "FD507": "replicas-differ",
+    "FD508": "outside-fsdp",
     "FD900": "not-fsdp",
     "FD901": "unexplained",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,13 @@ from fsdpdoctor.detectors.topology_mesh import topology_mesh
 from fsdpdoctor.finding import Confidence, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.schema import (
+    Evidence,
+    GroupSpec,
+    ParamSpec,
+    ReplicaKind,
+    ReplicaSpec,
+)
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
 
@@ -34,24 +41,105 @@ def test_meshes_in_words() -> None:
     assert dimensions("(8)") == [(None, 8)]
 
 
-def test_the_shard_part_of_a_mesh_for_hybrid_sharding() -> None:
-    """Nothing reduces over the two replicas."""
-    m = measured(on_mesh("(shard=4)", "(replicate=2, shard=4)"))
+NO_SAMPLES = without(RECORDED, Evidence.REPLICAS)
+GROUPS = (
+    GroupSpec(name="a", ranks=(0, 1), size=2),
+    GroupSpec(name="b", ranks=(2, 3), size=2),
+)
 
-    finding = only(topology_mesh, m)
+
+def four(*values: str, steps: tuple[int, ...] = (-1, 4)) -> Any:
+    """Two shard groups of two ranks; rank 0 and 2, and 1 and 3, hold the same part.
+
+    `values` are what the ranks of each pair hold after the second sample.
+    """
+    for rank, value in enumerate(values):
+        spec = unit(
+            "layers.0",
+            mesh="(shard=2)",
+            parent_meshes=("(replicate=2, shard=2)",),
+            shard_group=rank // 2,
+            params=(param("layers.0.weight"),),
+        )
+        data = draw(PICTURE, rank=rank, units=(spec,))
+        sample = ReplicaSpec(
+            name="layers.0.weight",
+            kind=ReplicaKind.SHARD,
+            trainable=True,
+            shape=(2, 2),
+            shard_index=rank % 2,
+            steps=steps,
+            values=(f"start of part {rank % 2}", value)[-len(steps) :],
+        )
+        yield replace(
+            data,
+            header=replace(
+                data.header,
+                world_size=4,
+                groups=GROUPS,
+                replicas=(sample,),
+                evidence=(*data.header.evidence, Evidence.REPLICAS),
+            ),
+        )
+
+
+def param(fqn: str) -> ParamSpec:
+    """A parameter of a unit."""
+    return ParamSpec(
+        fqn=fqn,
+        shape=(4, 2),
+        dtype="float32",
+        trainable=True,
+        shard_dim=0,
+        local_numel=4,
+        padded_local_numel=4,
+    )
+
+
+def test_replicas_that_nobody_reduces_over() -> None:
+    """They began alike and differ: proof, whatever the dimensions are called."""
+    finding = only(topology_mesh, measured(*four("a", "b", "c", "d")))
 
     assert finding.severity == Severity.CRITICAL
     assert finding.confidence == Confidence.HIGH
     assert finding.units == ("layers.0",)
-    assert finding.evidence["all_reduces"] == 0
-    assert '"cpu", (2, 4), ' in codes(finding)[0]
+    assert finding.evidence["differ_since_step"] == 4
+    assert finding.evidence["alike_at_the_end"] in ([[0], [2]], [[1], [3]])
+    assert '"cpu", (2, 2), ' in codes(finding)[0]
 
 
-def test_an_unnamed_dimension_is_less_sure() -> None:
-    """It could be another kind of parallelism."""
-    m = measured(on_mesh("(4)", "(2, 4)"))
+@pytest.mark.parametrize("values", ["abab", "aaaa"])
+def test_ranks_that_stay_alike_are_nobodys_fault(values: str) -> None:
+    """The script reduces, or all see the same data."""
+    assert found(topology_mesh, measured(*four(*values))) == []
 
-    assert only(topology_mesh, m).confidence == Confidence.MEDIUM
+
+def test_ranks_that_never_were_alike_are_no_replicas() -> None:
+    """As with tensor parallelism: nothing is said without a sample from before."""
+    assert found(topology_mesh, measured(*four(*"abcd", steps=(4,)))) == []
+
+
+def test_without_samples_it_cannot_tell_what_other_ranks_are() -> None:
+    """Two sets of ranks that share no group: replicas, or another parallelism."""
+    ranks = [
+        replace(data, header=replace(data.header, replicas=(), evidence=NO_SAMPLES))
+        for data in four(*"abcd")
+    ]
+
+    assert not_judged(topology_mesh, measured(*ranks)).needs == (Evidence.REPLICAS,)
+
+
+def test_two_dimensions_that_were_meant_to_be_one() -> None:
+    """FSDP2 replicates over the first, which says of itself that it shards."""
+    m = measured(on_mesh("(dp_shard=2, cp=2)", replicate_group=1))
+
+    finding = only(topology_mesh, m)
+
+    assert finding.severity == Severity.WARNING
+    assert "FSDP2 replicates over dp_shard and shards over cp alone" in finding.summary
+    assert codes(finding)[0].splitlines()[1] == (
+        "shard_mesh = mesh['dp_shard', 'cp']._flatten('dp_shard_cp')"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,6 +147,7 @@ def test_an_unnamed_dimension_is_less_sure() -> None:
     [
         ("(dp=4)", ("(dp=4, tp=2)",), {}),
         ("(replicate=2, shard=4)", (), {"replicate_group": 1}),
+        ("(dp_replicate=2, dp_shard_cp=2)", (), {"replicate_group": 1}),
         ("(replicate=2, shard=4)", ("(pp=2, replicate=2, shard=4)",), {}),
         ("(shard=8)", (), {}),
     ],

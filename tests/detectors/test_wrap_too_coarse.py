@@ -69,47 +69,6 @@ def test_wrapped_blocks_are_no_finding() -> None:
     assert found(wrap_too_coarse, run(model, ROOT, *blocks)) == []
 
 
-def test_parameters_outside_every_unit() -> None:
-    """A trainable head in no unit: replicated, its gradients not reduced."""
-    model = ModelSpec(
-        wrapper="fsdp2",
-        numel=1000,
-        unmanaged_fqns=("lm_head.weight",),
-        unmanaged_params=1,
-        unmanaged_numel=100,
-        unmanaged_bytes=400,
-        unmanaged_trainable=1,
-    )
-
-    finding = only(wrap_too_coarse, run(model, ROOT))
-
-    assert finding.severity == Severity.CRITICAL
-    assert finding.units == ("lm_head.weight",)
-    assert finding.cost_bytes == 400
-    assert finding.summary == (
-        "1 parameter outside every unit (lm_head.weight): every rank holds all of "
-        "their 400 B; their gradients are not reduced over ranks"
-    )
-    assert codes(finding)[0].endswith("fully_shard(model)")
-    assert finding.advice[0].memory_cost_bytes == -200
-
-
-def test_ignored_parameters_are_the_users_own() -> None:
-    """`ignored_params` was asked for."""
-    model = ModelSpec(
-        wrapper="fsdp2",
-        numel=1000,
-        unmanaged_fqns=("lm_head.weight",),
-        unmanaged_params=1,
-        unmanaged_numel=100,
-        unmanaged_bytes=400,
-        unmanaged_trainable=1,
-        ignored_params=1,
-    )
-
-    assert found(wrap_too_coarse, run(model, ROOT)) == []
-
-
 def test_without_the_tree_it_cannot_tell() -> None:
     """A trace, or a record without a model, does not show modules."""
     evidence = without(RECORDED, Evidence.CONFIG)

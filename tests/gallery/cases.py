@@ -126,6 +126,7 @@ CASES: dict[str, How] = {
     "accumulation-reduces-each": wire("accumulate", REDUCTIONS),
     "one-unit-for-all": wire("root-only", GATHERS),
     "head-outside": rig("outside"),
+    "seeds-of-their-own": rig("seeds"),
     "every-linear-a-unit": wire("fine", GATHERS),
     "tables-in-root": wire("big-tables", "100GB/s@100us"),
     "padded-rows": wire("uneven"),

@@ -179,6 +179,24 @@ def replicates(group: Any) -> bool:
     return getattr(group.mesh_info, "replicate_process_group", None) is not None
 
 
+def local_shard(fsdp_param: Any) -> torch.Tensor:
+    """This rank's part of a parameter: the DTensor's own storage, not a view of it."""
+    sharded = fsdp_param.sharded_param
+    local: torch.Tensor = getattr(sharded, "_local_tensor", sharded)
+    return local
+
+
+def param_fqn(fsdp_param: Any) -> str | None:
+    """A parameter's name, known once its root is initialised."""
+    name: str | None = getattr(fsdp_param, "_param_fqn", None)
+    return name
+
+
+def shard_index(group: Any) -> int:
+    """Which part of its unit's parameters this rank has; 0 of an unsharded unit."""
+    return int(getattr(group.mesh_info, "shard_mesh_rank", 0))
+
+
 def current_stream(group: Any) -> Any:
     """The stream that forward and backward run on."""
     return group.device_handle.current_stream()

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-import torch
-
-_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
-_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
-_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
-_INSTALLED = tuple(
-    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")
+from fsdpdoctor.recorder.host.source_paths import (
+    INSTALLED,
+    OURS,
+    PYTHON,
+    TORCH,
+    Paths,
 )
 
 _DECORATION = frozenset(
@@ -54,9 +51,9 @@ class CallStack:
 
     def __init__(self, *, of_python: bool = False) -> None:
         # Whether frames of Python's own library count as the user's.
-        skipped = (_TORCH, _OURS) if of_python else (_TORCH, _OURS, _PYTHON)
+        skipped = (TORCH, OURS) if of_python else (TORCH, OURS, PYTHON)
         self._skipped = skipped
-        self._folder = _here()
+        self._paths = Paths()
         self._foreign: dict[CodeType, bool] = {}
         self._places: dict[tuple[CodeType, int], str] = {}
 
@@ -84,20 +81,20 @@ class CallStack:
         if path.startswith("<") or f"{os.sep}torchinductor_" in path:
             return True
         return path.startswith(self._skipped) and (
-            path.startswith((_TORCH, _OURS)) or not path.startswith(_INSTALLED)
+            path.startswith((TORCH, OURS)) or not path.startswith(INSTALLED)
         )
 
     def _place(self, frame: FrameType) -> str:
         key = frame.f_code, frame.f_lineno
         known = self._places.get(key)
         if known is None:
-            path = frame.f_code.co_filename.removeprefix(self._folder)
+            path = self._paths.short(frame.f_code.co_filename)
             known = self._places[key] = f"{path}:{frame.f_lineno}"
         return known
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith((_OURS, "<"))
+    return code.co_filename.startswith((OURS, "<"))
 
 
 def _names(frame: FrameType, most: int) -> tuple[str, ...]:
@@ -107,13 +104,6 @@ def _names(frame: FrameType, most: int) -> tuple[str, ...]:
         found.append(at.f_code.co_name)
         at = at.f_back
     return tuple(found)
-
-
-def _here() -> str:
-    try:
-        return f"{Path.cwd()}{os.sep}"
-    except OSError:
-        return "\0"  # the folder is gone: paths stay whole
 
 
 def frame_of(thread: int) -> FrameType | None:

@@ -46,6 +46,7 @@ class ModelWatch:
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
         self._optimizers: dict[int, OptimizerSpec] = {}
+        self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._ignored: dict[int, weakref.ref[Any]] = {}
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
@@ -98,6 +99,7 @@ class ModelWatch:
             return
         ours = self._all_param_ids()
         params = [p for group in optimizer.param_groups for p in group["params"]]
+        self._seen_optimizers.append(weakref.ref(optimizer))
         self._optimizers[id(optimizer)] = OptimizerSpec(
             optimizer_class=type(optimizer).__name__,
             params=len(params),
@@ -124,25 +126,49 @@ class ModelWatch:
         """All units, by index."""
         return self._tree.specs()
 
+    def optimizers(self) -> Iterator[torch.optim.Optimizer]:
+        """Those that have stepped, and still are."""
+        return (o for ref in self._seen_optimizers if (o := ref()) is not None)
+
+    def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The model's buffers, by name."""
+        return (named for m in self._models() for named in m.named_buffers())
+
+    def unmanaged(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters that no unit covers, where there are units."""
+        if self._wrapper != "fsdp2":
+            return []  # there is no unit to be outside of
+        managed = self._managed_ids()
+        return [named for i, named in self._params().items() if i not in managed]
+
+    def _models(self) -> list[nn.Module]:
+        return [m for ref in self._outer if (m := ref()) is not None]
+
+    def _params(self) -> dict[int, tuple[str, nn.Parameter]]:
+        """Each parameter once, with its name, by id."""
+        return {id(p): (n, p) for m in self._models() for n, p in m.named_parameters()}
+
     def spec(self) -> ModelSpec | None:
         """The model, None before its first forward."""
-        models = [m for ref in self._outer if (m := ref()) is not None]
+        models = self._models()
         if not models:
             return self._spec
-        managed = self._managed_ids()
-        named = {id(p): (n, p) for m in models for n, p in m.named_parameters()}
-        left = [(n, p) for i, (n, p) in named.items() if i not in managed]
-        if self._wrapper != "fsdp2":
-            left = []  # there is no unit to be outside of
+        named, left = self._params(), self.unmanaged()
         self._spec = ModelSpec(
             wrapper=self._wrapper,
             model_class=original_class(models[0]),
             numel=sum(p.numel() for _, p in named.values()),
+            trainable_numel=sum(
+                p.numel() for _, p in named.values() if p.requires_grad
+            ),
             unmanaged_fqns=tuple(n for n, _ in left[:MAX_UNMANAGED_FQNS]),
             unmanaged_params=len(left),
             unmanaged_numel=sum(p.numel() for _, p in left),
             unmanaged_bytes=sum(p.numel() * p.element_size() for _, p in left),
             unmanaged_trainable=sum(p.requires_grad for _, p in left),
+            unmanaged_trainable_numel=sum(
+                p.numel() for _, p in left if p.requires_grad
+            ),
             ignored_params=sum(self._is_ignored(p) for _, p in left),
             blocks=tuple(block for m in models for block in blocks_of(m)),
             tied=tuple(names for m in models for names in tied_names(m)),

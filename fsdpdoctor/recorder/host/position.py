@@ -10,10 +10,8 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
+from fsdpdoctor.recorder.host.source_paths import OURS, TORCH, Paths
 from fsdpdoctor.recorder.storage import redact
 
 MOST_FRAMES = 64
@@ -29,46 +28,17 @@ MOST_FRAMES = 64
 MOST_THREADS = 8
 MOST_CODE = 160
 
-_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
-_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
-_LAUNCHER = f"{_OURS}recorder{os.sep}launch{os.sep}run_script.py"
-_PYTHON = f"{sysconfig.get_path('stdlib')}{os.sep}"
-_INSTALLED = tuple(
-    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("purelib", "platlib")
-)
+_LAUNCHER = f"{OURS}recorder{os.sep}launch{os.sep}run_script.py"
 _COLLECTIVE_FILES = (
-    f"{_TORCH}distributed{os.sep}distributed_c10d.py",
-    f"{_TORCH}distributed{os.sep}_functional_collectives.py",
+    f"{TORCH}distributed{os.sep}distributed_c10d.py",
+    f"{TORCH}distributed{os.sep}_functional_collectives.py",
 )
-_DTENSOR = f"{_TORCH}distributed{os.sep}tensor{os.sep}"
+_DTENSOR = f"{TORCH}distributed{os.sep}tensor{os.sep}"
 _NO_COLLECTIVE = frozenset(
     {"init_process_group", "destroy_process_group", "new_group", "get_rank"}
     | {"_new_process_group_helper", "new_subgroups", "split_group"}
 )
 """Functions of the same files that set up, and issue nothing of the user's."""
-
-
-class Paths:
-    """Says whose a file is, and shortens its name."""
-
-    def __init__(self) -> None:
-        try:
-            self._here = f"{Path.cwd()}{os.sep}"
-        except OSError:
-            self._here = "\0"  # the folder is gone: paths stay whole
-
-    def is_users(self, path: str) -> bool:
-        """Neither torch's, nor Python's, nor ours."""
-        if path.startswith(("<", _TORCH, _OURS)) or "/torchinductor_" in path:
-            return path == "<stdin>"
-        return path.startswith(_INSTALLED) or not path.startswith(_PYTHON)
-
-    def short(self, path: str) -> str:
-        """Without what is the machine's alone, where it is known."""
-        for prefix in (self._here, *_INSTALLED, _PYTHON):
-            if path.startswith(prefix):
-                return path.removeprefix(prefix)
-        return path
 
 
 def frames_of(frame: FrameType | None) -> list[FrameType]:
@@ -141,7 +111,7 @@ def call_in(frames: list[FrameType]) -> Call | None:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path in _COLLECTIVE_FILES:
             inside.append(frame)
-        elif inside and not path.startswith(_TORCH):
+        elif inside and not path.startswith(TORCH):
             break
         elif inside and path.startswith(_DTENSOR) and not name.startswith("_"):
             of_dtensor = name

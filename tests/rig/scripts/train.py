@@ -28,7 +28,7 @@ FAULTS = {
     "none": "each decoder layer a unit, the rest in the root",
     "every-linear": "every nn.Linear its own unit",
     "outside": "fully_shard on the inner model only: lm_head is in no unit",
-    "ignored": "the root leaves lm_head out with ignored_params",
+    "seeds": "lm_head is left out, and each rank begins from a seed of its own",
     "skip-prefetch": "each layer prefetches the one after the next",
     "nested-checkpoint": "self_attn a unit inside each checkpointed layer, prefetching "
     "the next one: the prefetch runs again while backward recomputes",
@@ -42,6 +42,8 @@ FAULTS = {
     "prefetch": "each layer prefetches the next one",
     "checkpoint": "activation checkpointing, each layer a unit",
     "hsdp": "the 2-D mesh itself passed (4 ranks)",
+    "ignored": "the root leaves lm_head out with ignored_params; the script averages "
+    "its gradient",
 }
 
 
@@ -63,7 +65,7 @@ def build_model(args: argparse.Namespace) -> Any:
     """A LlamaForCausalLM from a small configuration: nothing is downloaded."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(dist.get_rank() if args.fault == "seeds" else 0)
     config = LlamaConfig(
         vocab_size=256,
         hidden_size=args.hidden,
@@ -118,7 +120,7 @@ def shard(model: Any, args: argparse.Namespace) -> Any:
             layer.set_modules_to_forward_prefetch([target])
     if fault == "outside":
         fully_shard(model.model, **options)
-    elif fault == "ignored":
+    elif fault in ("ignored", "seeds"):
         fully_shard(model, ignored_params={model.lm_head.weight}, **options)
     else:
         fully_shard(model, **options)
@@ -155,6 +157,9 @@ def train(model: Any, optimizer: Any, args: argparse.Namespace) -> list[float]:
             tokens = next(data)
             loss = model(input_ids=tokens, labels=tokens).loss / micro_batches
             loss.backward()
+        if args.fault in ("ignored", "seeds"):
+            dist.all_reduce(model.lm_head.weight.grad)
+            model.lm_head.weight.grad /= dist.get_world_size()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -1,0 +1,184 @@
+"""FD508: parameters that no unit covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.replicas import Replica, compared
+from fsdpdoctor.changes.sharding_code import whole_code
+from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.unit_order import unit_tree_of
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.quantities import count, percent, size
+from fsdpdoctor.schema import Evidence, ModelSpec, ReplicaKind
+
+# `docs/detectors.md` D29: memory that sharding would save, as a share of the model.
+MEMORY_SHARE = 0.1
+
+NAMED = 3
+"""Names said in a summary; the evidence has all."""
+
+REDUCE = "\n".join(
+    [
+        "import torch.distributed as dist",
+        "",
+        "# Between backward and optimizer.step(), on every rank:",
+        "for param in model.parameters():",
+        '    if param.grad is not None and not hasattr(param, "placements"):',
+        "        dist.all_reduce(param.grad)",
+        "        param.grad /= dist.get_world_size()",
+    ]
+)
+
+
+@detector("FD508", "outside-fsdp", needs={Evidence.UNITS, Evidence.CONFIG})
+def outside_fsdp(m: Measures) -> Iterator[Finding]:
+    """Parameters lie outside every unit: held whole, and reduced by nobody.
+
+    *Why it costs*: FSDP2 reduces the gradients of its units and of nothing else.
+    Trainable parameters outside (a head beside the sharded model, adapters in
+    `ignored_params`) train on each rank's own data, silently; and every rank holds
+    all of them.
+
+    *What to try*: `fully_shard` the outermost module, which takes what no unit has
+    yet; or average their gradients between backward and the optimizer's step.
+
+    *When it is wrong*: a script may reduce these gradients itself. Then ranks stay
+    alike, which is sampled, and nothing is said; ranks that see the same data stay
+    alike, too. Without samples of two ranks it is not known, and said so.
+    """
+    model = m.ranks[0].header.model if m.ranks else None
+    if model is None:
+        raise CannotTell("the model was not described", Evidence.CONFIG)
+    if model.wrapper != "fsdp2" or not model.unmanaged_params:
+        return
+    trained = [
+        one
+        for one in compared([rank.header for rank in m.ranks])
+        if one.kind == ReplicaKind.OUTSIDE and one.trainable
+    ]
+    apart = [one for one in trained if not one.alike and one.began_alike]
+    if apart:
+        yield _unreduced(m, model, apart)
+    elif model.unmanaged_trainable and not trained:
+        yield _not_known(m, model)
+    elif _chosen_by_nobody(model):
+        yield _memory(m, model)
+
+
+def _unreduced(m: Measures, model: ModelSpec, apart: Sequence[Replica]) -> Finding:
+    since = min(one.differ_since for one in apart if one.differ_since is not None)
+    return _finding(
+        m,
+        model,
+        severity=Severity.CRITICAL,
+        confidence=Confidence.HIGH,
+        summary=f"{_what(model)}: no collective reduces their gradients, and the "
+        f"ranks' copies differ since step {since}",
+        advice=_advice(m, model),
+    )
+
+
+def _not_known(m: Measures, model: ModelSpec) -> Finding:
+    """Trainable, and no two ranks to compare."""
+    alone = m.run.world_size == 1
+    return _finding(
+        m,
+        model,
+        severity=Severity.INFO if alone else Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"{_what(model)}: their gradients are not reduced over ranks by FSDP2, "
+        "and whether the script does it was not sampled",
+        advice=_advice(m, model),
+    )
+
+
+def _chosen_by_nobody(model: ModelSpec) -> bool:
+    """Whether enough memory is left unsharded that nobody asked to be left."""
+    share = model.unmanaged_numel / model.numel if model.numel > 0 else 0.0
+    return share >= MEMORY_SHARE and model.ignored_params < model.unmanaged_params
+
+
+def _memory(m: Measures, model: ModelSpec) -> Finding:
+    return _finding(
+        m,
+        model,
+        severity=Severity.INFO,
+        confidence=Confidence.HIGH,
+        summary=f"{_what(model)}: every rank holds all of them",
+        advice=_advice(m, model)[:1],
+    )
+
+
+def _what(model: ModelSpec) -> str:
+    """Which, how many, and what they are a share of."""
+    of_model = percent(model.unmanaged_numel / model.numel) if model.numel > 0 else "?"
+    names = ", ".join(model.unmanaged_fqns[:NAMED])
+    more = ", ..." if model.unmanaged_params > NAMED else ""
+    ignored = (
+        f", {model.ignored_params} by ignored_params" if model.ignored_params else ""
+    )
+    kind = "parameter" if not model.unmanaged_trainable else "trainable parameter"
+    number = model.unmanaged_trainable or model.unmanaged_params
+    return (
+        f"{count(number, kind)} outside every unit ({names}{more}{ignored}; "
+        f"{size(model.unmanaged_bytes)}, {of_model} of the model's elements)"
+    )
+
+
+def _advice(m: Measures, model: ModelSpec) -> tuple[Advice, ...]:
+    reduce = Advice(
+        text="Average these gradients yourself: one all-reduce of each, or of all of "
+        "them in one buffer.",
+        code=REDUCE,
+        memory_cost_bytes=0,
+    )
+    if model.ignored_params >= model.unmanaged_params:
+        text = "Leave them out of `ignored_params`, so that their unit shards them."
+        return (reduce, Advice(text=text, memory_cost_bytes=-_sharded_away(m, model)))
+    shard = Advice(
+        text="Shard the outermost module too: it takes every parameter that is in no "
+        "unit yet.",
+        code=_whole(m),
+        memory_cost_bytes=-_sharded_away(m, model),
+    )
+    return (shard, reduce) if model.unmanaged_trainable else (shard,)
+
+
+def _whole(m: Measures) -> str | None:
+    """A `fully_shard` around all units: it takes what is left."""
+    tree = unit_tree_of(m)
+    return whole_code(tree.units[0], tree) if tree.units else None
+
+
+def _sharded_away(m: Measures, model: ModelSpec) -> int:
+    """Bytes of parameters that each rank would no longer hold."""
+    ranks = max(m.run.world_size, 1)
+    return round(model.unmanaged_bytes * (ranks - 1) / ranks)
+
+
+def _finding(
+    m: Measures,
+    model: ModelSpec,
+    *,
+    severity: Severity,
+    confidence: Confidence,
+    summary: str,
+    advice: tuple[Advice, ...],
+) -> Finding:
+    return Finding(
+        severity=severity,
+        confidence=confidence,
+        summary=summary,
+        units=model.unmanaged_fqns,
+        cost_bytes=model.unmanaged_bytes,
+        evidence={
+            "parameters": list(model.unmanaged_fqns),
+            "count": model.unmanaged_params,
+            "trainable": model.unmanaged_trainable,
+            "ignored_params": model.ignored_params,
+            "share_of_model": round(model.unmanaged_numel / max(model.numel, 1), 4),
+        },
+        advice=advice,
+    )

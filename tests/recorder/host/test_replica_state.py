@@ -1,0 +1,75 @@
+"""What ranks may have to hold alike is sampled, before the first step and sparsely."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from fsdpdoctor.run import open_run
+from fsdpdoctor.schema import ReplicaKind, ReplicaSpec
+from tests.recorder.rehearsed import recorded
+
+
+class Net(nn.Module):
+    """A unit, a buffer, and a head that is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 1, bias=False)
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Through both."""
+        out: torch.Tensor = self.head(self.body(given)).sum()
+        return out
+
+
+def sampled(folder: Path, steps: int) -> dict[tuple[str, str], ReplicaSpec]:
+    """The samples of a short training."""
+    with recorded(folder):
+        torch.manual_seed(0)
+        model: Any = Net()
+        fully_shard(model, ignored_params=set(model.head.parameters()))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for _ in range(steps):
+            model(torch.ones(2, 8)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    header = open_run(folder).sources[0].load().header
+    return {(str(spec.kind), spec.name): spec for spec in header.replicas}
+
+
+def test_what_is_sampled_and_when(tmp_path: Path) -> None:
+    """Shards, what is outside, buffers, the optimizer; after steps 1, 2, 4 of six."""
+    found = sampled(tmp_path / "run", 6)
+
+    assert set(found) == {
+        ("shard", "body.weight"),
+        ("outside", "head.weight"),
+        ("buffer", "scale"),
+        ("optimizer", "AdamW group 0: lr"),
+        ("optimizer", "AdamW group 0: steps"),
+    }
+    head = found["outside", "head.weight"]
+    assert (head.kind, head.trainable, head.shape) == (
+        ReplicaKind.OUTSIDE,
+        True,
+        (1, 8),
+    )
+    assert head.steps == (-1, 0, 1, 3)
+    assert len(set(head.values)) == 4
+    assert len(set(found["buffer", "scale"].values)) == 1
+    assert found["optimizer", "AdamW group 0: steps"].values == ("1.0", "2.0", "4.0")
+    assert found["optimizer", "AdamW group 0: lr"].values == ("0.1",) * 3
+
+
+def test_a_sample_is_of_the_state_alone(tmp_path: Path) -> None:
+    """The same training gives the same samples."""
+    one, again = (sampled(tmp_path / name, 2) for name in ("one", "again"))
+
+    assert one == again
