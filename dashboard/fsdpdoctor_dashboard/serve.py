@@ -19,8 +19,8 @@ from fsdpdoctor.network import Link
 from fsdpdoctor.open_paths import DEFAULT, ReadOptions, open_paths
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.server.responses import TILES
 from fsdpdoctor_dashboard.server.security import new_token
-from fsdpdoctor_dashboard.server.tile_responses import TILES
 
 CONNECTIONS = 1024
 """At once. Each browser keeps six open; beyond the limit the next would hang."""

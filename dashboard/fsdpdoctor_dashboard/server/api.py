@@ -20,8 +20,8 @@ from fsdpdoctor_dashboard.data.run_registry import (
 )
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.server.query_params import Args, BadQueryError, whole, wholes
-from fsdpdoctor_dashboard.server.responses import packed_answer
-from fsdpdoctor_dashboard.server.tile_responses import (
+from fsdpdoctor_dashboard.server.responses import (
+    packed_answer,
     ranks_asked,
     tag_of,
     tile_answer,

@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl
 
 from fsdpdoctor_dashboard.data.run_registry import Library, Loading, UnknownRunError
 from fsdpdoctor_dashboard.server.query_params import BadQueryError
-from fsdpdoctor_dashboard.server.responses import Answer
+from fsdpdoctor_dashboard.server.responses import TILES, Answer, tile_answer
 from fsdpdoctor_dashboard.server.security import Guard
-from fsdpdoctor_dashboard.server.tile_responses import TILES, tile_answer
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
