@@ -14,7 +14,6 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.network import Link
 from fsdpdoctor.renderers.formatting import visible
-from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.whatif_callbacks import register
@@ -23,6 +22,7 @@ from fsdpdoctor_dashboard.server.download_routes import export_routes
 from fsdpdoctor_dashboard.server.first_paint import early_routes, first_picture
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
+from fsdpdoctor_dashboard.timeline.component import Timeline
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,8 @@ ROUTES = (
     "/_dash-layout",
     "/_dash-dependencies",
     "/assets/style.css",
-    "/_dash-component-suites/fsdpdoctor_dashboard/timeline/tiles.js",
+    "/_dash-component-suites/fsdpdoctor_dashboard/timeline/dash_component.js",
+    "/timeline.js",
     *(f"/api/{name}?run=before" for name in ("meta", "tile", "area", "span", "live")),
 )
 

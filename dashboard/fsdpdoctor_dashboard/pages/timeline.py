@@ -6,7 +6,6 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.renderers.report_view import FindingWords, content_of
-from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
@@ -14,6 +13,7 @@ from fsdpdoctor_dashboard.pages.components import (
     so_far,
     with_data,
 )
+from fsdpdoctor_dashboard.timeline.component import Timeline
 
 SIDE = "timeline-side"
 """The id of what stands beside the picture: of a growing run it alone is made anew."""

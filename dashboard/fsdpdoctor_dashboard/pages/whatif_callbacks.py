@@ -9,7 +9,6 @@ from dash.development.base_component import Component
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
-from fsdpdoctor_dashboard.component import Timeline
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.pages import whatif as page
 from fsdpdoctor_dashboard.pages.components import plot
@@ -19,6 +18,7 @@ from fsdpdoctor_dashboard.pages.whatif_model import (
     plan_file,
     simulated_run,
 )
+from fsdpdoctor_dashboard.timeline.component import Timeline
 
 KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in page.KNOBS]
 KNOB_STATES = [State(f"knob-{name}", "value") for name in page.KNOBS]

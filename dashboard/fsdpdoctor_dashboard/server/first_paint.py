@@ -13,11 +13,9 @@ import base64
 import hashlib
 import json
 from functools import cache
-from pathlib import Path
 
 from flask import Blueprint, Response, request
 
-from fsdpdoctor_dashboard import TIMELINE_FILES
 from fsdpdoctor_dashboard.data.run_registry import (
     Library,
     Loading,
@@ -25,8 +23,8 @@ from fsdpdoctor_dashboard.data.run_registry import (
     meta_of,
 )
 from fsdpdoctor_dashboard.data.tiles import whole_level
+from fsdpdoctor_dashboard.timeline.scripts import FIRST_PAINT, SCRIPTS, script
 
-FILES = Path(__file__).parents[1] / "timeline"
 YEAR_SECONDS = 31_536_000
 
 FIRST_RANKS = 6
@@ -38,8 +36,7 @@ CONDENSED_FROM = 13
 @cache
 def _bundle() -> tuple[str, str]:
     """All scripts of the component in one, and a name that changes with them."""
-    names = (*TIMELINE_FILES, "first_paint.js")
-    text = "\n".join((FILES / name).read_text(encoding="utf-8") for name in names)
+    text = "".join(script(name) for name in (*SCRIPTS, FIRST_PAINT))
     return text, hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -22,15 +22,13 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import duration
 from fsdpdoctor.renderers.html import Addition
 from fsdpdoctor.run import Run
-from fsdpdoctor_dashboard import TIMELINE_FILES
 from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
 from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
 from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
-
-FILES = Path(__file__).parents[1] / "timeline"
+from fsdpdoctor_dashboard.timeline.scripts import SCRIPTS, script, style
 
 MARK_LIMIT = 300_000
 """Marks that are embedded unless all are asked for: about 1 MB of a page."""
@@ -62,21 +60,17 @@ def timeline_page(
     `meta` is what the server's `api/meta` says of the run.
     """
     shown = store if limit is None else shortened(store, limit)
-    scripts = [
-        *((FILES / name).read_text(encoding="utf-8") for name in TIMELINE_FILES),
-        START,
-    ]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    scripts = [*map(script, SCRIPTS), START]
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     body = [
         '<div id="fd-timeline"></div>',
         f'<script type="application/json" id="fd-data">{_data(shown, meta)}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
+        *(f"<script>{text}</script>" for text in scripts),
     ]
     return Addition(
         title="Timeline",
         note=_note(store, shown),
-        style=(FILES / "timeline.css").read_text(encoding="utf-8")
-        + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
+        style=style() + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
         body="\n".join(body),
         policy=(
             f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "

@@ -17,11 +17,11 @@ from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.server.standalone_page import (
-    FILES,
     MARK_LIMIT,
     timeline_of,
     timeline_page,
 )
+from fsdpdoctor_dashboard.timeline.scripts import FILES
 
 ASKED = 60
 """Marks of each series."""

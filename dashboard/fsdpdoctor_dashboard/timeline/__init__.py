@@ -1,0 +1,1 @@
+"""The timeline: a canvas component in JavaScript, and what hands it to a page."""
