@@ -253,6 +253,27 @@ interface MemorySamples {
 
 type Pen = CanvasRenderingContext2D;
 type Theme = "light" | "dark";
+type Ink = "background" | "panel" | "lane" | "line" | "grid" | "text" | "faint" | "exposed"
+  | "memory" | "memoryFill" | "cursor" | "area" | "select";
+type RowName = "EXPOSED" | "COMPUTE" | "ALL_GATHER" | "REDUCE_SCATTER" | "ALL_REDUCE"
+  | "OTHER_COMM" | "COPIES" | "HOST" | "UNSHARDED_ROOT" | "UNSHARDED_EVEN" | "UNSHARDED_ODD"
+  | "STEP" | "MICRO_BATCH";
+type TileNumber = "magic" | "bins" | "maxSlices" | "minLevel" | "noUnit" | "binsMode"
+  | "slicesMode" | "fromLeft" | "toRight";
+
+/** What the scripts share with Python; see settings.py. */
+interface Settings {
+  colours: Record<Theme, Record<string, string>>;
+  inks: Record<Theme, Record<Ink, string>>;
+  causes: Record<string, string>;
+  waits: string;
+  rows: Record<RowName, number>;
+  rowWords: Record<number, string>;
+  condensedFrom: number;
+  mostTiles: number;
+  tile: Record<TileNumber, number>;
+}
+
 type Timeline = import("./fsdpdoctor_dashboard/timeline/timeline.js").FsdpTimeline;
 
 interface TimelineOptions {
@@ -405,6 +426,7 @@ declare var fsdpdoctor_dashboard: Record<string, unknown> | undefined;
 declare var fsdpTimeline: Timeline | undefined; // the one of this page
 declare var fsdpFirstPaint: FirstPaint | null | undefined;
 
+declare var fsdpSettings: Settings;
 declare var fsdpTiles: typeof import("./fsdpdoctor_dashboard/timeline/tiles.js");
 declare var fsdpFormat: typeof import("./fsdpdoctor_dashboard/timeline/format.js");
 declare var fsdpLayout: typeof import("./fsdpdoctor_dashboard/timeline/layout.js");

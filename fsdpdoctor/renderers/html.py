@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.renderers.palette import EXPOSED, PLAIN_PARTS
 from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
@@ -18,18 +19,6 @@ from fsdpdoctor.report.value import Report
 
 # Everything is refused but the page's own style sheet and the widths of its bars.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-
-PART_COLOURS = (
-    "#56b4e9",
-    "#009e73",
-    "#e6c700",
-    "#cc79a7",
-    "#9a9a9a",
-    "#0072b2",
-    "#6b6b6b",
-)
-"""Of the budget's parts that are not exposed, in turn (Okabe and Ito's, which
-colour-blind eyes tell apart). Vermillion is kept for exposed time."""
 
 STYLE = """
 :root { color-scheme: light dark;
@@ -214,9 +203,9 @@ def _colours(parts: Sequence[BudgetPart]) -> list[str]:
     plain = 0
     for part in parts:
         if part.exposed:
-            colours.append("#d55e00")
+            colours.append(EXPOSED)
         else:
-            colours.append(PART_COLOURS[plain % len(PART_COLOURS)])
+            colours.append(PLAIN_PARTS[plain % len(PLAIN_PARTS)].page)
             plain += 1
     return colours
 

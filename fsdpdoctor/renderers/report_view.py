@@ -59,6 +59,9 @@ PART_WORDS = {
 }
 """The step budget's parts whose own name is not the word for them."""
 
+CAUSE_WORDS = {cause: cause.replace("_", " ") for cause in CAUSES}
+"""Of a stall's causes, in their order."""
+
 WRAPPERS = {"fsdp2": "FSDP2", "fsdp1": "FSDP1", "ddp": "DDP", "none": "no FSDP"}
 
 

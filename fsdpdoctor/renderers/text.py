@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.formatting import shorten
+from fsdpdoctor.renderers.palette import EXPOSED, PLAIN_PARTS
 from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
@@ -32,26 +33,14 @@ MOST_ALERTS = 12
 NAME_WIDTH = 14
 """A unit's name gets at least this much, and columns are left out before less."""
 
-EXPOSED_STYLE = "bold #d55e00"
-"""Vermillion, told from every other colour by colour-blind eyes too. Nothing else
-is drawn in it."""
+EXPOSED_STYLE = f"bold {EXPOSED}"
+"""Nothing else is drawn in it."""
 
 SEVERITY_STYLES = {
     "critical": "bold white on #9a2d00",
     "warning": "bold black on #e0b000",
     "info": "bold black on #8fb8d8",
 }
-
-PART_STYLES = (
-    "black on #56b4e9",
-    "black on #009e73",
-    "black on #f0e442",
-    "black on #cc79a7",
-    "black on #c8c8c8",
-    "white on #0072b2",
-    "white on #555555",
-)
-"""Of the budget's parts that are not exposed, in turn; letters tell them apart."""
 
 
 def render(report: Report) -> str:
@@ -251,8 +240,9 @@ def _part_styles(parts: Sequence[BudgetPart]) -> list[str]:
     plain = 0
     for part in parts:
         if part.exposed:
-            styles.append("bold white on #d55e00")
+            styles.append(f"bold white on {EXPOSED}")
         else:
-            styles.append(PART_STYLES[plain % len(PART_STYLES)])
+            colour = PLAIN_PARTS[plain % len(PLAIN_PARTS)]
+            styles.append(f"{colour.letter} on {colour.ground}")
             plain += 1
     return styles

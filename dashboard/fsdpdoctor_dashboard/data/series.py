@@ -34,12 +34,27 @@ class Row(IntEnum):
     MICRO_BATCH = 12
 
 
+ROW_WORDS = {
+    Row.COMPUTE: "compute",
+    Row.ALL_GATHER: Kind.ALL_GATHER.label,
+    Row.REDUCE_SCATTER: Kind.REDUCE_SCATTER.label,
+    Row.ALL_REDUCE: Kind.ALL_REDUCE.label,
+    Row.OTHER_COMM: "other comm",
+    Row.COPIES: "copies",
+    Row.HOST: "host",
+}
+"""What stands at the rows that have room for it."""
+
+WAITS = "waiting for a rank"
+"""What a collective does before the last rank has arrived."""
+
+
 class SeriesSpec(NamedTuple):
     """One colour in one row."""
 
     row: Row
     name: str  # stands in the area statistics and in the legend
-    colour: str  # a key of the palette in format.js
+    colour: str  # a key of the palette
 
 
 SERIES: tuple[SeriesSpec, ...] = (
@@ -53,13 +68,11 @@ SERIES: tuple[SeriesSpec, ...] = (
     SeriesSpec(Row.COMPUTE, "reduce copy-in", "copy_in"),
     SeriesSpec(Row.COMPUTE, "other compute", "kernel"),
     SeriesSpec(Row.ALL_GATHER, "all-gather", "all_gather"),
-    SeriesSpec(Row.ALL_GATHER, "all-gather, waiting for a rank", "all_gather_wait"),
+    SeriesSpec(Row.ALL_GATHER, f"all-gather, {WAITS}", "all_gather_wait"),
     SeriesSpec(Row.REDUCE_SCATTER, "reduce-scatter", "reduce_scatter"),
-    SeriesSpec(
-        Row.REDUCE_SCATTER, "reduce-scatter, waiting for a rank", "reduce_scatter_wait"
-    ),
+    SeriesSpec(Row.REDUCE_SCATTER, f"reduce-scatter, {WAITS}", "reduce_scatter_wait"),
     SeriesSpec(Row.ALL_REDUCE, "all-reduce", "all_reduce"),
-    SeriesSpec(Row.ALL_REDUCE, "all-reduce, waiting for a rank", "all_reduce_wait"),
+    SeriesSpec(Row.ALL_REDUCE, f"all-reduce, {WAITS}", "all_reduce_wait"),
     SeriesSpec(Row.OTHER_COMM, "other collective", "other_comm"),
     SeriesSpec(Row.COPIES, "copy-in", "copy_in"),
     SeriesSpec(Row.COPIES, "memcpy and memset", "memcpy"),
@@ -85,9 +98,9 @@ EXPOSED_SERIES = {
 }
 """By the collective that was waited for."""
 WAITING = {
-    INDEX["all-gather"]: INDEX["all-gather, waiting for a rank"],
-    INDEX["reduce-scatter"]: INDEX["reduce-scatter, waiting for a rank"],
-    INDEX["all-reduce"]: INDEX["all-reduce, waiting for a rank"],
+    INDEX["all-gather"]: INDEX[f"all-gather, {WAITS}"],
+    INDEX["reduce-scatter"]: INDEX[f"reduce-scatter, {WAITS}"],
+    INDEX["all-reduce"]: INDEX[f"all-reduce, {WAITS}"],
 }
 _BY_KIND = {
     Kind.FORWARD: "forward",

@@ -14,18 +14,11 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import MS, duration, size
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.palette import inks, series_colours
 from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
 from fsdpdoctor_dashboard.pages.figures import styled
-
-KIND_COLOURS = {
-    "all_gather": "#e8b23a",
-    "reduce_scatter": "#009e73",
-    "all_reduce": "#7a6a4f",
-}
-DARK_COLOURS = KIND_COLOURS | {"all_reduce": "#a8977a"}
-"""The timeline's own, in format.js."""
 
 MOST_TICKS = 7
 PEAK_IN_SIGHT = 3.0
@@ -85,10 +78,6 @@ def _of_kind(measures: Measures, kind: Kind) -> tuple[Collectives, Int64s]:
     return Collectives.concat(parts), np.concatenate(wires)
 
 
-def _colours(theme: str) -> dict[str, str]:
-    return DARK_COLOURS if theme == "dark" else KIND_COLOURS
-
-
 class Rates(NamedTuple):
     """Which bandwidth a run's rows have: the bus's needs the size of the group."""
 
@@ -134,7 +123,7 @@ def bandwidth(
     rates = rates_of(report)
     if rates is None:
         return None
-    figure, colours = go.Figure(), _colours(theme)
+    figure, colours = go.Figure(), series_colours(theme)
     rows = [row for row in report.collectives if row.bytes]
     for kind in kinds:
         mine = [row for row in rows if row.kind == kind.name]
@@ -210,7 +199,6 @@ def _line(
 
 def _level(figure: go.Figure, gbps: float, words: str, colour: str, theme: str) -> None:
     """A level line; its words lie on the ground, so that no other runs through them."""
-    ground = "#0d1117" if theme == "dark" else "#ffffff"
     figure.add_hline(
         y=gbps, line={"dash": "dash", "color": colour, "width": 1.4}, layer="below"
     )
@@ -224,7 +212,7 @@ def _level(figure: go.Figure, gbps: float, words: str, colour: str, theme: str) 
         text=f"{words}: {gbps:.3g} GB/s",
         showarrow=False,
         font={"size": 11},
-        bgcolor=ground,
+        bgcolor=inks(theme)["background"],
         borderpad=1,
     )
 
@@ -256,7 +244,7 @@ def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
             y=counts,
             width=np.diff(edges),
             name=kind.kind.label,
-            marker={"color": _colours(theme)[kind.name], "opacity": 0.75},
+            marker={"color": series_colours(theme)[kind.name], "opacity": 0.75},
             hovertemplate="%{x:.3g} ms: %{y}",
         )
     figure.update_layout(barmode="overlay")

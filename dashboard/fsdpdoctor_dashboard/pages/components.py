@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
@@ -17,7 +16,6 @@ from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
-CAUSE_WORDS = {cause: cause.replace("_", " ") for cause in CAUSES}
 CAUSES_EXPLAINED = {
     "host_late": "the CPU had not issued it yet",
     "queued": "issued, and its lane was busy",

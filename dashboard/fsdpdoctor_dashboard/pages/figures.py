@@ -17,6 +17,7 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
 from fsdpdoctor.renderers.formatting import shorten, visible
+from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.report.value import Report
 from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor.simulate.plans.predict import Prediction
@@ -30,10 +31,10 @@ class Curve(NamedTuple):
 
 
 CURVES = {
-    "allocated_bytes": Curve("allocated", "#0072b2"),
-    "reserved_bytes": Curve("reserved by the allocator", "#7f8790"),
-    "unsharded_bytes": Curve("unsharded parameters", "#8e7cc3"),
-    "rss_bytes": Curve("resident memory of the whole process", "#2f7f86"),
+    "allocated_bytes": Curve("allocated", SERIES["forward"]),
+    "reserved_bytes": Curve("reserved by the allocator", SERIES["optimizer"]),
+    "unsharded_bytes": Curve("unsharded parameters", SERIES["unsharded"]),
+    "rss_bytes": Curve("resident memory of the whole process", SERIES["input"]),
 }
 """By the column of `MemorySamples`."""
 
@@ -157,7 +158,7 @@ def last_arrivals(report: Report, theme: str) -> go.Figure:
         figure.add_bar(
             x=names,
             y=values,
-            marker={"color": "#0072b2"},
+            marker={"color": SERIES["forward"]},
             hovertemplate=f"rank %{{x}}: %{{y:.4g}} {title}<extra></extra>",
             row=1,
             col=column,
@@ -230,7 +231,7 @@ def windows(rank: RankMeasures, step: int, theme: str) -> go.Figure:
             x=(rows.end_ns[shown] - rows.start_ns[shown]) / MS,
             y=[names[unit] for unit in units],
             orientation="h",
-            marker={"color": "#8e7cc3"},
+            marker={"color": SERIES["unsharded"]},
             customdata=[size(count) for count in rows.bytes[shown].tolist()],
             hovertemplate="%{y}: from %{base:.3f} ms, for %{x:.3f} ms, "
             "%{customdata}<extra></extra>",
@@ -309,7 +310,7 @@ def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figur
         y=[p.step_ns / MS for p in found],
         error_y={"type": "data", "array": [p.error_ns / MS for p in found]},
         mode="markers",
-        marker={"color": "#0072b2", "size": 9},
+        marker={"color": SERIES["forward"], "size": 9},
         text=[visible(str(p.plan)) for p in found],
         hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g} MiB<extra></extra>",
         name="plans",
@@ -318,7 +319,7 @@ def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figur
         x=[0],
         y=[measured_ns / MS],
         mode="markers",
-        marker={"color": "#5e3c99", "size": 12, "symbol": "diamond"},
+        marker={"color": SERIES["sync"], "size": 12, "symbol": "diamond"},
         name="as it was",
         hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
     )

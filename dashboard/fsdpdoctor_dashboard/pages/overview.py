@@ -11,7 +11,9 @@ from dash.development.base_component import Component
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.palette import PARTS
 from fsdpdoctor.renderers.report_view import (
+    CAUSE_WORDS,
     PART_WORDS,
     Content,
     FindingWords,
@@ -22,7 +24,6 @@ from fsdpdoctor.report.comparison import Difference, Subject, compare
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
-    CAUSE_WORDS,
     CAUSES_EXPLAINED,
     Cell,
     Context,
@@ -37,26 +38,6 @@ from fsdpdoctor_dashboard.pages.components import (
 
 MANY_RANKS = 16
 """From here on a rank's bar is half as high, so that 64 fit a screen."""
-
-PART_COLOURS = {
-    "forward": "#0072b2",
-    "backward": "#56b4e9",
-    "recompute": "#3d8fbf",
-    "optimizer": "#7f8790",
-    "clip": "#9aa3ab",
-    "copy": "#cc79a7",
-    "compute": "#a9b9c9",
-    "exposed_other_communication": "#5b6770",
-    "memcpy": "#cfc98a",
-    "sync": "#5e3c99",
-    "input": "#2f7f86",
-    "gc": "#cba97c",
-    "checkpoint": "#e0cfae",
-    "host_bound": "#46536b",
-    "script": "#b9a3c9",
-    "other": "#d5dbe1",
-}
-"""Of the budget's parts, as in the timeline; exposed ones are vermillion."""
 
 
 def page(context: Context) -> Component:
@@ -166,7 +147,7 @@ def _piece(part: str, ns: int, longest: int) -> Component:
 
 
 def _colour(part: str) -> str:
-    return PART_COLOURS.get(part, "var(--exposed-mark)")
+    return PARTS.get(part, "var(--exposed-mark)")
 
 
 def _legend(report: Report) -> Component:
@@ -176,7 +157,7 @@ def _legend(report: Report) -> Component:
         if not ns:
             continue
         hatched = " hatched" if part.startswith("exposed_") else ""
-        exposed = part.startswith("exposed_") and part not in PART_COLOURS
+        exposed = part.startswith("exposed_") and part not in PARTS
         items.append(
             html.Li(
                 [

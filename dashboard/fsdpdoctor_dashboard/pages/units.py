@@ -12,10 +12,10 @@ from dash.development.base_component import Component
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.report_view import CAUSE_WORDS
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
-    CAUSE_WORDS,
     Cell,
     Context,
     byte_words,

@@ -24,19 +24,19 @@ from fsdpdoctor_dashboard.data.run_registry import (
 )
 from fsdpdoctor_dashboard.data.tiles import whole_level
 from fsdpdoctor_dashboard.timeline.scripts import FIRST_PAINT, SCRIPTS, script
+from fsdpdoctor_dashboard.timeline.settings import CONDENSED_FROM, settings_script
 
 YEAR_SECONDS = 31_536_000
 
 FIRST_RANKS = 6
 """Ranks in full that fit a screen."""
-CONDENSED_FROM = 13
-"""Ranks from which on a timeline starts condensed; timeline.js has the same number."""
 
 
 @cache
 def _bundle() -> tuple[str, str]:
     """All scripts of the component in one, and a name that changes with them."""
-    text = "".join(script(name) for name in (*SCRIPTS, FIRST_PAINT))
+    ours = (script(name) for name in (*SCRIPTS, FIRST_PAINT))
+    text = "".join((settings_script(), *ours))
     return text, hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

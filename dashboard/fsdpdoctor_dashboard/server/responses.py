@@ -9,6 +9,7 @@ from isal import igzip
 from fsdpdoctor_dashboard.data import tiles
 from fsdpdoctor_dashboard.data.run_registry import Picture
 from fsdpdoctor_dashboard.server.query_params import Args, BadQueryError, whole, wholes
+from fsdpdoctor_dashboard.timeline.settings import MOST_TILES
 
 WORTH_PACKING = 2_000
 """Bytes from which an answer is compressed: a tunnel is slower than a millisecond."""
@@ -16,8 +17,6 @@ WORTH_PACKING = 2_000
 TILES = "/api/tile"
 """Where tiles are asked for: at every zoom, and nothing else is so often."""
 TILE_SECONDS = 3600
-MOST_TILES = 4
-"""In one answer; a view needs three. loader.js has the same number."""
 
 
 class Answer(NamedTuple):

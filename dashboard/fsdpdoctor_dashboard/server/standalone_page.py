@@ -29,6 +29,7 @@ from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
 from fsdpdoctor_dashboard.timeline.scripts import SCRIPTS, script, style
+from fsdpdoctor_dashboard.timeline.settings import settings_script
 
 MARK_LIMIT = 300_000
 """Marks that are embedded unless all are asked for: about 1 MB of a page."""
@@ -60,7 +61,7 @@ def timeline_page(
     `meta` is what the server's `api/meta` says of the run.
     """
     shown = store if limit is None else shortened(store, limit)
-    scripts = [*map(script, SCRIPTS), START]
+    scripts = [settings_script(), *map(script, SCRIPTS), START]
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     body = [
         '<div id="fd-timeline"></div>',

@@ -5,11 +5,7 @@
   if (root.FsdpDetailsPanel) return;
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
-  /** @type {Record<string, string>} */
-  const CAUSES = {
-    host_late: "host late", queued: "queued", straggler: "waiting for a rank",
-    wire: "wire", tail: "tail",
-  };
+  const { causes: CAUSES, waits: WAITS } = root.fsdpSettings;
 
   /** @type {Record<string, string>} */
   const LEGEND = { unsharded: "unsharded", exposed: "EXPOSED", copy_in: "copy-in" };
@@ -59,7 +55,7 @@
           const waits = spec.colour.endsWith("_wait");
           if (waits && [...shown.keys()].some((key) => key.endsWith("_wait"))) continue;
           const name = LEGEND[spec.colour] || spec.name;
-          shown.set(spec.colour, waits ? "waiting for a rank" : name);
+          shown.set(spec.colour, waits ? WAITS : name);
         }
       }
       for (const [colour, name] of shown) {

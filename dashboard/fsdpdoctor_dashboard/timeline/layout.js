@@ -11,12 +11,7 @@
     [Row.ALL_REDUCE]: 13, [Row.OTHER_COMM]: 10, [Row.COPIES]: 9, [Row.HOST]: 9,
     [Row.UNSHARDED_ROOT]: 3, [Row.UNSHARDED_EVEN]: 5, [Row.UNSHARDED_ODD]: 5,
   };
-  /** @type {Record<number, string>} */
-  const LABEL = {
-    [Row.COMPUTE]: "compute", [Row.ALL_GATHER]: "all-gather",
-    [Row.REDUCE_SCATTER]: "reduce-scatter", [Row.ALL_REDUCE]: "all-reduce",
-    [Row.OTHER_COMM]: "other comm", [Row.COPIES]: "copies", [Row.HOST]: "host",
-  };
+  const LABEL = root.fsdpSettings.rowWords;
 
   const api = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
   root.fsdpLayout = api;

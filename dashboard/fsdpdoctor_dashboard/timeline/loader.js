@@ -4,7 +4,7 @@
   const { MIN_LEVEL, BINS } = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
   const KEEP = 900; // tiles of one rank each; about 20 kB apiece
   const AT_ONCE = 4;
-  const TOGETHER = 4; // tiles in one request; the server has the same limit
+  const TOGETHER = root.fsdpSettings.mostTiles; // tiles in one request
   const PAUSE_MS = 2000;
 
   class TileLoader {

@@ -5,7 +5,7 @@
   const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
   const { Row, search, decodeTiles, LocalStore } = tiles;
 
-  const CAUSES = ["host_late", "queued", "straggler", "wire", "tail"];
+  const CAUSES = Object.keys(root.fsdpSettings.causes); // in the order that the server has
 
   /** @implements {DataSource} */
   class LocalSource {

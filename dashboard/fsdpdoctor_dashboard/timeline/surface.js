@@ -5,7 +5,8 @@
   if (root.FsdpSurface) return;
   const { RowRaster } = root.fsdpRaster;
   const { penOf, hatching, dots, png } = root.fsdpCanvas;
-  const { THEMES, colours, rgb } = root.fsdpFormat;
+  const { rgb } = root.fsdpFormat;
+  const { inks, colours } = root.fsdpSettings;
   const { GUTTER } = root.fsdpLayout;
 
   class FsdpSurface {
@@ -37,8 +38,8 @@
 
       /** @type {Theme} */
       this.theme = "light";
-      this.ink = THEMES.light;
-      this.colour = colours("light");
+      this.ink = inks.light;
+      this.colour = colours.light;
       /** @type {Record<string, number[]>} */
       this.rgb = {};
       /** @type {string | CanvasPattern} */
@@ -82,8 +83,8 @@
     dress(theme) {
       this.theme = theme;
       this.element.dataset.theme = theme;
-      this.ink = THEMES[theme];
-      this.colour = colours(theme);
+      this.ink = inks[theme];
+      this.colour = colours[theme];
       this.rgb = Object.fromEntries(Object.entries(this.colour).map(([key, hex]) => [key, rgb(hex)]));
       this.hatch = hatching(this.pen, this.ink.exposed, this.ink.exposed + "2e", 9);
       this.dots = dots(this.pen, this.ink.faint, 5);

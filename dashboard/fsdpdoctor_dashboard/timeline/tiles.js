@@ -4,21 +4,13 @@
 // on; a double holds them exactly for 104 days.
 (function (root) {
   "use strict";
-  const MAGIC = 0x314c5446;
-  const BITS = 10;
-  const BINS = 1 << BITS;
-  const MAX_SLICES = 128;
-  const MIN_LEVEL = 16;
-  const NO_UNIT = 0xffff;
-  const BINS_MODE = 1;
-  const SLICES_MODE = 2;
-  const FROM_LEFT = 1;
-  const TO_RIGHT = 2;
-  const Row = {
-    EXPOSED: 0, COMPUTE: 1, ALL_GATHER: 2, REDUCE_SCATTER: 3, ALL_REDUCE: 4,
-    OTHER_COMM: 5, COPIES: 6, HOST: 7, UNSHARDED_ROOT: 8, UNSHARDED_EVEN: 9,
-    UNSHARDED_ODD: 10, STEP: 11, MICRO_BATCH: 12,
-  };
+  /** @type {Settings} */
+  const settings = root.fsdpSettings;
+  const {
+    magic: MAGIC, bins: BINS, maxSlices: MAX_SLICES, minLevel: MIN_LEVEL, noUnit: NO_UNIT,
+    binsMode: BINS_MODE, slicesMode: SLICES_MODE, fromLeft: FROM_LEFT, toRight: TO_RIGHT,
+  } = settings.tile;
+  const Row = settings.rows;
 
   /**
    * The first row whose value is greater than x (or, with `orEqual`, not less).

@@ -13,7 +13,7 @@
   const { TileLoader, CurveLoader } = root.fsdpLoader;
   const { tracksOf, placeTracks, wantedTiles } = root.fsdpTracks;
   const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY } = root.fsdpLayout;
-  const CONDENSED_FROM = 13; // tracks; the server's first picture has the same number
+  const CONDENSED_FROM = root.fsdpSettings.condensedFrom; // tracks
   const NARROWEST_NS = 200;
   const GLIDE_MS = 140;
 

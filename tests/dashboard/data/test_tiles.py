@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +26,8 @@ from fsdpdoctor_dashboard.data.store import (
     save_store,
 )
 from fsdpdoctor_dashboard.data.tile_cache import TileShelf, has_tiles, make_tiles
+from tests.dashboard.node import needs_node, required, run_js
 
-TIMELINE_JS = Path(tiles.__file__).parents[1] / "timeline" / "tiles.js"
 KINDS = (
     (Kind.FORWARD, Lane.COMPUTE),
     (Kind.BACKWARD, Lane.COMPUTE),
@@ -349,8 +346,8 @@ def columns_json(store: Store, rank: int) -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
-def test_python_and_javascript_make_the_same_tiles(tmp_path: Path) -> None:
+@needs_node
+def test_python_and_javascript_make_the_same_tiles() -> None:
     """Byte for byte, for random spans, levels, tiles and areas."""
     rng = np.random.default_rng(0)
     rows = [
@@ -372,25 +369,24 @@ def test_python_and_javascript_make_the_same_tiles(tmp_path: Path) -> None:
             for i in {0, last, last + 1, last // 2, last // 3}
         ]
     areas = np.sort(rng.integers(-5, store.end + 5, (40, 2)), axis=1).tolist()
-    (tmp_path / "ask.json").write_text(
-        json.dumps({"columns": columns_json(store, 0), "asks": asks, "areas": areas})
-    )
     script = f"""
-    const t = require({json.dumps(str(TIMELINE_JS))}), fs = require("fs");
-    const ask = JSON.parse(fs.readFileSync({json.dumps(str(tmp_path / "ask.json"))}));
-    const series = {json.dumps([s._asdict() for s in SERIES])};
-    const store = new t.LocalStore(series, ask.columns);
+    const t = {required("tiles.js")};
+    const store = new t.LocalStore(given.series, given.columns);
     const hex = (b) => Buffer.from(b).toString("hex");
     console.log(JSON.stringify({{
-      tiles: ask.asks.map(([k, i, c]) => hex(store.tile(k, i, [0], c))),
-      areas: ask.areas.map(([a, b]) => store.area(a, b, [0])),
+      tiles: given.asks.map(([k, i, c]) => hex(store.tile(k, i, [0], c))),
+      areas: given.areas.map(([a, b]) => store.area(a, b, [0])),
     }}));
     """
-    run = subprocess.run(
-        ["node", "-e", script], capture_output=True, text=True, check=True
-    )
-    answer = json.loads(run.stdout)
+    given = {
+        "series": [spec._asdict() for spec in SERIES],
+        "columns": columns_json(store, 0),
+        "asks": asks,
+        "areas": areas,
+    }
+    answer = run_js(script, given)
 
+    assert isinstance(answer, dict)
     assert answer["tiles"] == [
         tiles.tile(store, level, index, [0], condensed=condensed).hex()
         for level, index, condensed in asks

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from fsdpdoctor_dashboard.server.standalone_page import (
     timeline_of,
     timeline_page,
 )
-from fsdpdoctor_dashboard.timeline.scripts import FILES
+from tests.dashboard.node import needs_node, required, run_js
 
 ASKED = 60
 """Marks of each series."""
@@ -29,44 +27,37 @@ UNCUT = (Row.HOST, Row.COPIES)
 """Rows whose marks are whole spans in these runs."""
 
 
-def said_in_the_page(run: OpenRun, folder: Path, asks: list[list[int]]) -> list[Any]:
+def said_in_the_page(run: OpenRun, asks: list[list[int]]) -> list[Any]:
     """What LocalSource answers, in Node."""
     body = timeline_page(run.store, meta_of(run), limit=None).body
     page = re.search(
         r'<script type="application/json" id="fd-data">(.*?)</script>', body
     )
     assert page is not None
-    (folder / "page.json").write_text(page[1], encoding="utf-8")
-    (folder / "asks.json").write_text(json.dumps(asks), encoding="utf-8")
     script = f"""
-    const s = require({json.dumps(str(FILES / "local_source.js"))}), fs = require("fs");
-    const folder = {json.dumps(str(folder))};
-    const read = (name) => JSON.parse(fs.readFileSync(folder + name));
-    const page = read("/page.json"), found = [];
+    const s = {required("local_source.js")}, {{ page, asks }} = given, found = [];
     (async () => {{
       const columns = await s.unpackColumns(page.columns, page.layout);
       const source = new s.LocalSource(page.meta, columns, page.memory);
-      for (const ask of read("/asks.json")) found.push(await source.details(...ask));
+      for (const ask of asks) found.push(await source.details(...ask));
       console.log(JSON.stringify(found));
     }})();
     """
-    done = subprocess.run(
-        ["node", "-e", script], capture_output=True, text=True, check=True
-    )
-    answers: list[Any] = json.loads(done.stdout)
+    answers = run_js(script, {"page": json.loads(page[1]), "asks": asks})
+    assert isinstance(answers, list)
     return answers
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
+@needs_node
 def test_a_page_without_a_server_says_the_same_of_a_mark(
-    runs: dict[str, Path], tmp_path: Path
+    runs: dict[str, Path],
 ) -> None:
     """Title, causes and bytes of every kind of mark; its flow holds nothing else."""
     run = Library([runs["before"]], open_run).wait("before")
     parts = [s for s in run.store.series(1) if SERIES[s.series].row < Row.STEP]
     asks = [[1, s.series, at] for s in parts for at in range(len(s.start))[:ASKED]]
     spans = [int(s.span[at]) for s in parts for at in range(len(s.start))[:ASKED]]
-    local = said_in_the_page(run, tmp_path, asks)
+    local = said_in_the_page(run, asks)
     flows = 0
     for (rank, series, _), span, found in zip(asks, spans, local, strict=True):
         expected = run.details.of(rank, series, span)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
-import fsdpdoctor_dashboard
-
-FOLLOW = Path(str(fsdpdoctor_dashboard.__file__)).parent / "timeline" / "follow.js"
+from tests.dashboard.node import needs_node, required, run_js
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
+@needs_node
 @pytest.mark.parametrize(
     ("answers", "more"),
     [
@@ -35,7 +30,7 @@ def test_runs_are_followed_while_one_of_them_grows(
     """One that has ended stops nothing, and one that fails is asked again."""
     script = f"""
     global.window = {{}};
-    const {{ FsdpFollower }} = require({json.dumps(str(FOLLOW))});
+    const {{ FsdpFollower }} = {required("follow.js")};
     const revision = (answer) => async () => {{
       if (answer === "fails") throw new Error(answer);
       return {{ revision: 0, live: answer === "live" }};
@@ -45,8 +40,5 @@ def test_runs_are_followed_while_one_of_them_grows(
     new FsdpFollower({{ sources, sayError() {{}} }}).ask()
       .then((more) => console.log(JSON.stringify(more)));
     """
-    run = subprocess.run(
-        ["node", "-e", script], capture_output=True, text=True, check=True
-    )
 
-    assert json.loads(run.stdout) is more
+    assert run_js(script) is more

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-import fsdpdoctor_dashboard
 from fsdpdoctor.quantities import duration, percent, size
-
-WORDS = Path(str(fsdpdoctor_dashboard.__file__)).parent / "timeline" / "format.js"
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None, reason="needs node to run the JS"
-)
+from fsdpdoctor.renderers.palette import series_colours
+from tests.dashboard.node import needs_node, required, run_js
 
 Matrix = npt.NDArray[np.float64]
 
@@ -51,25 +41,22 @@ NOTICEABLE = 10.0
 neighbouring bars of a chart are commonly kept five times further apart."""
 
 
-def run_js(code: str) -> object:
-    """What a piece of JavaScript prints, as JSON."""
-    script = f"const w = require({json.dumps(str(WORDS))}); console.log({code})"
-    run = subprocess.run(
-        ["node", "-e", script], capture_output=True, text=True, check=True
+def formatted(expression: str) -> object:
+    """What `w`, the timeline's words, makes of something."""
+    return run_js(
+        f"const w = {required('format.js')};console.log(JSON.stringify({expression}))"
     )
-    answer: object = json.loads(run.stdout)
-    return answer
 
 
+@needs_node
 def test_numbers_read_the_same_in_both_languages() -> None:
     """Durations, bytes and shares, over their whole range."""
     rng = np.random.default_rng(1)
     ns = [0, 1, 999, 1000, 119_999_999_999, 120_000_000_000]
     ns += np.exp(rng.uniform(0, np.log(3e13), 400)).astype(int).tolist()
     shares = rng.uniform(0, 1, 50).tolist()
-    found = run_js(
-        f"JSON.stringify([{ns}.map(w.duration), {ns}.map(w.bytes), "
-        f"{shares}.map(w.percent)])"
+    found = formatted(
+        f"[{ns}.map(w.duration), {ns}.map(w.bytes), {shares}.map(w.percent)]"
     )
 
     assert found == [
@@ -79,11 +66,12 @@ def test_numbers_read_the_same_in_both_languages() -> None:
     ]
 
 
+@needs_node
 def test_neighbouring_ticks_are_told_apart() -> None:
     """A moment has as many digits as the distance of ticks needs."""
-    found = run_js(
-        "JSON.stringify([w.moment(6050e6, 50e6), w.moment(1519900, 400), "
-        "w.moment(2e9, 1e9), w.moment(1250e6, 250e6)])"
+    found = formatted(
+        "[w.moment(6050e6, 50e6), w.moment(1519900, 400), "
+        "w.moment(2e9, 1e9), w.moment(1250e6, 250e6)]"
     )
 
     assert found == ["6050 ms", "1519.9 us", "2 s", "1.3 s"] or found == [
@@ -119,8 +107,7 @@ def lab(colour: str, seen_by: Matrix | None) -> npt.NDArray[np.float64]:
 @pytest.mark.parametrize("eye", [None, *DEFICIENCIES])
 def test_exposed_looks_like_nothing_else(theme: str, eye: str | None) -> None:
     """To every kind of eye its colour keeps its distance from all others."""
-    colours = run_js(f"JSON.stringify(w.colours({theme!r}))")
-    assert isinstance(colours, dict)
+    colours = series_colours(theme)
     seen_by = DEFICIENCIES.get(eye) if eye else None
     exposed = lab(colours.pop("exposed"), seen_by)
     distances = {
@@ -150,8 +137,7 @@ def test_colours_of_one_row_are_told_apart(
     one: str, other: str, theme: str, eye: str | None
 ) -> None:
     """Series that stand beside each other in one row differ to every eye."""
-    colours = run_js(f"JSON.stringify(w.colours({theme!r}))")
-    assert isinstance(colours, dict)
+    colours = series_colours(theme)
     seen_by = DEFICIENCIES.get(eye) if eye else None
     distance = np.linalg.norm(lab(colours[one], seen_by) - lab(colours[other], seen_by))
 

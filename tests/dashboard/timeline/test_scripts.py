@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-
 import pytest
 
 from fsdpdoctor_dashboard.timeline.scripts import (
@@ -16,15 +12,17 @@ from fsdpdoctor_dashboard.timeline.scripts import (
     script,
     without_comments,
 )
+from fsdpdoctor_dashboard.timeline.settings import settings_script
+from tests.dashboard.node import needs_node, run_js
 
 NAMES = """
-const fs = require("fs"), vm = require("vm"), names = JSON.parse(fs.readFileSync(0));
+const vm = require("vm");
 const shape = (value) => {
   const own = (object) => Object.getOwnPropertyNames(object || {}).sort();
   const methods = typeof value === "function" ? value.prototype : null;
   return [typeof value, own(value), own(methods), JSON.stringify(value)];
 };
-const found = names.map((texts) => {
+const found = given.map((texts) => {
   const page = vm.createContext({});
   vm.runInContext("var window = globalThis", page);
   const before = new Set(Object.keys(page));
@@ -78,19 +76,15 @@ def test_every_script_of_the_folder_is_sent() -> None:
     }
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node to run the JS")
+@needs_node
 def test_without_comments_the_scripts_define_the_same() -> None:
     """The same names in the window, with the same parts and values."""
     whole = [(FILES / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    asked = json.dumps([whole, [script(name) for name in SCRIPTS]])
-    run = subprocess.run(
-        ["node", "-e", NAMES],
-        input=asked,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, after = json.loads(run.stdout)
+    sent = [script(name) for name in SCRIPTS]
+    shared = settings_script()
+    found = run_js(NAMES, [[shared, *whole], [shared, *sent]])
 
+    assert isinstance(found, list)
+    before, after = found
     assert "FsdpTimeline" in {name for name, *_ in before}
     assert after == before
