@@ -232,7 +232,7 @@ def _cell(column: Column, cell: Cell) -> str:
     if cell.share:
         classes.append("bar")
         style = f' style="--share:{cell.share * 100:.1f}%"'
-    if column.title.startswith("exp"):
+    if column.exposed:
         classes.append("exposed")
     if cell.alert:
         classes.append("mismatch")

@@ -25,9 +25,11 @@ class Column:
     """One column; those of lower `keep` go first where there is no room."""
 
     title: str
-    hint: str
+    hint: str = ""
     left: bool = False
     keep: int = 9
+    exposed: bool = False  # of exposed time, which alone is vermillion
+    breaks: bool = True  # words go on in another line where there is no room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,10 @@ class Cell:
     """What stands in a cell."""
 
     text: str
+    value: float | None = None  # what a table that sorts goes by
     share: float | None = None  # of the column's largest
     alert: bool = False
+    hint: str | None = None  # where there is more to say than the text
     weight: float = 0.0  # what rows are ranked by where not all are shown
 
 
@@ -89,8 +93,8 @@ _UNIT_COLUMNS = (
     ),
     Column(title="RS", hint="reduce-scatters per micro-batch", keep=5),
     Column(title="gather", hint="bytes of one all-gather", keep=6),
-    Column(title="exp fwd", hint="exposed in forward, ms per step"),
-    Column(title="exp bwd", hint="exposed in backward, ms per step"),
+    Column(title="exp fwd", hint="exposed in forward, ms per step", exposed=True),
+    Column(title="exp bwd", hint="exposed in backward, ms per step", exposed=True),
     Column(title="fwd ms", hint="own forward compute, ms per step"),
     Column(title="bwd ms", hint="own backward compute, ms per step"),
     Column(title="unsh ms", hint="time inside unshard windows, ms per step", keep=3),
@@ -287,7 +291,7 @@ def _line(row: ScriptRow, longest: int) -> tuple[Cell, ...]:
 _RANK_COLUMNS = (
     Column(title="rank", hint="global rank"),
     Column(title="step ms", hint="median step"),
-    Column(title="exposed ms", hint="per step"),
+    Column(title="exposed ms", hint="per step", exposed=True),
     Column(title="overlap", hint="share of communication under compute", keep=6),
     Column(title="waits ms", hint="in collectives for the last rank, per step"),
     Column(title="makes wait ms", hint="all other ranks together, per step", keep=7),

@@ -189,7 +189,7 @@ def _cell(table: Table, cell: Cell, column: int, first: int) -> Text:
     style = ""
     if cell.alert:
         style = "bold yellow"
-    elif table.columns[column].title.startswith("exp") and cell.share:
+    elif table.columns[column].exposed and cell.share:
         style = EXPOSED_STYLE
     return Text(text, style=style)
 

@@ -11,13 +11,14 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import NOT_MEASURED, percent
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import collective_figures as figures
 from fsdpdoctor_dashboard.pages.collective_figures import KindTimes
 from fsdpdoctor_dashboard.pages.components import (
-    Cell,
     Context,
     byte_words,
+    columns,
     data_table,
     ns_words,
     plot,
@@ -106,15 +107,16 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
         peak = figures.peak_gbps(kind, run.report)
         rows.append(
             [
-                Cell(words=kind.kind.label, kind="words"),
-                Cell(words=f"{len(taken):,}", value=len(taken)),
-                *[Cell(words=ns_words(ns), value=ns) for ns in times],
-                Cell(words=figures.fit_words(kind), kind="words"),
-                Cell(words="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
+                Cell(text=kind.kind.label),
+                Cell(text=f"{len(taken):,}", value=len(taken)),
+                *[Cell(text=ns_words(ns), value=ns) for ns in times],
+                Cell(text=figures.fit_words(kind)),
+                Cell(text="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
             ]
         )
-    heads = ["kind", "count", "median", "p99", "longest", "fitted line", "fitted peak"]
-    return data_table(name, heads, rows)
+    heads = ("kind", "count", "median", "p99", "longest", "fitted line", "fitted peak")
+    left = ("kind", "fitted line")
+    return data_table(name, columns(*heads, left=left), rows)
 
 
 def _table(name: str, run: OpenRun) -> Component:
@@ -125,21 +127,21 @@ def _table(name: str, run: OpenRun) -> Component:
         role = f"{known or NOT_NAMED}{ranks}"
         rows.append(
             [
-                Cell(words=role, kind="words"),
-                Cell(words=row.kind.replace("_", "-"), kind="words"),
-                Cell(words=byte_words(row.bytes), value=row.bytes),
-                Cell(words=f"{row.count:,}", value=row.count),
-                Cell(words=ns_words(row.median_ns), value=row.median_ns),
-                Cell(words=ns_words(row.median_wire_ns), value=row.median_wire_ns),
+                Cell(text=role),
+                Cell(text=row.kind.replace("_", "-")),
+                Cell(text=byte_words(row.bytes), value=row.bytes),
+                Cell(text=f"{row.count:,}", value=row.count),
+                Cell(text=ns_words(row.median_ns), value=row.median_ns),
+                Cell(text=ns_words(row.median_wire_ns), value=row.median_wire_ns),
                 _rate(row.busbw_gbps),
                 _rate(row.wire_busbw_gbps),
             ]
         )
     heads = ["group", "kind", "size", "count", "median", "of it on the wire"]
     heads += ["bus bandwidth", "on the wire"]
-    return data_table(name, heads, rows)
+    return data_table(name, columns(*heads, left=("group", "kind")), rows)
 
 
 def _rate(gbps: float | None) -> Cell:
     words = NOT_MEASURED if gbps is None else f"{gbps:.3g} GB/s"
-    return Cell(words=words, value=gbps)
+    return Cell(text=words, value=gbps)

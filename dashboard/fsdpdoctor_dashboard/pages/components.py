@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -13,6 +13,7 @@ from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.tables import Cell, Column
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
@@ -133,29 +134,30 @@ def with_data(component: Component, **data: str) -> Component:
     return component
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One cell: its words, the number it sorts by, and a bar's share of the most."""
-
-    words: str
-    value: float | None = None
-    bar: float | None = None
-    kind: str = ""  # a class: "exposed", "mismatch", "words"
-    href: str | None = None
-    title: str | None = None  # shown on hovering; None: the words
+def columns(
+    *titles: str, left: Collection[str] = (), exposed: Collection[str] = ()
+) -> tuple[Column, ...]:
+    """A table's columns by title; those of words are `left`."""
+    return tuple(
+        Column(title=title, left=title in left, exposed=title in exposed)
+        for title in titles
+    )
 
 
 def data_table(
-    name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]
+    name: str, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]
 ) -> Component:
     """A table that sorts by a click on a head; its first column is the name."""
-    first = rows[0] if rows else [Cell(words="") for _ in heads]
-    named = zip(heads, first, strict=True)
     return html.Div(
         html.Table(
             [
-                html.Thead(html.Tr([_head(head, below) for head, below in named])),
-                html.Tbody([html.Tr([_cell(c) for c in row]) for row in rows]),
+                html.Thead(html.Tr([_head(column) for column in heads])),
+                html.Tbody(
+                    [
+                        html.Tr([_cell(*pair) for pair in zip(heads, row, strict=True)])
+                        for row in rows
+                    ]
+                ),
             ],
             id=name,
             className="data",
@@ -164,24 +166,34 @@ def data_table(
     )
 
 
-def _head(name: str, below: Cell) -> Component:
-    kind = "words" if "words" in below.kind.split() else ""
-    return with_data(html.Th(name, className=kind), sort="1")
+def _head(column: Column) -> Component:
+    kind = "words" if column.left else ""
+    return with_data(html.Th(column.title, className=kind), sort="1")
 
 
-def _cell(cell: Cell) -> Component:
+def _cell(column: Column, cell: Cell) -> Component:
     content: list[Component | str] = []
-    if cell.bar is not None and cell.bar > 0:
-        kind = "inline exposed" if cell.kind == "exposed" else "inline"
-        width = f"{max(1.0, BAR_PIXELS * cell.bar):.1f}px"
+    if cell.share:
+        kind = "inline exposed" if column.exposed else "inline"
+        width = f"{max(1.0, BAR_PIXELS * cell.share):.1f}px"
         content.append(html.I(className=kind, style={"width": width}))
-    words = visible(cell.words)
-    shown = _broken(words) if cell.kind == "words" else [words]
-    content += [html.A(shown, href=cell.href)] if cell.href else shown
-    made = html.Td(content, className=cell.kind, title=visible(cell.title or words))
-    return (
-        made if "words" in cell.kind.split() else with_data(made, value=_sortable(cell))
+    words = visible(cell.text)
+    content += _broken(words) if column.left and column.breaks else [words]
+    made = html.Td(
+        content, className=_kind(column, cell), title=visible(cell.hint or words)
     )
+    return made if column.left else with_data(made, value=_sortable(cell))
+
+
+def _kind(column: Column, cell: Cell) -> str:
+    """The class of a cell, for style.css."""
+    if column.left:
+        return "words" if column.breaks else "words close"
+    if cell.alert:
+        return "mismatch"
+    if column.exposed:
+        return "exposed" if cell.value else "faint"
+    return ""
 
 
 def _broken(words: str) -> list[Component | str]:
@@ -197,18 +209,11 @@ def _sortable(cell: Cell) -> str:
     return "" if cell.value is None else f"{cell.value:.12g}"
 
 
-def number_cells(
-    values: Sequence[float | None], words: Sequence[str], kind: str = ""
-) -> list[Cell]:
+def number_cells(values: Sequence[float | None], words: Sequence[str]) -> list[Cell]:
     """A column of numbers whose bars are measured against its largest one."""
     largest = max((value for value in values if value is not None), default=0) or 1
     return [
-        Cell(
-            words=text,
-            value=value,
-            bar=None if value is None else value / largest,
-            kind=kind if value else "",
-        )
+        Cell(text=text, value=value, share=None if value is None else value / largest)
         for value, text in zip(values, words, strict=True)
     ]
 

@@ -8,15 +8,16 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.schema import UNKNOWN, Phase
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import figures
 from fsdpdoctor_dashboard.pages.components import (
-    Cell,
     Context,
     byte_words,
     chooser,
     chosen,
+    columns,
     data_table,
     number_cells,
     plot,
@@ -100,17 +101,15 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
             )
         ]
     units = np.unique(times.unit).tolist()
-    columns = [
-        [Cell(words=unit_name(rank.unit_name(u) or "?"), kind="words") for u in units]
-    ]
+    parts = [[Cell(text=unit_name(rank.unit_name(u) or "?")) for u in units]]
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         peaks = []
         for unit in units:
             mine = (times.unit == unit) & (times.phase == phase)
             peaks.append(int(times.peak_bytes[mine].max()) if mine.any() else None)
-        columns.append(number_cells(peaks, [byte_words(peak) for peak in peaks]))
-    rows = list(zip(*columns, strict=True))
+        parts.append(number_cells(peaks, [byte_words(peak) for peak in peaks]))
+    rows = zip(*parts, strict=True)
     return [
         table_tools(name, "units"),
-        data_table(name, ["unit", "forward", "backward"], rows),
+        data_table(name, columns("unit", "forward", "backward", left=("unit",)), rows),
     ]

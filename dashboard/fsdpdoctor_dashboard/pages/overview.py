@@ -19,15 +19,16 @@ from fsdpdoctor.renderers.report_view import (
     FindingWords,
     content_of,
 )
+from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.comparison import Difference, Subject, compare
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     CAUSES_EXPLAINED,
-    Cell,
     Context,
     byte_words,
+    columns,
     data_table,
     ns_words,
     place_link,
@@ -60,8 +61,9 @@ def _differences(a: OpenRun, b: OpenRun) -> Iterator[Component]:
         yield html.P("No setting differs, and no figure by more than its noise.")
     else:
         rows = [_difference(difference) for difference in found.differences]
-        heads = ["figure", "unit", visible(a.id), visible(b.id), "change"]
-        yield data_table("differences", heads, rows)
+        words = columns("figure", "unit", left=("figure", "unit"))
+        numbers = columns(visible(a.id), visible(b.id), "change")
+        yield data_table("differences", (*words, *numbers), rows)
     for line in found.not_compared:
         yield html.P(f"Not compared: {visible(line)}", className="faint")
 
@@ -77,11 +79,11 @@ def _difference(found: Difference) -> list[Cell]:
     sign = "+" if (found.change or 0) > 0 else ""
     change = "" if found.change is None else f"{sign}{said(found.change)}"
     return [
-        Cell(words=f"{found.kind}: {_figure(found.figure)}", kind="words"),
-        Cell(words=unit_name(found.unit) if found.unit else "-", kind="words"),
-        Cell(words=said(found.a)),
-        Cell(words=said(found.b)),
-        Cell(words=change, value=found.change),
+        Cell(text=f"{found.kind}: {_figure(found.figure)}"),
+        Cell(text=unit_name(found.unit) if found.unit else "-"),
+        Cell(text=said(found.a)),
+        Cell(text=said(found.b)),
+        Cell(text=change, value=found.change),
     ]
 
 
@@ -195,24 +197,21 @@ def _causes(report: Report) -> Iterator[Component]:
     most = max((ns for ns in cells.values() if ns), default=1)
     rows = [
         [
-            Cell(words=kind.label, kind="words"),
+            Cell(text=kind.label),
             *[_cause(cells[kind, cause], most) for cause in CAUSES],
-            Cell(
-                words=ms(getattr(exposed, kind.key)), value=getattr(exposed, kind.key)
-            ),
+            Cell(text=ms(getattr(exposed, kind.key)), value=getattr(exposed, kind.key)),
         ]
         for kind in kinds
     ]
-    heads = ["per step", *[CAUSE_WORDS[cause] for cause in CAUSES], "total"]
+    words = CAUSE_WORDS.values()
+    heads = columns("per step", *words, "total", left=("per step",), exposed=words)
     yield data_table("causes", heads, rows)
     explained = [f"{CAUSE_WORDS[c]}: {words}" for c, words in CAUSES_EXPLAINED.items()]
     yield html.P(f"{'; '.join(explained)}.", className="faint small")
 
 
 def _cause(ns: int | None, most: int) -> Cell:
-    if not ns:
-        return Cell(words=ns_words(ns), value=ns, kind="faint")
-    return Cell(words=ns_words(ns), value=ns, bar=ns / most, kind="exposed")
+    return Cell(text=ns_words(ns), value=ns, share=ns / most if ns else None)
 
 
 def _findings(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:

@@ -6,14 +6,15 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.renderers.formatting import ranges
+from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.collectives_ranks import waits_by_last
 from fsdpdoctor.report.value import Health
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import figures
 from fsdpdoctor_dashboard.pages.components import (
-    Cell,
     Context,
+    columns,
     data_table,
     ns_words,
     number_cells,
@@ -84,19 +85,19 @@ def _table(name: str, run: OpenRun) -> Component:
     ranks = run.report.ranks
     exposed = [row.exposed_ns_per_step for row in ranks]
     waits = [row.wait_ns_per_step for row in ranks]
-    columns = [
-        [Cell(words=f"rank {row.rank}", value=row.rank) for row in ranks],
-        [Cell(words=row.host or "-", kind="words") for row in ranks],
-        [Cell(words=ns_words(row.step_ns), value=row.step_ns) for row in ranks],
-        number_cells(exposed, [ns_words(ns) for ns in exposed], "exposed"),
+    parts = [
+        [Cell(text=f"rank {row.rank}", value=row.rank) for row in ranks],
+        [Cell(text=row.host or "-") for row in ranks],
+        [Cell(text=ns_words(row.step_ns), value=row.step_ns) for row in ranks],
+        number_cells(exposed, [ns_words(ns) for ns in exposed]),
         number_cells(waits, [ns_words(ns) for ns in waits]),
         [
-            Cell(words=share_words(row.overlap_share), value=row.overlap_share)
+            Cell(text=share_words(row.overlap_share), value=row.overlap_share)
             for row in ranks
         ],
         [
             Cell(
-                words="-" if row.last_arrivals is None else f"{row.last_arrivals:,}",
+                text="-" if row.last_arrivals is None else f"{row.last_arrivals:,}",
                 value=row.last_arrivals,
             )
             for row in ranks
@@ -106,8 +107,9 @@ def _table(name: str, run: OpenRun) -> Component:
     ]
     heads = ["rank", "host", "step", "exposed", "waits for others", "overlap"]
     heads += ["times last", "clock offset", "clock residual"]
-    return data_table(name, heads, list(zip(*columns, strict=True)))
+    named = columns(*heads, left=("host",), exposed=("exposed",))
+    return data_table(name, named, zip(*parts, strict=True))
 
 
 def _clock(ns: int | None) -> Cell:
-    return Cell(words=ns_words(ns), value=ns)
+    return Cell(text=ns_words(ns), value=ns)

@@ -13,12 +13,13 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import unit_name, visible
 from fsdpdoctor.renderers.report_view import CAUSE_WORDS
+from fsdpdoctor.renderers.tables import Cell, Column
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
-    Cell,
     Context,
     byte_words,
+    columns,
     data_table,
     ns_words,
     number_cells,
@@ -27,42 +28,36 @@ from fsdpdoctor_dashboard.pages.components import (
 )
 
 
-class Column(NamedTuple):
-    """A column of numbers: its head, its value of a unit, and the value in words."""
+class Figure(NamedTuple):
+    """A figure of a unit: its column's head, its value, and the value in words."""
 
     head: str
     value: Callable[[UnitRow], int | None]
     words: Callable[[float | None], str]
-    kind: str = ""
     bars: bool = False
 
 
-COLUMNS = (
-    Column(
-        "exposed in forward", lambda u: u.exposed_ns.forward, ns_words, "exposed", True
-    ),
-    Column(
-        "exposed in backward",
-        lambda u: u.exposed_ns.backward,
-        ns_words,
-        "exposed",
-        True,
-    ),
-    Column(
+IN_FORWARD, IN_BACKWARD = "exposed in forward", "exposed in backward"
+
+FIGURES = (
+    Figure(IN_FORWARD, lambda u: u.exposed_ns.forward, ns_words, True),
+    Figure(IN_BACKWARD, lambda u: u.exposed_ns.backward, ns_words, True),
+    Figure(
         "of it for all-gathers", lambda u: u.exposed_ns_by_kind.all_gather, ns_words
     ),
-    Column(
+    Figure(
         "of it for reduce-scatters",
         lambda u: u.exposed_ns_by_kind.reduce_scatter,
         ns_words,
     ),
-    Column("forward compute", lambda u: u.forward_ns, ns_words, "", True),
-    Column("backward compute", lambda u: u.backward_ns, ns_words, "", True),
-    Column("bytes gathered", lambda u: u.all_gather_bytes, byte_words),
-    Column("bytes reduced", lambda u: u.reduce_scatter_bytes, byte_words),
-    Column("peak memory", lambda u: u.peak_bytes, byte_words),
-    Column("time unsharded", lambda u: u.unsharded_ns, ns_words),
+    Figure("forward compute", lambda u: u.forward_ns, ns_words, True),
+    Figure("backward compute", lambda u: u.backward_ns, ns_words, True),
+    Figure("bytes gathered", lambda u: u.all_gather_bytes, byte_words),
+    Figure("bytes reduced", lambda u: u.reduce_scatter_bytes, byte_words),
+    Figure("peak memory", lambda u: u.peak_bytes, byte_words),
+    Figure("time unsharded", lambda u: u.unsharded_ns, ns_words),
 )
+MAIN_CAUSE = Column(title="main cause", left=True, breaks=False)
 
 
 EXPLAINED = (
@@ -101,19 +96,24 @@ def _table(name: str, run: OpenRun) -> list[Component]:
                 "models in which torch.profiler recorded the CPU."
             )
         ]
-    heads = ["unit", "gathers in forward", "gathers in backward"]
-    heads += ["reduce-scatters", *(column.head for column in COLUMNS)]
-    columns = [
-        [Cell(words=unit_name(unit.unit), kind="words") for unit in units],
+    exposed, others = FIGURES[:2], FIGURES[2:]
+    counts = ("gathers in forward", "gathers in backward", "reduce-scatters")
+    heads = (
+        *columns("unit", *counts, left=("unit",)),
+        *columns(IN_FORWARD, IN_BACKWARD, exposed=(IN_FORWARD, IN_BACKWARD)),
+        MAIN_CAUSE,
+        *columns(*(figure.head for figure in others)),
+    )
+    parts = [
+        [Cell(text=unit_name(unit.unit)) for unit in units],
         [_count(unit, "forward") for unit in units],
         [_count(unit, "backward") for unit in units],
         [_plain(unit.reduce_scatters) for unit in units],
-        *[_column(column, units) for column in COLUMNS],
+        *[_cells(figure, units) for figure in exposed],
+        [_cause(unit) for unit in units],
+        *[_cells(figure, units) for figure in others],
     ]
-    after_exposed = len(heads) - len(COLUMNS) + 2
-    heads.insert(after_exposed, "main cause")
-    columns.insert(after_exposed, [_cause(unit) for unit in units])
-    rows = list(zip(*columns, strict=True))
+    rows = zip(*parts, strict=True)
     return [table_tools(name, "units"), data_table(name, heads, rows)]
 
 
@@ -123,31 +123,30 @@ def _cause(unit: UnitRow) -> Cell:
     known = {c: getattr(found, c) or 0 for c in CAUSES} if found is not None else {}
     whole = sum(known.values())
     if not whole:
-        return Cell(words="-", kind="words")
+        return Cell(text="-")
     worst = max(known, key=lambda cause: known[cause])
     return Cell(
-        words=f"{CAUSE_WORDS[worst]} {100 * known[worst] / whole:.0f}\u00a0%",
-        kind="words close",
-        title=", ".join(f"{CAUSE_WORDS[c]} {ms(ns)}" for c, ns in known.items() if ns),
+        text=f"{CAUSE_WORDS[worst]} {100 * known[worst] / whole:.0f}\u00a0%",
+        hint=", ".join(f"{CAUSE_WORDS[c]} {ms(ns)}" for c, ns in known.items() if ns),
     )
 
 
-def _column(column: Column, units: Sequence[UnitRow]) -> list[Cell]:
-    values = [column.value(unit) for unit in units]
-    words = ["-" if value is None else column.words(value) for value in values]
-    cells = number_cells(values, words, column.kind)
-    return cells if column.bars else [replace(cell, bar=None) for cell in cells]
+def _cells(figure: Figure, units: Sequence[UnitRow]) -> list[Cell]:
+    values = [figure.value(unit) for unit in units]
+    words = ["-" if value is None else figure.words(value) for value in values]
+    cells = number_cells(values, words)
+    return cells if figure.bars else [replace(cell, share=None) for cell in cells]
 
 
 def _count(unit: UnitRow, phase: str) -> Cell:
     counted = _of_phase(unit.all_gathers, phase)
     expected = _of_phase(unit.expected_all_gathers, phase)
     if counted is None:
-        return Cell(words="-")
+        return Cell(text="-")
     if expected is None or expected == counted:
-        return Cell(words=f"{counted:g}", value=counted)
+        return Cell(text=f"{counted:g}", value=counted)
     words = f"{counted:g} of {expected:g}"
-    return Cell(words=words, value=counted, kind="mismatch")
+    return Cell(text=words, value=counted, alert=True)
 
 
 def _of_phase(counts: PhaseCounts, phase: str) -> float | None:
@@ -155,7 +154,7 @@ def _of_phase(counts: PhaseCounts, phase: str) -> float | None:
 
 
 def _plain(count: float | None) -> Cell:
-    return Cell(words="-" if count is None else f"{count:g}", value=count)
+    return Cell(text="-" if count is None else f"{count:g}", value=count)
 
 
 def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
@@ -165,11 +164,11 @@ def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
         match = theirs.get(unit.unit)
         if match is None:
             continue
-        cells = [Cell(words=unit_name(unit.unit), kind="words")]
+        cells = [Cell(text=unit_name(unit.unit))]
         for value in (_exposed, lambda u: u.forward_ns, lambda u: u.backward_ns):
             cells.append(_difference(value(unit), value(match)))
         rows.append(cells)
-    heads = ["unit", "exposed", "forward", "backward"]
+    heads = columns("unit", "exposed", "forward", "backward", left=("unit",))
     return [
         html.H2(f"Difference: {visible(other.id)} less {visible(one.id)}"),
         table_tools("unit-differences", "units"),
@@ -185,7 +184,7 @@ def _exposed(unit: UnitRow) -> int | None:
 
 def _difference(before: int | None, after: int | None) -> Cell:
     if before is None or after is None:
-        return Cell(words="-")
+        return Cell(text="-")
     change = after - before
     sign = "+" if change > 0 else ""
-    return Cell(words=f"{sign}{ms(change)}", value=change)
+    return Cell(text=f"{sign}{ms(change)}", value=change)

@@ -10,13 +10,14 @@ from dash.development.base_component import Component
 from fsdpdoctor.changes.plan import ACCUMULATION
 from fsdpdoctor.quantities import ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.schema import ITEMSIZE
 from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor_dashboard.pages.components import (
-    Cell,
     Context,
     byte_words,
+    columns,
     data_table,
     ns_words,
     so_far,
@@ -179,33 +180,33 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
     known = calibration.step.resident_bytes > 0
     rows = [
         [
-            Cell(words="step", kind="words"),
-            Cell(words=ms(calibration.measured_ns)),
-            Cell(words=f"{ms(found.step_ns)} +- {ms(found.error_ns)}"),
-            Cell(words=_change(-found.gain_ns, calibration.measured_ns)),
+            Cell(text="step"),
+            Cell(text=ms(calibration.measured_ns)),
+            Cell(text=f"{ms(found.step_ns)} +- {ms(found.error_ns)}"),
+            Cell(text=_change(-found.gain_ns, calibration.measured_ns)),
         ],
         *[
             [
-                Cell(words=f"exposed {kind.replace('_', '-')}", kind="words"),
-                Cell(words=ns_words(before.get(kind))),
-                Cell(words=ms(ns)),
-                Cell(words=_change(ns - before.get(kind, 0), before.get(kind, 0))),
+                Cell(text=f"exposed {kind.replace('_', '-')}"),
+                Cell(text=ns_words(before.get(kind))),
+                Cell(text=ms(ns)),
+                Cell(text=_change(ns - before.get(kind, 0), before.get(kind, 0))),
             ]
             for kind, ns in found.exposed_ns.items()
             if ns or before.get(kind)
         ],
         [
-            Cell(words="peak memory", kind="words"),
-            Cell(words=byte_words(base.outcome.peak_bytes if known else None)),
-            Cell(words=byte_words(found.peak_bytes)),
-            Cell(words=_bytes_change(found.memory_cost_bytes)),
+            Cell(text="peak memory"),
+            Cell(text=byte_words(base.outcome.peak_bytes if known else None)),
+            Cell(text=byte_words(found.peak_bytes)),
+            Cell(text=_bytes_change(found.memory_cost_bytes)),
         ],
         [
-            Cell(words="of it gathered parameters", kind="words"),
-            Cell(words=size(base.outcome.gathered_peak_bytes)),
-            Cell(words=size(found.gathered_peak_bytes)),
+            Cell(text="of it gathered parameters"),
+            Cell(text=size(base.outcome.gathered_peak_bytes)),
+            Cell(text=size(found.gathered_peak_bytes)),
             Cell(
-                words=_bytes_change(
+                text=_bytes_change(
                     found.gathered_peak_bytes - base.outcome.gathered_peak_bytes
                 )
             ),
@@ -213,7 +214,11 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
     ]
     parts: list[Component] = [
         html.H2(f"Predicted: {visible(str(found.plan))}"),
-        data_table("predicted", ["", "measured", "predicted", "change"], rows),
+        data_table(
+            "predicted",
+            columns("", "measured", "predicted", "change", left=("",)),
+            rows,
+        ),
         *[html.P(f"Assumed: {visible(line)}.") for line in found.assumptions],
     ]
     if found.forbidden is not None:
@@ -260,12 +265,13 @@ def front_table(found: Sequence[Prediction]) -> Component:
     """The searched plans, the cheapest change first."""
     rows = [
         [
-            Cell(words=str(p.plan), kind="words"),
-            Cell(words=ms(p.step_ns), value=p.step_ns),
-            Cell(words=ms(p.error_ns), value=p.error_ns),
-            Cell(words=ms(p.gain_ns), value=p.gain_ns),
-            Cell(words=_bytes_change(p.memory_cost_bytes), value=p.memory_cost_bytes),
+            Cell(text=str(p.plan)),
+            Cell(text=ms(p.step_ns), value=p.step_ns),
+            Cell(text=ms(p.error_ns), value=p.error_ns),
+            Cell(text=ms(p.gain_ns), value=p.gain_ns),
+            Cell(text=_bytes_change(p.memory_cost_bytes), value=p.memory_cost_bytes),
         ]
         for p in found
     ]
-    return data_table("front-table", ["change", "step", "+-", "gain", "memory"], rows)
+    heads = columns("change", "step", "+-", "gain", "memory", left=("change",))
+    return data_table("front-table", heads, rows)
