@@ -5,34 +5,24 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import waitress
-from waitress import task, wasyncore
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link
 from fsdpdoctor.open_paths import DEFAULT, ReadOptions, open_paths
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.data.run_registry import Library
-from fsdpdoctor_dashboard.server.responses import TILES
 from fsdpdoctor_dashboard.server.security import new_token
 
 CONNECTIONS = 1024
 """At once. Each browser keeps six open; beyond the limit the next would hang."""
 
-CROWD = 32
-"""Connections from which on the loop over them rests a little each time around."""
-CROWD_PAUSE_S = 0.002
-LONGEST_WAIT_S = 1.0
-"""For the loop: it also looks for connections that nobody uses."""
-
 THREADS = 8
-"""Of the server, for pages: six is what a browser opens at once."""
+"""Of the server: six are what a browser opens at once, and tiles come between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +70,8 @@ def serve(
     )
     app = make_app(library, serving)
     listener = _listen(host, port)
-    connections: dict[int, object] = {}
     server = waitress.create_server(
         app.server,
-        map=connections,
         sockets=[listener],
         threads=THREADS,
         ident=None,
@@ -91,8 +79,8 @@ def serve(
         # Sent by the thread that made it. What waits for its main loop, that loop
         # polls for without a pause, and takes the lock from all who make answers.
         send_bytes=1,
+        asyncore_use_poll=True,  # select() knows no file above number 1,024
     )
-    server.task_dispatcher = TwoQueues(server.task_dispatcher)
     # That a request waits a moment for a thread is no news on somebody's terminal.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     announce(
@@ -104,57 +92,10 @@ def serve(
         )
     )
     try:
-        _run(server, connections)
+        server.run()
     finally:
         library.close()
         server.close()
-
-
-class TwoQueues:
-    """Waitress's threads for pages, and one more that makes all tiles.
-
-    A tile takes less than a millisecond, in which several threads only hand the
-    interpreter's lock to each other: of 200 tiles at once eight threads made each cost
-    half as much again as one. And no page, however slow, holds a tile up.
-    """
-
-    def __init__(self, pages: task.ThreadedTaskDispatcher) -> None:
-        self._pages = pages
-        self._tiles = task.ThreadedTaskDispatcher()
-        self._tiles.set_thread_count(1)
-
-    def add_task(self, channel: Any) -> None:
-        """Called by a connection with a whole request."""
-        path = getattr(channel.requests[0], "path", "")  # what is no HTTP has none
-        queue = self._tiles if path == TILES else self._pages
-        queue.add_task(channel)
-
-    def shutdown(self) -> None:
-        """End all threads."""
-        self._pages.shutdown()
-        self._tiles.shutdown()
-
-
-def _run(
-    server: waitress.server.BaseWSGIServer, connections: dict[int, object]
-) -> None:
-    """What `server.run` does, for many at once.
-
-    That takes one new connection each time around, and goes around all of them for
-    each answer: of 200 requests at once half the time went there. And with poll(): for
-    select() knows no file above number 1,024.
-    """
-    try:
-        while connections:
-            wasyncore.poll2(LONGEST_WAIT_S, connections)
-            before = -1
-            while before < len(connections) < CONNECTIONS:
-                before = len(connections)
-                server.handle_accept()
-            if len(connections) > CROWD:
-                time.sleep(CROWD_PAUSE_S)
-    except (SystemExit, KeyboardInterrupt):
-        server.task_dispatcher.shutdown()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -12,15 +12,13 @@ import urllib.parse
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from flask import Flask
-from waitress.task import ThreadedTaskDispatcher
 from werkzeug.test import create_environ, run_wsgi_app
 
 from fsdpdoctor.analysis.timeline import timelines
@@ -28,9 +26,14 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.app import PAGES
 from fsdpdoctor_dashboard.data import tiles
-from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
+from fsdpdoctor_dashboard.data.run_registry import (
+    Library,
+    Loading,
+    OpenRun,
+    Picture,
+    UnknownRunError,
+)
 from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
-from fsdpdoctor_dashboard.serve import TwoQueues
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from tests.dashboard.conftest import Served, serve_runs
@@ -77,6 +80,26 @@ def test_the_short_way_to_a_tile_gives_flasks_answer(
     assert short.data == long.data
 
 
+def plain_request(query: str) -> tuple[Guard, dict[str, Any]]:
+    """A request for tiles with nothing unusual, and the guard that admits it."""
+    guard = Guard(token="secret", hosts=(), prefix="/", script_hashes=())
+    server = Flask("behind")
+    server.add_url_rule("/", view_func=lambda: "")
+    guard.protect(server)
+    given = server.test_client().get("/?token=secret").headers["Set-Cookie"]
+    return guard, create_environ(method="GET", path="/api/tile") | {
+        "HTTP_HOST": "localhost:80",
+        "HTTP_COOKIE": given.partition(";")[0],
+        "QUERY_STRING": query,
+    }
+
+
+def refused(_: object, start: StartResponse) -> list[bytes]:
+    """The application behind the tiles, which has none."""
+    start("404 Not Found", [])
+    return []
+
+
 @pytest.mark.parametrize(
     ("quick", "change"),
     [
@@ -102,21 +125,10 @@ def test_only_what_is_plainly_right_takes_the_short_way(
     library: Library, quick: bool, change: dict[str, str]
 ) -> None:
     """All else is the application's to answer or to refuse."""
-    guard = Guard(token="secret", hosts=(), prefix="/", script_hashes=())
-    server = Flask("behind")
-    server.add_url_rule("/", view_func=lambda: "")
-    guard.protect(server)
-    given = server.test_client().get("/?token=secret").headers["Set-Cookie"]
     level = tiles.whole_level(library.wait("before").store)
-    named = {
-        "cookie": given.partition(";")[0],
-        "query": f"run=before&level={level}&index=0&ranks=0",
-    }
-    environ = create_environ(method="GET", path="/api/tile") | {
-        "HTTP_HOST": "localhost:80",
-        "HTTP_COOKIE": named["cookie"],
-        "QUERY_STRING": named["query"],
-    }
+    query = f"run=before&level={level}&index=0&ranks=0"
+    guard, environ = plain_request(query)
+    named = {"cookie": environ["HTTP_COOKIE"], "query": query}
     passed_on = []
 
     def behind(_: object, start: StartResponse) -> list[bytes]:
@@ -130,33 +142,39 @@ def test_only_what_is_plainly_right_takes_the_short_way(
     assert not passed_on if quick else passed_on
 
 
-class Waiting:
-    """A connection with a request, which is answered when some event has come."""
+class Crowd(Library):
+    """A library that would see two who ask at once."""
 
-    def __init__(self, path: str, waits_for: threading.Event | None = None) -> None:
-        self.requests = [SimpleNamespace(path=path)]
-        self.waits_for = waits_for
-        self.served = threading.Event()
+    def __init__(self) -> None:
+        self.together = threading.Barrier(2)
+        self.met = False
 
-    def service(self) -> None:
-        """Called by a thread of the server."""
-        if self.waits_for is None or self.waits_for.wait(timeout=60):
-            self.served.set()
+    def picture(self, run_id: str) -> Picture | Loading:
+        """Waits a moment for somebody else to ask."""
+        try:
+            self.together.wait(timeout=1)
+            self.met = True
+        except threading.BrokenBarrierError:
+            pass
+        raise UnknownRunError(run_id)
 
 
-def test_no_page_holds_a_tile_up() -> None:
-    """The one page thread waits for a tile's answer, which comes all the same."""
-    pages = ThreadedTaskDispatcher()
-    pages.set_thread_count(1)
-    queues = TwoQueues(pages)
-    tile = Waiting("/api/tile")
-    page = Waiting("/ranks", waits_for=tile.served)
-    try:
-        queues.add_task(page)
-        queues.add_task(tile)
-        assert page.served.wait(timeout=60)
-    finally:
-        queues.shutdown()
+def test_tiles_are_made_one_after_the_other() -> None:
+    """Who asks for one while another is made waits, whatever thread serves him."""
+    guard, environ = plain_request("run=a")
+    crowd = Crowd()
+    app = with_quick_tiles(refused, crowd, guard)
+    threads = [
+        threading.Thread(target=run_wsgi_app, args=(app, dict(environ)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert crowd.together.broken
+    assert not crowd.met
 
 
 def test_neighbouring_tiles_come_together(admitted: Client, library: Library) -> None:

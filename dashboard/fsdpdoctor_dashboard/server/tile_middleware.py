@@ -5,10 +5,15 @@ routes, parses cookies and builds header tables, takes as long for one as making
 does. So a request for tiles that is plainly admitted and plainly right never gets
 there. Whatever is in the least unusual does, and gets its answer or refusal there: here
 nothing is refused.
+
+They are made one after the other. A tile takes less than a millisecond, in which
+several threads only hand the interpreter's lock to each other: of 200 at once, eight
+threads made each cost half as much again as one.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -27,9 +32,13 @@ def with_quick_tiles(
 ) -> WSGIApplication:
     """The application, with a short way to its tiles."""
     hardening = list(guard.headers.items())
+    in_turn = threading.Lock()
 
     def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        found = _answer(environ, library, guard)
+        if environ["PATH_INFO"] != TILES:
+            return app(environ, start)
+        with in_turn:
+            found = _answer(environ, library, guard)
         if found is None:
             return app(environ, start)
         length = ("Content-Length", str(len(found.body)))
@@ -40,7 +49,7 @@ def with_quick_tiles(
 
 
 def _answer(environ: WSGIEnvironment, library: Library, guard: Guard) -> Answer | None:
-    if environ["PATH_INFO"] != TILES or environ["REQUEST_METHOD"] != "GET":
+    if environ["REQUEST_METHOD"] != "GET":
         return None
     if "HTTP_IF_NONE_MATCH" in environ or not guard.plainly_admits(environ):
         return None
