@@ -96,7 +96,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "dashboard/test_app.py": (
         "cli/view.py",
-        "dashboard/component.py",
         "dashboard/data/queries.py",
         "dashboard/data/run_registry.py",
         "dashboard/pages/collectives.py",
@@ -116,8 +115,9 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/server/first_paint.py",
         "dashboard/server/responses.py",
         "dashboard/server/tile_middleware.py",
-        "dashboard/server/tile_responses.py",
+        "dashboard/timeline/component.py",
     ),
+    "dashboard/timeline/test_scripts.py": ("dashboard/timeline/settings.py",),
     "dashboard/test_live.py": ("cli/live.py", "dashboard/data/in_progress.py"),
     "detectors/test_advice_runs.py": ("detectors/remedies.py",),
     "detectors/test_detectors.py": ("detectors/base.py", "finding.py"),
