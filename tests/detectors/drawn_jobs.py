@@ -1,4 +1,4 @@
-"""Runs whose ranks hold what they should not."""
+"""Runs of several ranks whose advice is run: state held apart, other collectives."""
 
 from __future__ import annotations
 
