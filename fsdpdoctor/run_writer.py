@@ -5,8 +5,9 @@ See [Note: A run on disk] in `schema`.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -129,12 +130,71 @@ def _batch(record: StepRecord, names: Sequence[str]) -> Any:
     )
 
 
-def write_json(path: Path, header: RunHeader | RankHeader) -> None:
-    """Put a header in place of an earlier one, whole or not at all."""
-    text = json.dumps(asdict(header), indent=1, allow_nan=False)
+_BLOCK = 4096
+_SLACK = 1024
+"""A rank's header leaves so much room that its last word fits in its own blocks, where
+the disk has no other."""
+
+
+def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) -> None:
+    """Put a header in place of an earlier one, whole or not at all.
+
+    With slack, where the disk has no room for another, it is written over the one
+    that is there.
+    """
+    text = json.dumps(asdict(header), indent=1, allow_nan=False).encode()
+    content = text
+    if slack:
+        content = text.ljust(-(-(len(text) + slack) // _BLOCK) * _BLOCK - 1) + b"\n"
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
+    try:
+        file = open_file(new)
+        try:
+            write_all(file, content)
+        finally:
+            os.close(file)
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        if not slack or not _written_over(path, text):
+            raise
+
+
+def _written_over(path: Path, text: bytes) -> bool:
+    try:
+        size = path.stat().st_size
+        if len(text) >= size:
+            return False
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            return os.pwrite(file, text.ljust(size - 1) + b"\n", 0) == size
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+
+
+def open_file(path: Path) -> int:
+    """Create a file, under a descriptor that is none of the three standard ones: a
+    script may have closed those, and go on printing.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+    low: list[int] = []
+    try:
+        while (file := os.open(path, flags, 0o666)) <= 2:
+            low.append(file)
+    finally:
+        for taken in low:
+            os.close(taken)
+    return file
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write to a descriptor, in as many pieces as the system takes."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(file, left) :]
 
 
 def write_run_header(folder: Path, header: RunHeader) -> None:
@@ -153,40 +213,69 @@ class RankWriter:
         stem = folder / rank_stem(header.rank)
         self._header_path = stem.with_suffix(".json")
         self.write_header(header)
-        self._file = stem.with_suffix(".arrows").open("wb")
-        self._stream = StreamWriter.from_writable(self._file)
+        self._file = open_file(stem.with_suffix(".arrows"))
+        self._size = 0
+        self._broken = False
+        self._bytes = io.BytesIO()
+        self._stream = StreamWriter.from_writable(self._bytes)
 
     def write_header(self, header: RankHeader) -> None:
         """Replace what the rank says of itself."""
-        write_json(self._header_path, header)
+        write_json(self._header_path, header, slack=_SLACK)
 
     def write_step(self, record: StepRecord, new_names: Sequence[str] = ()) -> None:
         """Append a step. `new_names` get the next ids, in order, from 0 on."""
         self._stream.write_array(_batch(record, new_names))
-        self._file.flush()
+        self._append()
 
     def close(self) -> None:
         """End the stream. Without it readers see all steps, and a cut-off tail."""
-        self._stream.close()
-        self._file.close()
+        try:
+            self._stream.close()
+            if not self._broken:
+                self._append()
+        finally:
+            os.close(self._file)
+
+    def _append(self) -> None:
+        """A step is in the file whole, or not at all."""
+        content = self._bytes.getvalue()
+        self._bytes.seek(0)
+        self._bytes.truncate()
+        try:
+            write_all(self._file, content)
+        except OSError:
+            self._broken = True
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(content)
+
+
+def remove_rank(folder: Path, rank: int) -> None:
+    """Take back the files of a rank whose record could not begin."""
+    for suffix in (".json", ".arrows", ".beat"):
+        with contextlib.suppress(OSError):
+            (folder / rank_stem(rank)).with_suffix(suffix).unlink(missing_ok=True)
 
 
 _SLOT = HEARTBEAT.size
 
 
 class Heartbeat:
-    """A rank's last events, in a mapped file that outlives the process.
+    """A rank's last events, in a file that outlives the process.
 
-    See [Note: The heartbeat] in `schema`. `beat` costs about a microsecond.
+    See [Note: The heartbeat] in `schema`. `beat` costs about a third of a microsecond
+    and touches no file; `flush`, which may fail and may take its time, does. Nothing is
+    mapped: a page that the disk has no room for, or that somebody has cut off, would
+    end the process.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        length = HEARTBEAT.size * HEARTBEAT_SLOTS
-        with (folder / rank_stem(rank)).with_suffix(".beat").open("w+b") as file:
-            file.truncate(length)
-            self._map = mmap.mmap(file.fileno(), length)
-        self._count = 0
+        self._ring = bytearray(HEARTBEAT.size * HEARTBEAT_SLOTS)
+        self._file = open_file((folder / rank_stem(rank)).with_suffix(".beat"))
+        self._count = self._written = 0
         self._pack = HEARTBEAT.pack_into
 
     @property
@@ -208,7 +297,7 @@ class Heartbeat:
         """Overwrite the oldest slot."""
         self._count = count = self._count + 1
         self._pack(
-            self._map,
+            self._ring,
             (count - 1) % HEARTBEAT_SLOTS * _SLOT,
             count,
             step,
@@ -221,9 +310,18 @@ class Heartbeat:
             time_ns,
         )
 
+    def flush(self) -> None:
+        """Bring the file up to date. Raises OSError."""
+        count = self._count
+        if count != self._written and self._file >= 0:
+            os.pwrite(self._file, bytes(self._ring), 0)
+            self._written = count
+
     def close(self) -> None:
-        """Unmap. The file stays."""
-        self._map.close()
+        """Close the file, which stays."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 class StringTable:

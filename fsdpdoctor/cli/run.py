@@ -18,6 +18,7 @@ from fsdpdoctor import recorder
 from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.launch import run_script as launching
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
 from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
@@ -29,6 +30,9 @@ from fsdpdoctor.schema import rank_stem
 if TYPE_CHECKING:
     from fsdpdoctor.cli.live import LiveView
     from fsdpdoctor.recorder.recording_config import RecordingConfig
+
+REPORT_S = 300.0
+"""A report that takes longer is not waited for."""
 
 OTHERS_WAIT_S = 5.0
 """How long rank 0 waits for the node's other ranks to end before it reports."""
@@ -127,7 +131,7 @@ def command(
         options = _torchrun_options(nproc_per_node, torchrun_options)
         if not is_module and not Path(script).is_file():
             raise UsageError(f"cannot run {script}: there is no such file")
-        place = run_folder.new_location(out, script)
+        place = _new_location(out, script)
         os.environ.update(run_folder.to_environment(place))
         own = [
             *_option("--steps", steps),
@@ -157,6 +161,26 @@ def command(
             hang_after_s=hang_after,
         )
     )
+
+
+def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:
+    """For all ranks; where nobody may look there, each of them says so."""
+    try:
+        return run_folder.new_location(out, script)
+    except OSError:
+        return _nowhere(out)
+
+
+def _nowhere(out: Path | None) -> run_folder.RunLocation:
+    folder = _working_directory() / (out or run_folder.RUNS / "unrecorded")
+    return run_folder.RunLocation(folder=folder, run_id="unrecorded")
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")  # it has been removed
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -197,15 +221,16 @@ def run_rank(
 
     `job` surrounds the script and its recording, not the report.
     """
-    place = run_folder.agree_on_folder(asked.out, asked.target.name)
+    place = _place(asked)
     first = os.environ.get("RANK", "0") == "0"
     view = _live_view(place.folder) if first and asked.live else None
+    around = Surroundings.now()
     with job or nullcontext():
         error = _run(asked, place)
     if first and asked.report:
-        _report(place.folder)
+        border.last_words(lambda: _report(place.folder, around))
     if view is not None:
-        view.close()
+        border.last_words(view.close)
     if isinstance(error, (SystemExit, PlanError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
@@ -214,10 +239,39 @@ def run_rank(
         raise SystemExit(1)
 
 
-def _live_view(folder: Path) -> LiveView:
-    from fsdpdoctor.cli.live import LiveView
+def _place(asked: RunOptions) -> run_folder.RunLocation:
+    """Where to record; where nobody may write there, the recording says so."""
+    try:
+        return run_folder.agree_on_folder(asked.out, asked.target.name)
+    except OSError:
+        return _nowhere(asked.out)
 
-    return LiveView(folder)
+
+def _live_view(folder: Path) -> LiveView | None:
+    try:
+        from fsdpdoctor.cli.live import LiveView
+
+        return LiveView(folder)
+    except Exception as error:
+        border.say(f"fsdpdoctor: no live view: {border.describe(error)}")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the report needs of this process: a script may take it all away."""
+
+    python: str
+    environment: dict[str, str]
+    working_directory: str
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        return cls(
+            python=sys.executable,
+            environment=dict(os.environ),
+            working_directory=str(_working_directory()),
+        )
 
 
 def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:
@@ -273,23 +327,26 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 def _record(
     asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
-    session = recorder.start(_recording(asked, place))
-    watch = SigtermHandler(session.say_ended)
-    watch.start()
+    recorder.start(_recording(asked, place))
+    session = recorder.current()
+    watch = SigtermHandler(_nothing if session is None else session.say_ended)
     fatal = FatalSignals(place.folder, int(os.environ.get("RANK", 0)))
-    fatal.start()
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        run_folder.point_latest(place.folder)
+    if session is not None:
+        watch.start()
+        fatal.start()
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            run_folder.point_latest(place.folder)
     error: BaseException | None = None
     try:
         run()
     except BaseException as caught:
         error = caught
         if not isinstance(caught, (SystemExit, PlanError)):
-            launching.report_exception(caught)
-    recorder.stop(run_folder.how_it_ended(error), error)
-    watch.stop()  # last: a launcher's SIGTERM may come while the end is written down
-    fatal.stop()
+            error = _reported(caught)
+    border.last_words(lambda: recorder.stop(run_folder.how_it_ended(error), error))
+    # Last: a launcher's SIGTERM may come while the end is written down.
+    border.last_words(watch.stop)
+    border.last_words(fatal.stop)
     return error
 
 
@@ -311,42 +368,66 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
     )
 
 
-def _report(folder: Path) -> None:
+def _reported(error: BaseException) -> BaseException:
+    """Print it; what ends the script then, which a hook of the script may decide."""
+    try:
+        launching.report_exception(error)
+    except SystemExit as ended:
+        return ended
+    return error
+
+
+def _nothing(ended: str) -> None:
+    """Nothing is recorded that could say how it ended."""
+
+
+def _report(folder: Path, around: Surroundings) -> None:
     """Print the summary to stderr: the script's own output stays its own."""
-    _wait_for_others(folder)
-    sys.stdout.flush()
+    here = int(around.environment.get("LOCAL_WORLD_SIZE", 1))
+    _wait_for_others(folder, here)
+    if not (folder / "run.json").is_file() or not any(folder.glob("rank*.json")):
+        border.say(f"fsdpdoctor: nothing is recorded in {short(folder)}")
+        return
+    border.last_words(sys.stdout.flush)
     shown = short(folder)
-    # Kept until it is known to be a report, it does not see the terminal it is for.
-    terminal = {}
-    if sys.stderr.isatty():
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-        terminal = {"FORCE_COLOR": "1", "COLUMNS": str(columns or 80)}
+    directory = around.working_directory
     found = subprocess.run(
-        [sys.executable, "-m", "fsdpdoctor", "analyze", str(folder)],
+        [around.python, "-m", "fsdpdoctor", "analyze", str(folder)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
-        env={**terminal, **os.environ},
+        env={**_terminal(), **around.environment},
+        cwd=directory if Path(directory).is_dir() else folder,
+        timeout=REPORT_S,
     )
-    if found.returncode in (0, 1):
-        click.echo(found.stdout, err=True, nl=False)
-    click.echo(
-        f"fsdpdoctor: recorded in {shown}; again with: fsdpdoctor analyze {shown}",
-        err=True,
+    report = found.stdout if found.returncode in (0, 1) else ""
+    border.say(
+        f"{report}fsdpdoctor: recorded in {shown}; "
+        f"again with: fsdpdoctor analyze {shown}"
     )
+
+
+def _terminal() -> dict[str, str]:
+    """Kept until it is known to be a report, it does not see the terminal it is for."""
+    try:
+        if not sys.stderr.isatty():
+            return {}
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {"FORCE_COLOR": "1", "COLUMNS": str(columns or 80)}
 
 
 def short(folder: Path) -> str:
     """A folder as one would type it here."""
     try:
         return str(folder.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, OSError):
         return str(folder)
 
 
-def _wait_for_others(folder: Path) -> None:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+def _wait_for_others(folder: Path, here: int) -> None:
     paths = [(folder / rank_stem(r)).with_suffix(".json") for r in range(here)]
     until = time.monotonic() + OTHERS_WAIT_S
     while time.monotonic() < until:

@@ -8,6 +8,7 @@ ours is caught at the border, said once, and ends the recording.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fsdpdoctor.errors import MissingDependencyError
 from fsdpdoctor.rank_end import HANG_AFTER_S
+from fsdpdoctor.recorder import border
 
 if TYPE_CHECKING:
     from fsdpdoctor.recorder.recording_config import RecordingConfig
@@ -39,16 +41,39 @@ def require_torch() -> None:
         )
 
 
-def start(plan: RecordingConfig) -> Session:
-    """Begin to record this process. One recording at a time."""
-    from fsdpdoctor.recorder.session import Session
+def start(plan: RecordingConfig) -> Session | None:
+    """Begin to record this process. One recording at a time.
 
+    None where it cannot be recorded, which is said: it trains all the same.
+    """
     global _current
-    assert _current is None
-    session = Session(plan)
+    if _current is not None:
+        unrecorded("it is recorded already")
+        return None
+    session = None
+    try:
+        from fsdpdoctor.recorder.rank_header import place
+        from fsdpdoctor.recorder.session import Session
+        from fsdpdoctor.run_writer import remove_rank
+
+        try:
+            session = Session(plan)
+        except Exception:
+            remove_rank(plan.folder, place()[0])
+            raise
+    except Exception as error:
+        unrecorded(border.describe(error))
+        return None
     session.attach()
     _current = session
     return session
+
+
+def unrecorded(why: str) -> None:
+    """Say that this process trains without a record."""
+    rank = os.environ.get("RANK")
+    who = "this process" if rank is None else f"rank {rank}"
+    border.say(f"fsdpdoctor: {who} is not recorded, training goes on: {why}")
 
 
 def stop(ended: str = "done", error: BaseException | None = None) -> None:
@@ -58,8 +83,12 @@ def stop(ended: str = "done", error: BaseException | None = None) -> None:
     """
     global _current
     session, _current = _current, None
-    if session is not None:
+    if session is None:
+        return
+    try:
         session.detach(ended, error)
+    except Exception as failed:
+        border.say(f"fsdpdoctor: the record ends early: {border.describe(failed)}")
 
 
 @contextmanager
@@ -83,10 +112,15 @@ def record(
     from fsdpdoctor.recorder.storage.sampling import sampling_of
 
     sampling = sampling_of(steps, every)
-    place = run_folder.agree_on_folder(
-        Path(out) if out else None, sys.argv[0] or "python"
-    )
-    session = start(
+    script = sys.argv[0] if sys.argv else ""
+    folder = Path(out) if out else None
+    try:
+        place = run_folder.agree_on_folder(folder, script or "python")
+    except OSError as error:
+        unrecorded(border.describe(error))
+        yield folder or run_folder.RUNS
+        return
+    start(
         RecordingConfig(
             folder=place.folder,
             run_id=place.run_id,
@@ -96,7 +130,7 @@ def record(
         )
     )
     try:
-        yield session.folder
+        yield place.folder
     except BaseException as error:
         stop(run_folder.how_it_ended(error), error)
         raise

@@ -14,16 +14,26 @@ both. Their own file and line stay readable in tracebacks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import warnings
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from types import CellType, FunctionType
+from types import (
+    CellType,
+    FunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any, TypeVar, cast
 
+from fsdpdoctor.recorder import border
+
 Function = Callable[..., Any]
-Wrap = Callable[[Function], Function]
+Wrap = Callable[[Any], Any]
+"""Makes what goes around a function, or a stand-in for something else."""
 Some = TypeVar("Some")
 AFunction = TypeVar("AFunction", bound=Function)
 
@@ -42,7 +52,9 @@ class ErrorBorder:
 
     def __init__(self, stop: Callable[[str], None]) -> None:
         self.cost_ns = 0
+        self.stop_failed = False
         self._stop = stop
+        self._failed = False
         self._theirs: Exception | None = None
 
     def run(self, call: Callable[..., Some], *args: Any) -> Some | None:
@@ -75,21 +87,17 @@ class ErrorBorder:
         An error of theirs is raised again instead, and ends nothing of ours.
         """
         theirs, self._theirs = self._theirs, None
-        if error is theirs:
+        if error is theirs or border.of_signal_handler(error):
             raise error
-        where = "?"
-        trace = error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            where = f"{code.co_name}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        message = f"{type(error).__name__} in {where}: {error}"
-        self._stop(f"detached: {message}")
-        warnings.warn(
-            f"fsdpdoctor stopped recording, training goes on: {message}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        if self._failed:
+            return
+        self._failed = True
+        message = border.describe(error)
+        try:
+            self._stop(f"detached: {message}")
+        except Exception:  # what could be undone is undone
+            self.stop_failed = True
+        border.say(f"fsdpdoctor stopped recording, training goes on: {message}")
 
     def take_cost(self) -> int:
         """The nanoseconds spent since the last call."""
@@ -97,18 +105,135 @@ class ErrorBorder:
         return cost
 
 
+def _passing(
+    *args: Any, fsdpdoctor_original: Function, fsdpdoctor_there: Any, **kwargs: Any
+) -> Any:
+    return fsdpdoctor_original(*args, **kwargs)
+
+
+class StandIn:
+    """An object of ours in the place of another, that can step aside."""
+
+    def fsdpdoctor_pass(self) -> None:
+        """Be nothing but a way to the other, from here on."""
+        raise NotImplementedError
+
+    def fsdpdoctor_beneath(self) -> Any:
+        """The other, once this one has stepped aside; else itself."""
+        raise NotImplementedError
+
+
+def _step_aside(layer: Any, original: Any, there: Any) -> None:
+    """Make a layer, wherever it is held, a call of what it wraps."""
+    if isinstance(layer, StandIn):
+        layer.fsdpdoctor_pass()
+    function = layer.__func__ if isinstance(layer, staticmethod) else layer
+    if not isinstance(function, FunctionType):
+        return
+    # A function's code can be replaced by one with as many free variables. So a
+    # layer in use pays nothing for this.
+    code = function.__code__
+    function.__kwdefaults__ = {
+        "fsdpdoctor_original": original,
+        "fsdpdoctor_there": there,
+    }
+    function.__code__ = _passing.__code__.replace(
+        co_freevars=code.co_freevars, co_filename=code.co_filename
+    )
+
+
+def _beneath(there: Any) -> Any:
+    """What stands in a place once layers that have stepped aside are taken off."""
+    while True:
+        inner = there
+        if isinstance(there, StandIn):
+            inner = there.fsdpdoctor_beneath()
+        function = there.__func__ if isinstance(there, staticmethod) else there
+        if isinstance(function, FunctionType):
+            inner = (function.__kwdefaults__ or {}).get("fsdpdoctor_there", there)
+        if inner is there:
+            return there
+        there = inner
+
+
+def _callable_of(owner: Any, there: Any) -> Any:
+    """How something in a class or module is called; None where a function in its
+    place would be called otherwise (a mock in a class is not bound to an object).
+    """
+    if not isinstance(owner, type):
+        return there
+    if isinstance(there, staticmethod):
+        return there.__func__
+    bound = (FunctionType, MethodDescriptorType, WrapperDescriptorType)
+    return there if isinstance(there, bound) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A layer of ours, and what it lies on."""
+
+    owner: Any
+    name: str
+    base: Any  # as it stands in the owner
+    original: Any  # as it is called
+    was_own: bool  # not inherited
+    layer: Any
+    make: Wrap | None = None
+
+
 class Patches:
-    """Functions replaced under their own names, as a set that can be undone."""
+    """Functions replaced under their own names, as a set that can be undone.
+
+    See [Note: Layers].
+    """
 
     def __init__(self) -> None:
-        self._saved: list[tuple[Any, str, Any, bool]] = []
-        self._cells: list[tuple[CellType, Function]] = []
+        self.left_alone: list[str] = []
+        self._layers: list[_Layer] = []
+        self._made: dict[tuple[int, str], _Layer] = {}
+        self._cells: list[tuple[CellType, Function, Function]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace `owner.name` until `undo`."""
-        own = vars(owner)
-        self._saved.append((owner, name, own.get(name), name in own))
-        setattr(owner, name, replacement)
+        """Replace `owner.name`, which `replacement` calls, until `undo`."""
+        base, was_own = self._there(owner, name)
+        original = _callable_of(owner, base)
+        self._put(
+            _Layer(
+                owner=owner,
+                name=name,
+                base=base,
+                original=getattr(owner, name) if original is None else original,
+                was_own=was_own,
+                layer=replacement,
+            )
+        )
+
+    def wrap(self, owner: Any, name: str, make: Wrap) -> None:
+        """Put `make(what is there)` around what is there, until `undo`.
+
+        What was made is used again where the same is there the next time.
+        """
+        base, was_own = self._there(owner, name)
+        made = self._made.get((id(owner), name))
+        if made is None or made.base is not base or made.make is not make:
+            original = _callable_of(owner, base)
+            if original is None:
+                self.left_alone.append(f"{name} is a {type(base).__name__}")
+                return
+            layer: Any = make(original)
+            if isinstance(base, staticmethod):
+                layer = staticmethod(layer)
+            made = _Layer(
+                owner=owner,
+                name=name,
+                base=base,
+                original=original,
+                was_own=was_own,
+                layer=layer,
+                make=make,
+            )
+            self._made[id(owner), name] = made
+        self._put(made)
 
     def put_inside(self, owner: Any, name: str, wrap: Wrap) -> None:
         """Wrap what a decorated function calls, so that whoever has imported it by
@@ -119,22 +244,68 @@ class Patches:
             inner = cell.cell_contents
             # Its decorator has given the function the name of what it calls.
             if getattr(inner, "__name__", None) == function.__name__:
-                self._cells.append((cell, inner))
-                cell.cell_contents = wrap(inner)
+                inner = _beneath(inner)
+                layer = wrap(inner)
+                self._cells.append((cell, inner, layer))
+                cell.cell_contents = layer
                 return
-        self.put(owner, name, wrap(function))
+        self.put(owner, name, wrap(_beneath(function)))
 
     def undo(self) -> None:
-        """Put everything back, newest first."""
+        """Take off what is still on top, newest first; the rest steps aside."""
         while self._cells:
-            cell, inner = self._cells.pop()
-            cell.cell_contents = inner
-        while self._saved:
-            owner, name, original, was_own = self._saved.pop()
-            if was_own:
-                setattr(owner, name, original)
+            cell, inner, layer = self._cells.pop()
+            if cell.cell_contents is layer:
+                cell.cell_contents = inner
             else:
-                delattr(owner, name)
+                _step_aside(layer, inner, inner)
+        while self._layers:
+            # Somebody's class may refuse; the others are undone all the same.
+            with contextlib.suppress(Exception):
+                self._take_off(self._layers.pop())
+
+    def _there(self, owner: Any, name: str) -> tuple[Any, bool]:
+        own = vars(owner)
+        if name in own:
+            return _beneath(own[name]), True
+        return inspect.getattr_static(owner, name, None), False
+
+    def _put(self, layer: _Layer) -> None:
+        self._layers.append(layer)
+        setattr(layer.owner, layer.name, layer.layer)
+
+    def _take_off(self, layer: _Layer) -> None:
+        owner, name = layer.owner, layer.name
+        if vars(owner).get(name) is not layer.layer:
+            _step_aside(layer.layer, layer.original, layer.base)
+            self._made = {k: m for k, m in self._made.items() if m is not layer}
+        elif layer.was_own:
+            setattr(owner, name, layer.base)
+        else:
+            delattr(owner, name)
+
+
+class HookSet:
+    """Wraps in several owners, put in place and taken off together."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        self._wraps: list[tuple[Any, dict[str, Wrap]]] = []
+
+    def add(self, owner: Any, wraps: dict[str, Wrap]) -> None:
+        """One more owner, with what goes around its functions."""
+        self._wraps.append((owner, wraps))
+
+    def install(self) -> None:
+        """Put each around what is there now."""
+        for owner, wraps in self._wraps:
+            for name, make in wraps.items():
+                self.patches.wrap(owner, name, make)
+
+
+def bracketing(guard: ErrorBorder, before: Function, after: Function) -> Wrap:
+    """What makes the bracket around a function that is not known yet."""
+    return lambda original: bracket(original, guard, before, after)
 
 
 def bracket(

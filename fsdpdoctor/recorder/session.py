@@ -5,18 +5,17 @@ it ended.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import torch
-
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
+from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
 from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
@@ -34,10 +33,11 @@ from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
-from fsdpdoctor.recorder.patching import ErrorBorder, Patches
+from fsdpdoctor.recorder.patching import ErrorBorder, HookSet
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
+from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
@@ -52,6 +52,9 @@ from fsdpdoctor.schema import (
     StackSamples,
     StepRecord,
 )
+
+DEVICE_WAIT_S = 5.0
+"""How long the end of the process may be put off for the device: longer is a hang."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +81,7 @@ class Session:
         self._guard = ErrorBorder(self._stop)
         plan.folder.mkdir(parents=True, exist_ok=True)
         heartbeat = Heartbeat(plan.folder, place()[0])
+        self._disk = DiskThread(heartbeat.flush)
         self._rec = Recording(HostClock(), self._guard, heartbeat)
         self._device: str | None = None  # of the units, once the first is seen
         self._units = Units(self._rec, self.device_seen)
@@ -92,10 +96,9 @@ class Session:
         )
         self._stacks = StackSampler(self._rec, self._host.within)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
-        self._patches = Patches()
-        self._full: list[tuple[Any, dict[str, Any]]] = []
-        self._light: list[tuple[Any, dict[str, Any]]] = []
-        self._all_reduces: list[tuple[Any, dict[str, Any]]] = []  # light, with HSDP
+        self._full = HookSet()
+        self._light = HookSet()
+        self._all_reduces = HookSet()  # light, with HSDP
         self._pending: deque[_Pending] = deque()
         self._timed = TimedSteps()
         self._ended = "running"
@@ -128,14 +131,18 @@ class Session:
 
     def attach(self) -> None:
         """Put the hooks in place and start the first step."""
-        self._build_hooks()
         self._attached = True
-        self._host.attach()
-        self._roots.attach(fsdp2_found=self._names.found)
-        self._install()
-        self._steps.begin()
-        self._stall_watch.start()
-        os.register_at_fork(after_in_child=self._abandon)
+        try:
+            self._disk.start()
+            self._build_hooks()
+            self._host.attach()
+            self._roots.attach(fsdp2_found=self._names.found)
+            self._install()
+            self._steps.begin()
+            self._stall_watch.start()
+            see_forks(self)
+        except Exception as error:
+            self._guard.fail(error)
 
     def detach(self, ended: str = "done", error: BaseException | None = None) -> None:
         """Write what is left, and take the hooks out. Later calls do nothing.
@@ -153,14 +160,24 @@ class Session:
             self._steps.finish()
             self._note_bypass(error)
             self._drain(wait=True)
-        except Exception as error:
-            self._warnings.append(f"the last step was lost: {error}")
+        except Exception as lost:
+            self._warnings.append(f"the last step was lost: {lost}")
         self._remove_hooks()
         self.say_ended(ended)
-        # On a full disk even this fails, and the script's result stands.
-        with contextlib.suppress(OSError, RuntimeError):
-            self._writer.close()
-        self._rec.heartbeat.close()
+        self._close()
+
+    def _close(self) -> None:
+        """On a full disk even this fails, and the script's result stands."""
+        if not self._disk.finish():
+            return  # the thread is still in the file
+        self._disk.stop()
+        for close in (
+            self._rec.heartbeat.flush,
+            self._rec.heartbeat.close,
+            self._writer.close,
+        ):
+            with contextlib.suppress(Exception):
+                close()
 
     def say_ended(self, ended: str) -> None:
         """Put into the record how this rank ended."""
@@ -179,7 +196,7 @@ class Session:
                 warnings=tuple(self._warnings),
             )
         # A full disk: the last header stands. A signal's thread may write one, too.
-        with contextlib.suppress(OSError), self._ending:
+        with contextlib.suppress(Exception), self._ending:
             self._write_header(header)
 
     def _note_end(self, ended: str, error: BaseException | None) -> None:
@@ -188,8 +205,8 @@ class Session:
                 self._end = rank_end(ended, error, self._stall_watch.position())
 
     def _write_header(self, header: RankHeader) -> None:
-        self._writer.write_header(header)
         self._last_header = header
+        self._disk.write(lambda: self._writer.write_header(header))
 
     def _note_bypass(self, error: BaseException | None) -> None:
         method = bypassed_method(error, self._names.module_class)
@@ -206,7 +223,7 @@ class Session:
     def step(self) -> None:
         """The user says that a step ends here."""
         if self._attached:
-            self._steps.step()
+            self._guard.run(self._steps.step)
 
     def _stop(self, reason: str) -> None:
         """An error of ours: out of the way, at once."""
@@ -215,17 +232,26 @@ class Session:
         self._remove_hooks()
         self._warnings.append(reason)
         self.say_ended(reason)
+        self._close()
+        self._pending.clear()
+        self._rec.drop(self._rec.rows())
 
     def _remove_hooks(self) -> None:
         self._attached = False
         self._rec.on = False
-        self._patches.undo()
-        self._host.detach()
-        self._calls.turn(False)
-        self._stacks.turn(False)
-        self._roots.detach()
+        for remove in (
+            self._undo,
+            self._host.detach,
+            lambda: self._calls.turn(False),
+            lambda: self._stacks.turn(False),
+            self._roots.detach,
+        ):
+            try:
+                remove()
+            except Exception as error:
+                self._warnings.append(f"some hooks are still in place: {error}")
 
-    def _abandon(self) -> None:
+    def forked(self) -> None:
         """A forked child is no rank: it takes the hooks out and writes nothing."""
         if self._attached:
             self._remove_hooks()
@@ -243,29 +269,29 @@ class Session:
         collectives = CollectiveHooks(rec, units, self._groups, names)
         light = LightHooks(rec, units, self._groups, names)
         module = names.collectives_module
-        self._full = [
-            (names.state_class, states),
-            (names.group_class, self._unit_hooks.wrappers(names)),
-            (names.param_group_module, collectives.wrappers()),
-            (names.module_class, self._host.manual_unshard(names, units)),
-            (module, {"dist": collectives.dist(module.dist)}),
-        ]
-        self._light = [
-            (names.state_class, light.state_wrappers(self._steps)),
-            (names.group_class, light.group_wrappers()),
-            (names.param_group_module, light.function_wrappers()),
-        ]
-        self._all_reduces = [(module, {"dist": light.dist(module.dist)})]
+        full, light_ones = self._full, self._light
+        full.add(names.state_class, states)
+        full.add(names.group_class, self._unit_hooks.wrappers(names))
+        full.add(names.param_group_module, collectives.wrappers())
+        full.add(names.module_class, self._host.manual_unshard(units))
+        full.add(module, {"dist": collectives.dist})
+        light_ones.add(names.state_class, light.state_wrappers(self._steps))
+        light_ones.add(names.group_class, light.group_wrappers())
+        light_ones.add(names.param_group_module, light.function_wrappers())
+        self._all_reduces.add(module, {"dist": light.dist})
 
     def _install(self) -> None:
+        self._undo()
         if self._rec.on:
-            hooks = self._full
-        else:
-            hooks = self._light + (self._all_reduces if self._units.replicate else [])
-        self._patches.undo()
-        for owner, wrappers in hooks:
-            for name, wrapper in wrappers.items():
-                self._patches.put(owner, name, wrapper)
+            self._full.install()
+            return
+        self._light.install()
+        if self._units.replicate:
+            self._all_reduces.install()
+
+    def _undo(self) -> None:
+        for hooks in (self._all_reduces, self._light, self._full):
+            hooks.patches.undo()
 
     def device_seen(self, device: str) -> None:
         """The units' device, or a plain model's, is known: it decides on the clock.
@@ -368,18 +394,33 @@ class Session:
     # Writing
 
     def _drain(self, *, wait: bool) -> None:
-        if wait and self._pending and self._rec.clock.of_device:
-            torch.cuda.synchronize()
+        if wait and self._pending:
+            self._await_device(self._pending[-1].bounds.end.mark)
         while self._pending:
             pending = self._pending[0]
-            if not wait and not self._rec.clock.ready(pending.bounds.end.mark):
+            if not self._rec.clock.ready(pending.bounds.end.mark):
                 return
-            self._writer.write_step(self._record(pending), pending.names)
+            self._write_step(self._record(pending), pending.names)
             # One step back: spans that began in this one end in the next.
             self._rec.clock.release(pending.bounds.start.mark)
             self._pending.popleft()
         if wait and (self._timed or len(self._rec.counters)):
             self._write_rest()
+
+    def _await_device(self, mark: int) -> None:
+        """Never for good: of an error, the device may be in a kernel without end."""
+        until = time.monotonic() + DEVICE_WAIT_S
+        while not self._rec.clock.ready(mark):
+            if time.monotonic() > until:
+                self._warnings.append(
+                    f"the device did not get to the end of {len(self._pending)} steps, "
+                    "which were lost"
+                )
+                return
+            time.sleep(0.001)
+
+    def _write_step(self, record: StepRecord, names: list[str]) -> None:
+        self._disk.write(lambda: self._writer.write_step(record, names))
 
     def _record(self, pending: _Pending) -> StepRecord:
         bounds, resolve = pending.bounds, self._rec.clock.resolve
@@ -411,7 +452,7 @@ class Session:
         now = perf_counter_ns()
         end = timed.last.end if timed.last else Moment(host_ns=now, mark=now)
         at = unit_specs.one_time(rec.clock.resolve, end.mark)
-        self._writer.write_step(
+        self._write_step(
             StepRecord(
                 step=rec.step + 1,
                 start_ns=at,

@@ -17,10 +17,11 @@ VIEW_KEY = "fsdpdoctor_view"
 and not read back."""
 
 
-# [Note: The heartbeat] A file of HEARTBEAT_SLOTS fixed records, mapped into memory
-# and written round robin, so that what a rank did last is on disk even after
-# SIGKILL. Slot: count (from 1, 0: never written), step, micro_batch, unit, kind,
-# phase, seq, group, time_ns.
+# [Note: The heartbeat] A file of HEARTBEAT_SLOTS fixed records, written round robin
+# in memory and brought to disk 20 times a second and with each recorded step: what a
+# rank did last is there even after SIGKILL, and all of it where the rank hangs. Slot:
+# count (from 1, 0: never written), step, micro_batch, unit, kind, phase, seq, group,
+# time_ns.
 HEARTBEAT = struct.Struct("<qqiihhqiq")
 HEARTBEAT_SLOTS = 64
 

@@ -81,7 +81,7 @@ def test_a_killed_rank_leaves_its_steps_and_its_last_event(
     assert survivor.header.warnings == ()
     # gloo notices the lost connection, and the script ends with its error.
     assert survivor.header.ended.startswith("exception: ")
-    assert abs(survivor.beats[-1].step - dead.beats[-1].step) <= 1
+    assert survivor.beats[-1].step >= dead.beats[-1].step - 1
 
 
 TORN_DOWN = """

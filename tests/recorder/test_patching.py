@@ -65,14 +65,17 @@ def test_brackets_a_call() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(breaks, nothing), (nothing, breaks)])
 def test_our_error_stops_the_recording_and_nothing_else(
-    before: Any, after: Any
+    before: Any, after: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The call goes through; it is said once, with where it was."""
     watch, stopped = guard()
     double = bracket(Target.double, watch, before, after)
 
-    with pytest.warns(RuntimeWarning, match="stopped recording, training goes on"):
-        assert double(Target(), 3) == 6
+    assert [double(Target(), 3), double(Target(), 4)] == [6, 8]
+
+    said = capsys.readouterr().err
+    assert said.startswith("fsdpdoctor stopped recording, training goes on: KeyError")
+    assert said.count("\n") == 1
     assert len(stopped) == 1
     assert stopped[0].startswith("detached: KeyError in breaks:")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import internals
@@ -10,6 +9,7 @@ from fsdpdoctor.recorder.fsdp2.all_gather_hooks import GatherHooks
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.reduce_hooks import ReductionHooks
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.patching import Wrap
 from fsdpdoctor.recorder.storage.recording import Recording
 
 
@@ -27,19 +27,15 @@ class CollectiveHooks:
         self._gathers = GatherHooks(recording, units, groups, names)
         self._reductions = ReductionHooks(recording, units, groups, names)
 
-    def wrappers(self) -> dict[str, Callable[..., Any]]:
-        """The bracketed functions of `_fsdp_param_group`, by name."""
+    def wrappers(self) -> dict[str, Wrap]:
+        """What brackets the functions of `_fsdp_param_group`, by name."""
         module = self._names.param_group_module
-        made = {
+        made: dict[str, Wrap] = {
             "foreach_all_gather": self._gathers.all_gather,
             "foreach_all_gather_copy_out": self._gathers.copy_out,
             "foreach_reduce": self._reductions.reduce,
         }
-        return {
-            name: make(getattr(module, name))
-            for name, make in made.items()
-            if hasattr(module, name)
-        }
+        return {name: make for name, make in made.items() if hasattr(module, name)}
 
     def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`."""

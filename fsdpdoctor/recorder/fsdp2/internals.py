@@ -47,7 +47,7 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.recorder.patching import unseen
+from fsdpdoctor.recorder.patching import StandIn, unseen
 
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 _GATHERS = ("all_gather_single", "all_gather_into_tensor")
@@ -232,27 +232,71 @@ class CollectiveProxy:
         return getattr(self._inner, name)
 
 
-class DistProxy(types.ModuleType):
+class DistProxy(types.ModuleType, StandIn):
     """`torch.distributed` as `_fsdp_collectives` sees it, some calls bracketed.
 
-    Everything else is looked up in the real module at each use, so whoever
-    replaces a function there is still heard.
+    Everything is looked up in the real module at each use, and set there, so
+    whoever replaces a function, in here or there, is heard as without us.
     """
 
+    __slots__ = ("_fsdpdoctor_calls", "_fsdpdoctor_inside", "_fsdpdoctor_real")
+
     def __init__(self, real: Any, calls: dict[str, Callable[..., Any]]) -> None:
-        super().__init__(real.__name__)
-        self._fsdpdoctor_real = real
-        for name, call in calls.items():
-            setattr(self, name, _through(real, name, call))
+        super().__init__(getattr(real, "__name__", "torch.distributed"))
+        own = object.__setattr__
+        own(self, "_fsdpdoctor_real", real)
+        own(self, "_fsdpdoctor_calls", calls)
+        own(self, "_fsdpdoctor_inside", False)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_fsdpdoctor_real"], name)
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        there: dict[str, Any] = vars(self._fsdpdoctor_real)
+        return there
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith(("_fsdpdoctor", "fsdpdoctor_", "__class__", "__dict__")):
+            return object.__getattribute__(self, name)
+        value = getattr(self._fsdpdoctor_real, name)
+        call = self._fsdpdoctor_calls.get(name)
+        return value if call is None else _through(self, value, call)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._fsdpdoctor_real, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._fsdpdoctor_real, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._fsdpdoctor_real)
+
+    def fsdpdoctor_pass(self) -> None:
+        """Bracket nothing from here on."""
+        object.__setattr__(self, "_fsdpdoctor_calls", {})
+
+    def fsdpdoctor_beneath(self) -> Any:
+        """The real module, where this one brackets nothing."""
+        return self if self._fsdpdoctor_calls else self._fsdpdoctor_real
 
 
-def _through(real: Any, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def _through(
+    proxy: DistProxy, function: Callable[..., Any], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """One function of the proxy, as it was when somebody asked for it.
+
+    Who asks may put a function of their own in its place, which calls this one
+    from inside the bracket; or may keep it until nothing is bracketed any more.
+    """
+    inside = "_fsdpdoctor_inside"
+
     @unseen
     def through(*args: Any, **kwargs: Any) -> Any:
-        return call(getattr(real, name), *args, **kwargs)
+        if proxy._fsdpdoctor_inside or not proxy._fsdpdoctor_calls:
+            return function(*args, **kwargs)
+        object.__setattr__(proxy, inside, True)
+        try:
+            return call(function, *args, **kwargs)
+        finally:
+            object.__setattr__(proxy, inside, False)
 
     return through
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_state import Unit, Window
-from fsdpdoctor.recorder.patching import Function, bracket
+from fsdpdoctor.recorder.patching import Function, Wrap, bracketing
 from fsdpdoctor.recorder.storage.memory_samples import Memory
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
@@ -58,8 +58,8 @@ class UnitHooks:
         self._units = units
         self.memory = memory
 
-    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Any]:
-        """The bracketed methods of FSDPParamGroup, by name."""
+    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
+        """What brackets the methods of FSDPParamGroup, by name."""
         pairs: dict[str, tuple[Function, Function]] = {
             "unshard": (self._unshard_begins, self._unshard_ended),
             "wait_for_unshard": (self._wait_begins, self._wait_ended),
@@ -73,14 +73,11 @@ class UnitHooks:
         }
         for name in internals.freeing_methods(names):
             pairs[name] = (self._reshard_begins, self._reshard_ended)
-        wrapped = {
-            name: bracket(getattr(names.group_class, name), self._rec.guard, *pair)
+        return {
+            name: bracketing(self._rec.guard, *pair)
             for name, pair in pairs.items()
             if hasattr(names.group_class, name)
         }
-        if "_prefetch_unshard" in wrapped:
-            wrapped["_prefetch_unshard"] = staticmethod(wrapped["_prefetch_unshard"])
-        return wrapped
 
     # Unshard and reshard
 
@@ -324,8 +321,8 @@ class StateHooks:
         self._passes = passes
         self._queued_before = False
 
-    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Any]:
-        """The bracketed methods of FSDPState, by name."""
+    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
+        """What brackets the methods of FSDPState, by name."""
         pairs: dict[str, tuple[Function, Function]] = {
             "_root_pre_forward": (self._root_begins, self._root_begun),
             "_register_pre_backward_hook": (self._nothing, self._forward_ended),
@@ -340,7 +337,7 @@ class StateHooks:
             "_cast_forward_inputs": (self._cast_begins, self._cast_ended),
         }
         return {
-            name: bracket(getattr(names.state_class, name), self._rec.guard, *pair)
+            name: bracketing(self._rec.guard, *pair)
             for name, pair in pairs.items()
             if hasattr(names.state_class, name)
         }

@@ -15,7 +15,7 @@ from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.patching import unseen
+from fsdpdoctor.recorder.patching import Wrap, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import Kind, Phase
 
@@ -41,39 +41,44 @@ class LightHooks:
         self._groups = groups
         self._names = names
 
-    def group_wrappers(self) -> dict[str, Any]:
-        """The wrapped methods of FSDPParamGroup, by name."""
+    def group_wrappers(self) -> dict[str, Wrap]:
+        """What wraps the methods of FSDPParamGroup, by name."""
         owner = self._names.group_class
         made = {
             "pre_forward": (int(Kind.FORWARD), _FORWARD),
             "pre_backward": (int(Kind.BACKWARD), _BACKWARD),
         }
         return {
-            name: self._beating(getattr(owner, name), kind, phase)
+            name: functools.partial(self._beating, kind=kind, phase=phase)
             for name, (kind, phase) in made.items()
             if hasattr(owner, name)
         }
 
-    def state_wrappers(self, passes: PassListener) -> dict[str, Any]:
-        """The wrapped methods of FSDPState: root forwards make steps."""
-        owner = self._names.state_class
-        if not hasattr(owner, "_root_pre_forward"):
+    def state_wrappers(self, passes: PassListener) -> dict[str, Wrap]:
+        """What wraps the methods of FSDPState: root forwards make steps."""
+        if not hasattr(self._names.state_class, "_root_pre_forward"):
             return {}
-        original = owner._root_pre_forward
+        return {"_root_pre_forward": functools.partial(self._root, passes=passes)}
+
+    def _root(
+        self, original: Callable[..., Any], passes: PassListener
+    ) -> Callable[..., Any]:
         rec, units = self._rec, self._units
 
         @unseen
         @functools.wraps(original)
-        def root_pre_forward(state: Any, module: Any, args: Any, kwargs: Any) -> Any:
-            running = state._state_ctx.iter_forward_root
+        def root_pre_forward(state: Any, *given: Any, **named: Any) -> Any:
+            context = getattr(state, "_state_ctx", None)
+            running = getattr(context, "iter_forward_root", None)
             if running is not None and running is not state:
-                return original(state, module, args, kwargs)  # every inner unit
+                return original(state, *given, **named)  # every inner unit
             try:
                 if not internals.in_backward():
+                    module, args, kwargs = given
                     passes.root_forward_begins(module, args, kwargs)
             except Exception as error:
                 rec.guard.fail(error)
-            result = original(state, module, args, kwargs)
+            result = original(state, *given, **named)
             try:
                 if not units.knows_tree(state):
                     passes.tree_known(internals.all_states(state)[0])
@@ -82,20 +87,16 @@ class LightHooks:
             return result
 
         root_pre_forward._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return {"_root_pre_forward": root_pre_forward}
+        return root_pre_forward
 
-    def function_wrappers(self) -> dict[str, Any]:
-        """The wrapped functions of `_fsdp_param_group`, by name."""
-        made = {
+    def function_wrappers(self) -> dict[str, Wrap]:
+        """What wraps the functions of `_fsdp_param_group`, by name."""
+        made: dict[str, Wrap] = {
             "foreach_all_gather": self._gathering,
             "foreach_reduce": self._reducing,
         }
         module = self._names.param_group_module
-        return {
-            name: make(getattr(module, name))
-            for name, make in made.items()
-            if hasattr(module, name)
-        }
+        return {name: make for name, make in made.items() if hasattr(module, name)}
 
     def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`: counts all-reduces."""
@@ -126,8 +127,7 @@ class LightHooks:
         @unseen
         @functools.wraps(original)
         def gathering(*args: Any, **kwargs: Any) -> Any:
-            phase = _BACKWARD if in_backward() else _FORWARD
-            count(_ALL_GATHER, phase, args[0], args[1])
+            count(_ALL_GATHER, _BACKWARD if in_backward() else _FORWARD, args, 1)
             return original(*args, **kwargs)
 
         return gathering
@@ -138,18 +138,22 @@ class LightHooks:
         @unseen
         @functools.wraps(original)
         def reducing(*args: Any, **kwargs: Any) -> Any:
-            # One rank, or no shard group (replicated): nothing is scattered.
-            if args[2] is not None and args[2].size() > 1:
-                count(_REDUCE_SCATTER, _BACKWARD, args[0], args[2])
+            count(_REDUCE_SCATTER, _BACKWARD, args, 2)
             return original(*args, **kwargs)
 
         return reducing
 
-    def _count(self, kind: int, phase: int, params: Any, process_group: Any) -> None:
+    def _count(self, kind: int, phase: int, args: Any, group_at: int) -> None:
+        """A collective of the parameters and the group among a call's arguments."""
         rec = self._rec
         try:
+            process_group = args[group_at]
+            if kind == _REDUCE_SCATTER and (
+                process_group is None or process_group.size() == 1
+            ):
+                return  # one rank, or no shard group (replicated)
             pg = self._groups.index(process_group)
-            unit = self._units.index_of_params(params)
+            unit = self._units.index_of_params(args[0])
             rec.beat(kind, phase, unit, rec.new_seq(pg), pg)
         except Exception as error:
             rec.guard.fail(error)

@@ -22,7 +22,13 @@ from torch.optim.optimizer import (
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
-from fsdpdoctor.recorder.patching import Function, Patches, bracket
+from fsdpdoctor.recorder.patching import (
+    Function,
+    Patches,
+    Wrap,
+    bracket,
+    bracketing,
+)
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_GRAPH_BREAKS,
@@ -114,7 +120,7 @@ class HostHooks:
     def turn(self, on: bool) -> None:
         """See the rest, in recorded steps only."""
         self._patches.undo()
-        if self._gc in gc.callbacks:
+        while self._gc in gc.callbacks:  # twice, where a script has put a copy back
             gc.callbacks.remove(self._gc)
         if not on:
             return
@@ -157,12 +163,10 @@ class HostHooks:
         def begins(module: Any, device: Any, ignored: Any = None, *args: Any) -> None:
             self._model.saw_ignored(ignored)
 
-        bracketed = bracket(find, self._rec.guard, begins, _nothing)
-        self._always.put(names.fully_shard_module, name, bracketed)
+        bracketed = bracketing(self._rec.guard, begins, _nothing)
+        self._always.wrap(names.fully_shard_module, name, bracketed)
 
-    def manual_unshard(
-        self, names: internals.TorchSymbols, units: Units
-    ) -> dict[str, Any]:
+    def manual_unshard(self, units: Units) -> dict[str, Wrap]:
         """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
 
         def begins(*args: Any, **kwargs: Any) -> None:
@@ -171,8 +175,7 @@ class HostHooks:
         def ended(token: Any, error: BaseException | None) -> None:
             units.manual = False
 
-        method = names.module_class.unshard
-        return {"unshard": bracket(method, self._rec.guard, begins, ended)}
+        return {"unshard": bracketing(self._rec.guard, begins, ended)}
 
     # Optimizers
 
@@ -200,6 +203,10 @@ class HostHooks:
     # Garbage collection
 
     def _gc(self, phase: str, info: dict[str, int]) -> None:
+        if self._rec.on:  # else a script has put back a copy of the list
+            self._rec.guard.run(self._collects, phase, info)
+
+    def _collects(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._gc_began = perf_counter_ns()
         elif perf_counter_ns() - self._gc_began >= MIN_GC_NS:
@@ -211,14 +218,11 @@ class HostHooks:
     def _see(
         self, owner: Any, name: str, add: Callable[[int, BaseException | None], None]
     ) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-
         def begins(*args: Any, **kwargs: Any) -> int:
             return perf_counter_ns()
 
-        self._patches.put(owner, name, bracket(original, self._rec.guard, begins, add))
+        if hasattr(owner, name):
+            self._patches.wrap(owner, name, bracketing(self._rec.guard, begins, add))
 
     def _see_input(self) -> None:
         from torch.utils.data import dataloader
@@ -309,21 +313,17 @@ class HostHooks:
             def begins(function: Any, *args: Any, **kwargs: Any) -> None:
                 seen("non_reentrant", function)
 
-            self._patches.put(
-                checkpoint, name, bracket(generator, guard, begins, _nothing)
-            )
+            self._patches.wrap(checkpoint, name, bracketing(guard, begins, _nothing))
 
         def runs(context: Any, function: Any, *args: Any, **kwargs: Any) -> None:
             seen("reentrant", function)
 
         owner = checkpoint.CheckpointFunction
-        forward = bracket(owner.forward, guard, runs, _nothing)
-        self._patches.put(owner, "forward", staticmethod(forward))
+        self._patches.wrap(owner, "forward", bracketing(guard, runs, _nothing))
 
     def _see_synchronisation(self) -> None:
         for name in _SYNCING_METHODS:
-            method = getattr(torch.Tensor, name)
-            self._patches.put(torch.Tensor, name, self._syncing_method(method))
+            self._patches.wrap(torch.Tensor, name, self._syncing_method)
 
         def add(start_ns: int, error: BaseException | None) -> None:
             self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
@@ -333,17 +333,20 @@ class HostHooks:
         self._see(torch.cuda.Stream, "synchronize", add)
 
     def _syncing_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        rec = self._rec
+        guard = self._rec.guard
 
         def syncing(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if not tensor.is_cuda:
                 return method(tensor, *args, **kwargs)
             start_ns = perf_counter_ns()
             result = method(tensor, *args, **kwargs)
-            rec.host_span(Kind.SYNC, start_ns, name=user_line())
+            guard.run(self._synced, start_ns)
             return result
 
         return syncing
+
+    def _synced(self, start_ns: int) -> None:
+        self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
 
 
 def _nothing(token: Any, error: BaseException | None) -> None:
@@ -378,4 +381,7 @@ def user_line() -> str:
 
 
 def _short(path: str) -> str:
-    return path.removeprefix(f"{Path.cwd()}{os.sep}")
+    try:
+        return path.removeprefix(f"{Path.cwd()}{os.sep}")
+    except OSError:
+        return path  # the working directory has been removed

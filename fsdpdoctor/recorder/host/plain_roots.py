@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn.modules import module as nn_module
 
-from fsdpdoctor.recorder.patching import Patches, bracket
+from fsdpdoctor.recorder.patching import Patches, bracketing
 from fsdpdoctor.recorder.storage.recording import Recording
 
 
@@ -64,12 +64,10 @@ class PlainRoots:
         ]
         for wrapper, owner in _wrappers():
             begins = self._wrapper_begins(wrapper)
-            forward = bracket(owner.forward, guard, begins, self._wrapper_ended)
-            self._patches.put(owner, "forward", forward)
-        backward = bracket(
-            torch.autograd.backward, guard, self._backward_begins, self._backward_ended
-        )
-        self._patches.put(torch.autograd, "backward", backward)
+            around = bracketing(guard, begins, self._wrapper_ended)
+            self._patches.wrap(owner, "forward", around)
+        around = bracketing(guard, self._backward_begins, self._backward_ended)
+        self._patches.wrap(torch.autograd, "backward", around)
 
     def detach(self) -> None:
         """Watch no more."""

@@ -8,10 +8,12 @@ exit status, its output and the signals that end it are what they would be.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import os
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -105,24 +107,58 @@ def _find_module(name: str, main: types.ModuleType) -> tuple[Any, str]:
 
 
 def report_exception(error: BaseException) -> None:
-    """Print a traceback as Python does, from the script's own frame on."""
-    here = Path(__file__).absolute()
+    """Print a traceback as Python does, from the script's own frame on.
+
+    What Python does then, step for step: it remembers the error in `sys`, calls the
+    script's own hook where it has one, and says so where that fails.
+    """
+    here = report_exception.__code__.co_filename
     trace = error.__traceback__
     while trace is not None:
-        ours = Path(trace.tb_frame.f_code.co_filename).absolute() == here
+        ours = trace.tb_frame.f_code.co_filename == here
         trace = trace.tb_next
         if ours and trace is not None and trace.tb_frame.f_code.co_name == "<module>":
             break
     # None: the script did not compile, and Python shows no frame either.
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    error = error.with_traceback(trace)
+    modern: Any = sys
+    modern.last_exc = error
+    sys.last_type, sys.last_value = type(error), error
+    sys.last_traceback = trace
+    hook = getattr(sys, "excepthook", None)
+    try:
+        if hook is None:
+            _to_stderr("sys.excepthook is missing\n")
+            sys.__excepthook__(type(error), error, trace)
+        else:
+            hook(type(error), error, trace)
+    except SystemExit:
+        raise
+    except BaseException as failed:
+        _to_stderr("Error in sys.excepthook:\n")
+        inner = failed.__traceback__
+        sys.__excepthook__(type(failed), failed, inner and inner.tb_next)
+        _to_stderr("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, trace)
+
+
+def _to_stderr(text: str) -> None:
+    with contextlib.suppress(Exception):
+        sys.stderr.write(text)
 
 
 def reraise_sigint() -> None:
     """End as Python ends on an interrupt that nobody caught: of the signal."""
     import atexit
 
-    atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(128 + signal.SIGINT)  # the signal is blocked

@@ -30,9 +30,9 @@ def resident_bytes() -> int:
     """The process's resident memory, UNKNOWN where the system does not say."""
     try:
         pages = int(_STATM.read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return UNKNOWN
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory(Protocol):
@@ -169,7 +169,11 @@ def _keep_peaks() -> Peaks:
     peaks = Peaks(read, reset)
 
     def memory_stats_as_nested_dict(device: Any = None) -> Statistics:
-        return peaks.give_back(read(device=device))
+        statistics: Statistics = read(device=device)
+        try:
+            return peaks.give_back(statistics)
+        except (KeyError, TypeError, AttributeError):
+            return statistics  # nested otherwise than any torch has it
 
     def reset_peak_memory_stats(device: Any = None) -> None:
         peaks.forget()
@@ -177,5 +181,6 @@ def _keep_peaks() -> Peaks:
 
     cuda.memory_stats_as_nested_dict = memory_stats_as_nested_dict
     cuda.reset_peak_memory_stats = reset_peak_memory_stats
-    torch.cuda.reset_peak_memory_stats = reset_peak_memory_stats
+    if torch.cuda.reset_peak_memory_stats is reset:  # else somebody's own
+        torch.cuda.reset_peak_memory_stats = reset_peak_memory_stats
     return peaks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -75,8 +76,11 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     """
     told = os.environ.get(VARIABLE)
     if told is not None:
-        place = _from_json(told)
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        try:
+            place = _from_json(told)
+            attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(f"{VARIABLE} is none of ours: {error}") from None
         return place if attempt == 0 else _attempt(place, attempt)
     if "RANK" not in os.environ:
         return new_location(out, script)
@@ -92,14 +96,15 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
 
 def point_latest(folder: Path) -> None:
     """Make `fsdpdoctor-runs/latest` lead to a run, if it is in that folder."""
-    if folder.parent != RUNS.absolute():
-        return
     new = folder.parent / f".{LATEST}.{os.getpid()}"
     try:
+        if folder.parent != RUNS.absolute():
+            return
         new.symlink_to(folder.name)
         new.replace(folder.parent / LATEST)
     except OSError:
-        new.unlink(missing_ok=True)  # no links here; the run itself is fine
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)  # no links here; the run itself is fine
 
 
 def how_it_ended(error: BaseException | None) -> str:
@@ -145,13 +150,13 @@ def _propose(note: Path, out: Path | None, script: str) -> None:
         # The other nodes' ranks see neither this process nor, perhaps, this disk.
         place = RunLocation(folder=place.folder, run_id=_shared_id())
     mine = note.with_name(f"{note.name}.{os.getpid()}")
-    mine.write_text(_to_json(place))
     try:
+        mine.write_text(_to_json(place))
         os.link(mine, note)
     except FileExistsError:
         pass  # another rank was first, and is right
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)
 
 
 def _spans_nodes() -> bool:

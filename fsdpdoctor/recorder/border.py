@@ -1,0 +1,98 @@
+"""Where our code meets the process that it is a guest in.
+
+[Note: Nothing of ours] may raise, exit, signal, block, leak or undo: before the
+script, during it and after it. What is caught at the border:
+
+- `Exception`, and so `MemoryError` and `RecursionError`, raised by our own code:
+  the recording ends, training goes on.
+- `KeyboardInterrupt`, `SystemExit` and whatever a signal handler of the script
+  raises while our code happens to run: theirs. It passes as if it had struck one
+  line earlier, and the recording goes on. Once the script has ended there is
+  nobody left to hear it: then everything is caught.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+_STDERR = 2
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        there = os.fstat(descriptor)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+_stderr_was = _identity(_STDERR)
+
+
+def say(words: str) -> None:
+    """One line on stderr, whatever the script has made of that.
+
+    Where descriptor 2 is another file than at first, the script may have closed
+    stderr and opened data of its own: nothing is written there.
+    """
+    try:
+        stream: Any = sys.stderr
+        if stream is None or (
+            stream is sys.__stderr__ and _identity(_STDERR) != _stderr_was
+        ):
+            return
+        stream.write(f"{words}\n")
+        stream.flush()
+    except (Exception, SystemExit, GeneratorExit):
+        return  # nobody listens
+
+
+def last_words(act: Callable[[], object]) -> None:
+    """Do something after the script's end, of which nothing may come through."""
+    try:
+        act()
+    except BaseException:
+        return  # the process ends as the script has ended
+
+
+def describe(error: BaseException) -> str:
+    """An error of ours in one line, with the place of its cause."""
+    try:
+        where = "?"
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            where = f"{code.co_name}:{trace.tb_lineno}"
+            trace = trace.tb_next
+        return " ".join(f"{type(error).__name__} in {where}: {error}".split())
+    except Exception:  # no memory, or a text that cannot be made
+        return type(error).__name__
+
+
+def of_signal_handler(error: BaseException) -> bool:
+    """Whether a signal handler of the script has raised this, in our frames."""
+    codes: set[CodeType] = set()
+    trace = error.__traceback__
+    while trace is not None:
+        codes.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    return any(code in codes for code in _handlers())
+
+
+def _handlers() -> Iterator[CodeType]:
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        handler = getattr(handler, "__func__", handler)
+        code = getattr(handler, "__code__", None)
+        if code is None:
+            code = getattr(vars(type(handler)).get("__call__"), "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
