@@ -232,7 +232,7 @@ class RankWriter:
         """End the stream. Without it readers see all steps, and a cut-off tail."""
         try:
             self._stream.close()
-            if not self._broken:
+            if self._size and not self._broken:  # nothing ends what never began
                 self._append()
         finally:
             os.close(self._file)

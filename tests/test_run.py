@@ -143,6 +143,7 @@ def test_the_heartbeat_keeps_the_last_events(tmp_path: Path) -> None:
             group=0,
             time_ns=step,
         )
+    beat.flush()
     write_run_header(tmp_path, RUN)
     write_rank(tmp_path, 0)
 

@@ -164,6 +164,11 @@ class RankMeasures(OfRank):
     process: str | None = None  # see `RankData`
 
     @property
+    def alive(self) -> bool | None:
+        """Whether its process lives; None: not known from here."""
+        return None if self.process is None else self.process != "gone"
+
+    @property
     def units(self) -> tuple[UnitSpec, ...]:
         return self.header.units
 

@@ -117,7 +117,7 @@ class Session:
             self._names,
         )
         self._headers.write_run()
-        self._last_header = self._header()
+        self._last_header = self._on_disk = self._header()
         self._writer = RankWriter(plan.folder, self._last_header)
         self._stall_watch = StallWatch(
             self._rec, plan.folder, place()[0], plan.hang_after_s
@@ -195,9 +195,18 @@ class Session:
                 end=self._end,
                 warnings=tuple(self._warnings),
             )
-        # A full disk: the last header stands. A signal's thread may write one, too.
-        with contextlib.suppress(Exception), self._ending:
-            self._write_header(header)
+        warnings = header.warnings
+        # A full disk has room for no more than what is there already, and a word. A
+        # signal's thread may write a header, too.
+        with self._ending:
+            for last, said in ((header, warnings), (self._on_disk, warnings[-1:])):
+                try:
+                    self._write_header(
+                        replace(last, ended=self._ended, end=self._end, warnings=said)
+                    )
+                    return
+                except Exception:
+                    continue
 
     def _note_end(self, ended: str, error: BaseException | None) -> None:
         if self._end is None:
@@ -206,7 +215,11 @@ class Session:
 
     def _write_header(self, header: RankHeader) -> None:
         self._last_header = header
-        self._disk.write(lambda: self._writer.write_header(header))
+        self._disk.write(lambda: self._written(header))
+
+    def _written(self, header: RankHeader) -> None:
+        self._writer.write_header(header)
+        self._on_disk = header
 
     def _note_bypass(self, error: BaseException | None) -> None:
         method = bypassed_method(error, self._names.module_class)

@@ -269,12 +269,17 @@ def _stopped(rows: Sequence[StoppedRank]) -> Iterator[str]:
         yield f"{_ranks(ranks)} {words}"
 
 
+_WITHOUT_A_WORD = {
+    None: "did not end (killed, or still running)",
+    True: "did not end (still running)",
+    False: "ended without a word (killed, or by os._exit)",
+}
+
+
 def _last_seen(stopped: StoppedRank) -> str:
-    how = (
-        "did not end (killed, or still running)"
-        if stopped.ended == "running"
-        else f"ended by {stopped.ended}"
-    )
+    how = f"ended by {stopped.ended}"
+    if stopped.ended == "running":
+        how = _WITHOUT_A_WORD[stopped.alive]
     if stopped.step is None:
         return f"{how}, before the first step"
     seen = f"{how}; last seen in step {stopped.step}"

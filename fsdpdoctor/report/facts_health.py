@@ -149,11 +149,26 @@ def _warnings(m: Measures) -> Iterable[str]:
             said[f"the recorder left the run early: {rank.header.ended}"].append(
                 rank.rank
             )
+        if (lost := _lost_steps(rank)) is not None:
+            said[lost].append(rank.rank)
     for warning, ranks in said.items():
         if len(ranks) == len(m.ranks) > 1:
             yield f"every rank: {warning}"
         else:
             yield f"rank {', '.join(map(str, ranks))}: {warning}"
+
+
+def _lost_steps(rank: RankMeasures) -> str | None:
+    """The steps that it ran, by its heartbeat, and could not write any more."""
+    if rank.alive or rank.header.ended == "done" or not rank.beats:
+        return None
+    written = np.concatenate((rank.steps.step, rank.unrecorded.step))
+    first = int(written.max(initial=-1)) + 1
+    last = rank.beats[-1].step - 1  # the one that it was in is not whole
+    if last < first:
+        return None
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"{steps} ran and had not been written when it ended: lost"
 
 
 def _communicates(rank: RankMeasures) -> bool:
@@ -182,6 +197,7 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
             doing=None,
             group=None,
             seq=None,
+            alive=rank.alive,
         )
     groups = rank.header.groups
     return StoppedRank(
@@ -194,6 +210,7 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
         doing=_kind_word(beat),
         group=groups[beat.group].name if 0 <= beat.group < len(groups) else None,
         seq=None if beat.seq == UNKNOWN else beat.seq,
+        alive=rank.alive,
     )
 
 

@@ -290,6 +290,7 @@ class StoppedRank:
     doing: str | None  # "all-gather"
     group: str | None
     seq: int | None  # of the collective within its group
+    alive: bool | None = None  # whether its process lives; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

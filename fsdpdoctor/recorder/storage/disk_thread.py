@@ -60,7 +60,7 @@ class DiskThread:
         if self._late or not done.acquire(timeout=patience_s):
             self._late.append(done)
         if len(self._late) > MOST_WAITING:
-            raise TimeoutError(f"the disk is {MOST_WAITING} steps behind")
+            raise OSError(f"the disk is {MOST_WAITING} steps behind")
         self._raise()
 
     def finish(self, patience_s: float = END_S) -> bool:

@@ -1,0 +1,112 @@
+"""Every place where code of somebody else comes to call ours, and what it calls.
+
+[Note: Crossings] What is not listed here may not be done: a test compares the list with
+the code, and makes each of `CALLBACKS` fail in the middle of a training, one at a time.
+None may change a bit of it. See [Note: Nothing of ours] in `border`.
+"""
+
+from __future__ import annotations
+
+SITES: dict[str, frozenset[str]] = {
+    "fsdpdoctor.recorder.patching": frozenset({"setattr", "delattr", "cell_contents"}),
+    "fsdpdoctor.recorder.session": frozenset({"HookSet.add"}),
+    "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
+    "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
+    # On parameter groups and on what `torch.distributed` is for FSDP2.
+    "fsdpdoctor.recorder.fsdp2.unit_registry": frozenset({"setattr"}),
+    "fsdpdoctor.recorder.fsdp2.internals": frozenset({"setattr", "delattr"}),
+    "fsdpdoctor.recorder.host.host_hooks": frozenset(
+        {
+            "Patches.wrap",
+            "Patches.put_inside",
+            "gc.callbacks",
+            "register_optimizer_step_pre_hook",
+            "register_optimizer_step_post_hook",
+        }
+    ),
+    "fsdpdoctor.recorder.host.plain_roots": frozenset(
+        {
+            "Patches.wrap",
+            "register_module_forward_pre_hook",
+            "register_module_forward_hook",
+        }
+    ),
+    "fsdpdoctor.recorder.storage.disk_thread": frozenset({"start_new_thread"}),
+    # Calls methods of FSDPModule as a plan says, which the user has asked for.
+    "fsdpdoctor.recorder.changes.apply_plan": frozenset(
+        {
+            "Patches.put",
+            "register_optimizer_step_pre_hook",
+            "register_optimizer_step_post_hook",
+        }
+    ),
+    "fsdpdoctor.recorder.changes.fully_shard_override": frozenset({"Patches.put"}),
+    "fsdpdoctor.recorder.changes.trial_run": frozenset(
+        {"Patches.put", "register_optimizer_step_post_hook"}
+    ),
+    "fsdpdoctor.recorder.launch.profiler_capture": frozenset(
+        {"Patches.put", "register_optimizer_step_post_hook"}
+    ),
+    "fsdpdoctor.recorder.launch.sigterm": frozenset(
+        {"signal.signal", "set_wakeup_fd", "start_new_thread"}
+    ),
+    # At the very end: the default action, so that the signal ends the process.
+    "fsdpdoctor.recorder.launch.run_script": frozenset({"signal.signal"}),
+}
+"""What each module does that makes others call it, or changes what they see."""
+
+_UNITS = "fsdpdoctor.recorder.fsdp2.param_group_hooks:UnitHooks"
+_STATES = "fsdpdoctor.recorder.fsdp2.param_group_hooks:StateHooks"
+_GATHERS = "fsdpdoctor.recorder.fsdp2.all_gather_hooks:GatherHooks"
+_REDUCES = "fsdpdoctor.recorder.fsdp2.reduce_hooks:ReductionHooks"
+_REGISTRY = "fsdpdoctor.recorder.fsdp2.unit_registry:Units"
+_GROUPS = "fsdpdoctor.recorder.fsdp2.process_groups:Groups"
+_STEPS = "fsdpdoctor.recorder.host.steps:Steps"
+_MODEL = "fsdpdoctor.recorder.host.model_spec:ModelWatch"
+_HOST = "fsdpdoctor.recorder.host.host_hooks:HostHooks"
+_ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
+_SESSION = "fsdpdoctor.recorder.session:Session"
+_RECORDING = "fsdpdoctor.recorder.storage.recording:Recording"
+_MEMORY = "fsdpdoctor.recorder.storage.memory_samples:HostMemory"
+_SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
+_HEADERS = "fsdpdoctor.recorder.rank_header:Headers"
+_WRITER = "fsdpdoctor.run_writer:RankWriter"
+_BEAT = "fsdpdoctor.run_writer:Heartbeat"
+
+
+def _of(owner: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{owner}.{name}" for name in names.split())
+
+
+CALLBACKS: tuple[str, ...] = (
+    *_of(_UNITS, "_unshard_begins _unshard_ended _wait_begins _wait_ended"),
+    *_of(_UNITS, "_reshard_begins _reshard_ended"),
+    *_of(_UNITS, "_pre_forward_begins _pre_forward_ended _post_forward_begins"),
+    *_of(_UNITS, "_pre_backward_begins _pre_backward_ended _post_backward_begins"),
+    *_of(_UNITS, "_hook_ended _finalize_begins _finalize_ended"),
+    *_of(_UNITS, "_reduce_wait_begins _waited _prefetch_begins _prefetch_ended"),
+    *_of(_STATES, "_root_begins _root_begun _nothing _forward_ended"),
+    *_of(_STATES, "_backward_begins _backward_begun"),
+    *_of(_STATES, "_callback_begins _callback_ended _cast_begins _cast_ended"),
+    *_of(_GATHERS, "_begins _copied_in _returned _wait _copied_out"),
+    *_of(_REDUCES, "_begins _allocates _issues _ended _reduced"),
+    *_of(_REGISTRY, "of index_of_params new_op resume cut_windows"),
+    *_of(_GROUPS, "index"),
+    *_of(_STEPS, "begin root_forward_begins root_forward_ended backward_begins"),
+    *_of(_STEPS, "backward_ended plain_backward_ended optimizer_ended finish"),
+    *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_ignored add_root"),
+    *_of(_MODEL, "signature units spec"),
+    *_of(_HOST, "attach detach turn _collects _see_input _see_clipping"),
+    *_of(_HOST, "_see_checkpoints _see_recomputation count"),
+    *_of(_ROOTS, "attach detach fsdp2_seen"),
+    *_of(_SESSION, "turn boundary pass_boundary tree_known root_forward"),
+    *_of(_SESSION, "step_recorded step_timed _install _undo _build_hooks"),
+    *_of(_SESSION, "_describe _drain _write_rest _write_step _note_bypass"),
+    *_of(_RECORDING, "beat host_span rows drop new_seq"),
+    *_of(_MEMORY, "sample sample_pass count"),
+    *_of(_SAMPLING, "records learn"),
+    *_of(_HEADERS, "of_rank write_run"),
+    *_of(_WRITER, "write_step write_header close"),
+    *_of(_BEAT, "beat flush close"),
+)
+"""Our functions that run between two lines of somebody's training, or at its ends."""

@@ -1,0 +1,143 @@
+"""Each place where others call us: known, and harmless when ours fails there."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.recorder.crossings import CALLBACKS, SITES
+from tests.rig.ranks import run_ranks
+
+JOB = Path(__file__).with_name("crossings_job.py")
+RECORDER = Path(__file__).parents[2] / "fsdpdoctor" / "recorder"
+
+WATCHED = {
+    "setattr": "setattr",
+    "delattr": "delattr",
+    "register_at_fork": "register_at_fork",
+    "register_module_forward_pre_hook": "register_module_forward_pre_hook",
+    "register_module_forward_hook": "register_module_forward_hook",
+    "register_optimizer_step_pre_hook": "register_optimizer_step_pre_hook",
+    "register_optimizer_step_post_hook": "register_optimizer_step_post_hook",
+    "register_forward_hook": "register_forward_hook",
+    "register_hook": "register_hook",
+    "add_done_callback": "add_done_callback",
+    "start_new_thread": "start_new_thread",
+    "Thread": "Thread",
+    "Timer": "Timer",
+    "signal.signal": "signal.signal",
+    "set_wakeup_fd": "set_wakeup_fd",
+    "setitimer": "setitimer",
+    "alarm": "alarm",
+    "settrace": "settrace",
+    "setprofile": "setprofile",
+    "addaudithook": "addaudithook",
+    "atexit.register": "atexit.register",
+    "finalize": "finalize",
+    "callbacks.append": "gc.callbacks",
+    "_patches.put": "Patches.put",
+    "patches.put": "Patches.put",
+    "_patches.wrap": "Patches.wrap",
+    "_always.wrap": "Patches.wrap",
+    "_patches.put_inside": "Patches.put_inside",
+    "full.add": "HookSet.add",
+    "light_ones.add": "HookSet.add",
+}
+"""Calls that make others call us, by the end of what is called."""
+
+ASSIGNED = {"cell_contents", "excepthook", "unraisablehook", "displayhook", "__code__"}
+
+
+def sites(path: Path) -> set[str]:
+    """What a module does of what is watched."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            names = {called, called.rpartition(".")[2]}
+            names.add(".".join(called.split(".")[-2:]))
+            found |= {WATCHED[name] for name in names & WATCHED.keys()}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} & ASSIGNED
+    return found
+
+
+def test_every_crossing_is_listed() -> None:
+    """The list says what the code does, module by module."""
+    package = RECORDER.parents[1]
+    there = {
+        ".".join(path.relative_to(package).with_suffix("").parts): found
+        for path in sorted(RECORDER.rglob("*.py"))
+        if (found := sites(path))
+    }
+    # Of our own functions: [Note: Unseen frames] and [Note: Layers].
+    there["fsdpdoctor.recorder.patching"].discard("__code__")
+
+    assert there == {module: set(what) for module, what in SITES.items()}
+
+
+NEVER_AT_5 = {
+    "begin",
+    "finish",
+    "attach",
+    "detach",
+    "add_root",
+    "fsdp2_seen",
+    "tree_known",
+    "_build_hooks",
+    "_note_bypass",
+    "close",
+    "write_run",
+    "saw_ignored",
+    "_write_rest",
+    "_see_input",
+    "_see_clipping",
+    "_see_checkpoints",
+    "_see_recomputation",
+    "turn",
+    "_install",
+    "_undo",
+    "units",
+    "spec",
+    "write_header",
+    "of_rank",
+    "_describe",
+    "resume",
+    "_collects",
+}
+"""Called fewer than six times in a training."""
+
+OF_DEVICES = {"_reduce_wait_begins", "_waited"}
+
+
+@pytest.mark.ranks
+def test_a_failure_inside_each_changes_no_bit(tmp_path: Path) -> None:
+    """Two ranks train on as without us; it is said once, and in the record."""
+    for finished in run_ranks(2, str(JOB), str(tmp_path), timeout_s=900.0):
+        finished.ok()
+    for rank in (0, 1):
+        results = json.loads((tmp_path / f"results.{rank}.json").read_text())
+        plain = results.pop("plain")
+        assert results.pop("after") == plain
+        assert len(results) == 2 * len(CALLBACKS)
+        wrong = {key: _fault(key, result, plain) for key, result in results.items()}
+        assert {key: fault for key, fault in wrong.items() if fault} == {}
+
+
+def _fault(key: str, result: dict[str, list[str]], plain: list[str]) -> str | None:
+    """What is not as it should be."""
+    name = key.split()[0].rpartition(".")[2]
+    if result["trained"] != plain:
+        return "it trained otherwise"
+    if len(result["said"]) > 1:
+        return f"said {result['said']}"
+    if not result["fired"]:
+        rare = key.endswith("at 5") and name in NEVER_AT_5
+        return None if rare or name in OF_DEVICES else "it was never called"
+    told = [*result["said"], *result["record"]]
+    if not any("injected" in words for words in told):
+        return f"it is not said: {result['record']}"
+    return None
