@@ -9,6 +9,7 @@ by the model alone, so no rank waits for another.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from torch.optim.optimizer import (
 
 from fsdpdoctor.errors import PlanError
 from fsdpdoctor.plan_file import Settings, UnitSettings, module_names, words
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.changes.fully_shard_override import FullyShardOverride
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.host.model_spec import outermost_module
@@ -71,13 +73,20 @@ def applying(settings: Settings, folder: Path) -> Iterator[Applier]:
 
 
 def note_applied(folder: Path, said: tuple[str, ...]) -> None:
-    """Put what was applied into run.json. Every rank writes the same."""
+    """Put what was applied into run.json, where there is one. Every rank writes the
+    same; a disk that takes no more costs the note, not the training.
+    """
     path = folder / "run.json"
-    header = json.loads(path.read_bytes())
-    header["applied"] = list(said)
     new = path.with_name(f".run.{os.getpid()}.json")
-    new.write_text(json.dumps(header, indent=1))
-    new.replace(path)
+    try:
+        header = json.loads(path.read_bytes())
+        header["applied"] = list(said)
+        new.write_text(json.dumps(header, indent=1))
+        new.replace(path)
+    except (OSError, ValueError) as error:
+        border.say(f"fsdpdoctor: the plan is applied, and not noted: {error}")
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 class Applier:

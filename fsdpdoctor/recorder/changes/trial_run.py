@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.plan_file import bits_file
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.patching import Patches
 
@@ -112,8 +113,11 @@ class Trial:
             for name, data in sorted(_shards(root), key=lambda named: named[0]):
                 digest.update(name.encode())
                 digest.update(data.cpu().contiguous().view(torch.uint8).numpy().data)
-        self._bits.write_text(digest.hexdigest() + "\n")
-        self._bits = None
+        bits, self._bits = self._bits, None
+        try:
+            bits.write_text(digest.hexdigest() + "\n")
+        except OSError as error:
+            border.say(f"fsdpdoctor: no hash of the parameters is kept: {error}")
 
 
 def _shards(root: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.launch.profiler_schedule import FOLDER, ProfilerSchedule
 from fsdpdoctor.recorder.patching import Patches
@@ -181,8 +181,6 @@ class KinetoCapture:
             act()
         except Exception as error:
             self._profiler = self._annotation = None
-            warnings.warn(
-                f"fsdpdoctor took no torch.profiler trace, training goes on: {error}",
-                RuntimeWarning,
-                stacklevel=2,
+            border.say(
+                f"fsdpdoctor took no torch.profiler trace, training goes on: {error}"
             )
