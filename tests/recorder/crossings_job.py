@@ -1,4 +1,6 @@
-"""Trains once as it is, then with each callback failing: crossings_job.py FOLDER."""
+"""Trains once as it is, then with each callback of a part failing, once in its first
+call and once in its sixth: crossings_job.py FOLDER PART PARTS.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from fsdpdoctor import recorder
 from fsdpdoctor.recorder.crossings import CALLBACKS
 from fsdpdoctor.run import open_run
 
-STEPS = 18
+STEPS = 15
 ERRORS = (KeyError, MemoryError)
 
 
@@ -112,7 +114,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     folder = Path(sys.argv[1])
     results: dict[str, Any] = {"plain": train()}
-    for number, path in enumerate(CALLBACKS):
+    part = CALLBACKS[int(sys.argv[2]) :: int(sys.argv[3])]
+    for number, path in enumerate(part):
         for error, at in zip(ERRORS, (0, 5), strict=True):
             key = f"{path} {error.__name__} at {at}"
             results[key] = recorded(folder / f"{number}-{at}", path, error, at)

@@ -113,16 +113,22 @@ NEVER_AT_5 = {
 OF_DEVICES = {"_reduce_wait_begins", "_waited"}
 
 
+PARTS = 8
+
+
 @pytest.mark.ranks
-def test_a_failure_inside_each_changes_no_bit(tmp_path: Path) -> None:
+@pytest.mark.faults
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_failure_inside_each_changes_no_bit(part: int, tmp_path: Path) -> None:
     """Two ranks train on as without us; it is said once, and in the record."""
-    for finished in run_ranks(2, str(JOB), str(tmp_path), timeout_s=900.0):
+    job = (str(JOB), str(tmp_path), str(part), str(PARTS))
+    for finished in run_ranks(2, *job, timeout_s=900.0):
         finished.ok()
     for rank in (0, 1):
         results = json.loads((tmp_path / f"results.{rank}.json").read_text())
         plain = results.pop("plain")
         assert results.pop("after") == plain
-        assert len(results) == 2 * len(CALLBACKS)
+        assert len(results) == 2 * len(CALLBACKS[part::PARTS])
         wrong = {key: _fault(key, result, plain) for key, result in results.items()}
         assert {key: fault for key, fault in wrong.items() if fault} == {}
 

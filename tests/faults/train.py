@@ -1,0 +1,220 @@
+"""Trains a small sharded model on gloo, with a fault in step AT: train.py FAULT LOSSES.
+
+Each rank writes its losses, to the bit, into LOSSES/rankN.txt.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import os
+import pickle
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, Dataset
+
+AT, STEPS = 8, 18
+FAULT, FOLDER = sys.argv[1], Path(sys.argv[2])
+RANK = int(os.environ["RANK"])
+NOW = {"step": 0}
+
+
+def hit(*faults: str) -> bool:
+    """Whether the fault of this run is one of these, and its step has come."""
+    return FAULT in faults and NOW["step"] == AT
+
+
+class Block(nn.Module):
+    """Two linear layers around a place for a fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A residual block."""
+        if hit("forward-raises") and RANK == 0:
+            raise ValueError("staged")
+        if hit("out-of-memory"):
+            raise torch.OutOfMemoryError("staged")
+        if FAULT == "backward-raises":
+            x = Raises.apply(x)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = x + self.down(torch.relu(self.up(x)))
+        return result
+
+
+class Raises(torch.autograd.Function):
+    """The identity, until its step has come."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Return `x`."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        """Return the gradient, or raise."""
+        if hit("backward-raises"):
+            raise ValueError("staged")
+        return grads[0]
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Seeded rows."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        if FAULT == "loader-raises" and at >= 4 * AT:
+            raise OSError("staged")
+        generator = torch.Generator().manual_seed(1000 * RANK + at)
+        return torch.randn(16, generator=generator)
+
+
+def build(blocks: int = 3) -> nn.Module:
+    """A stack whose blocks and root are units."""
+    torch.manual_seed(1)
+    made: list[Any] = [Block() for _ in range(blocks)]
+    if FAULT == "compile-per-block":
+        made = [torch.compile(block, backend="aot_eager") for block in made]
+    model = nn.Sequential(*made, nn.Linear(16, 1))
+    for block in made:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+CALLS: dict[str, int] = {}
+
+
+def patch() -> None:
+    """As a tool would: count calls of FSDP2's own methods."""
+    groups = importlib.import_module(
+        "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+    )
+
+    def count(owner: Any, name: str) -> None:
+        before = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            CALLS[name] = CALLS.get(name, 0) + 1
+            return before(*args, **kwargs)
+
+        setattr(owner, name, counted)
+
+    for name in ("unshard", "pre_forward", "post_backward", "finalize_backward"):
+        count(groups.FSDPParamGroup, name)
+    for name in ("foreach_all_gather", "foreach_reduce"):
+        count(groups, name)
+
+
+def send(number: signal.Signals, *ranks: int) -> None:
+    """A signal to oneself."""
+    if RANK in ranks:
+        os.kill(os.getpid(), number)
+        time.sleep(0.5)
+
+
+def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """The fault of this run, if its step has come."""
+    signals = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
+    name, _, who = FAULT.partition("-")
+    if name in signals and hit(FAULT):
+        send(signals[name], *((0, 1) if who == "all" else (1,)))
+    if hit("os-exit-all"):
+        os._exit(7)
+    if hit("sys-exit"):
+        sys.exit(3)
+    if hit("folder-removed") and RANK == 0:
+        shutil.rmtree(os.environ.get("RUN_FOLDER", "none"), ignore_errors=True)
+    if hit("patch-recorded") or (FAULT == "patch-between" and NOW["step"] == AT + 6):
+        patch()
+    if hit("stderr-closed"):
+        os.close(2)
+    if hit("reload"):
+        importlib.reload(
+            importlib.import_module(
+                "torch.distributed.fsdp._fully_shard._fsdp_collectives"
+            )
+        )
+    if hit("rebuilt-model"):
+        model = build(2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if hit("groups-made-again"):
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if hit("checkpoint-thread-raises"):
+        threading.Thread(target=lambda: 1 // 0).start()
+    if hit("deepcopy", "pickle"):
+        act: Callable[[Any], Any] = (
+            copy.deepcopy if FAULT == "deepcopy" else pickle.dumps
+        )
+        try:
+            act(model)
+        except Exception as error:
+            CALLS[type(error).__name__] = 1
+    return model, optimizer
+
+
+def main() -> None:
+    """Train; the losses tell whether anything was otherwise."""
+    torch.set_num_threads(1)
+    if FAULT == "patch-before":
+        patch()
+    dist.init_process_group("gloo")
+    model: Any = build()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+    if FAULT == "collector-off":
+        gc.disable()
+    workers = FAULT.removeprefix("workers-") if FAULT.startswith("workers-") else None
+    loader = DataLoader(
+        Rows(),
+        batch_size=4,
+        num_workers=1 if workers else 0,
+        multiprocessing_context=workers,
+    )
+    losses = (FOLDER / f"rank{RANK}.txt").open("w")
+    profiler = torch.profiler.profile() if FAULT == "profiler" else None
+    for step, batch in enumerate(loader):
+        NOW["step"] = step
+        if profiler is not None and step in (4, 9):
+            (profiler.start if step == 4 else profiler.stop)()
+        model, optimizer = before_step(model, optimizer)
+        loss = model(batch).square().mean()
+        if FAULT == "backward-in-a-thread":
+            thread = threading.Thread(target=loss.backward)
+            thread.start()
+            thread.join()
+        else:
+            loss.backward()
+        if hit("optimizer-raises"):
+            raise ValueError("staged")
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.write(f"{step} {loss.item().hex()}\n")
+        losses.flush()
+        if FAULT.startswith("disk-"):
+            time.sleep(0.1)
+    losses.write(f"{sorted(CALLS.items())}\n")
+    sys.stdout.write(f"done {RANK}\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
