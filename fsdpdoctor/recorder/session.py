@@ -184,6 +184,8 @@ class Session:
         if self._ended == "running":
             self._ended = ended
             self._note_end(ended, None)
+            if self._disk.beat_error is not None:
+                self._warnings.append(self._disk.beat_error)
         try:
             header = self._header()
         except Exception as error:

@@ -32,7 +32,7 @@ class DiskThread:
 
     def __init__(self, beat: Callable[[], None]) -> None:
         self._beat = beat
-        self._beats = True
+        self.beat_error: str | None = None  # what ended the heartbeat
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._late: list[_thread.LockType] = []  # not waited for to the end
         self._error: Exception | None = None
@@ -102,9 +102,9 @@ class DiskThread:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._beats:
+        if self.beat_error is not None:
             return
         try:
             self._beat()
-        except Exception:  # a record without a heartbeat is one all the same
-            self._beats = False
+        except Exception as error:  # a record without it is one all the same
+            self.beat_error = f"the heartbeat ends early: {error}"
