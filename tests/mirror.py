@@ -207,6 +207,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/launch/sigterm.py",
         "recorder/storage/run_folder.py",
     ),
+    "recorder/test_crossings.py": ("recorder/border.py", "recorder/forks.py"),
     "recorder/test_session.py": (
         "recorder/rank_header.py",
         "recorder/recording_config.py",

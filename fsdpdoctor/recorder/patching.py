@@ -10,6 +10,12 @@ frames, and ours must not count: the line shown, and with it which warnings are
 repetitions, would be others than without us. CPython skips the frames of the
 import system, which it knows by two words in the file's name; our wrappers carry
 both. Their own file and line stay readable in tracebacks.
+
+[Note: Layers] Others patch what we patch, before us and after us. A layer of ours
+is put around whatever is there at that moment, and is taken away only while it is
+still on top. One that somebody has wrapped, or has kept to put it back later, stays
+where it is and becomes a plain call of what it wraps, for good; where such a layer
+comes to lie on top again, the next one of ours takes its place.
 """
 
 from __future__ import annotations

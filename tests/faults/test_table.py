@@ -1,5 +1,5 @@
 """Each fault: training as without us, the record up to its last whole step, and what
-was lost is said. `pytest -m faults` writes tests/benchmarks/fault-results.md.
+was lost is said. `pytest -m faults` writes a table beside the benchmarks.
 """
 
 from __future__ import annotations
