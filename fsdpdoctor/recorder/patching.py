@@ -60,7 +60,7 @@ class ErrorBorder:
         self.cost_ns = 0
         self.stop_failed = False
         self._stop = stop
-        self._failed = False
+        self.failed = False
         self._theirs: Exception | None = None
 
     def run(self, call: Callable[..., Some], *args: Any) -> Some | None:
@@ -95,9 +95,9 @@ class ErrorBorder:
         theirs, self._theirs = self._theirs, None
         if error is theirs or border.of_signal_handler(error):
             raise error
-        if self._failed:
+        if self.failed:
             return
-        self._failed = True
+        self.failed = True
         message = border.describe(error)
         try:
             self._stop(f"detached: {message}")

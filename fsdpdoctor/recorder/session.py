@@ -15,6 +15,7 @@ from typing import Any
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
@@ -168,6 +169,7 @@ class Session:
 
     def _close(self) -> None:
         """On a full disk even this fails, and the script's result stands."""
+        failed = self._guard.failed
         if not self._disk.finish():
             return  # the thread is still in the file
         self._disk.stop()
@@ -176,8 +178,12 @@ class Session:
             self._rec.heartbeat.close,
             self._writer.close,
         ):
-            with contextlib.suppress(Exception):
+            try:
                 close()
+            except Exception as error:
+                if not failed:  # else it has been said why
+                    border.say(f"fsdpdoctor: the record has no end: {error}")
+                failed = True
 
     def say_ended(self, ended: str) -> None:
         """Put into the record how this rank ended."""

@@ -107,6 +107,7 @@ NEVER_AT_5 = {
     "_describe",
     "resume",
     "_collects",
+    "drop",
 }
 """Called fewer than six times in a training."""
 
