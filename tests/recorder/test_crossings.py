@@ -108,6 +108,7 @@ NEVER_AT_5 = {
     "resume",
     "_collects",
     "drop",
+    "step_timed",
 }
 """Called fewer than six times in a training."""
 
