@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
 from tests.faults import RESULTS
-from tests.rig.ranks import run_ranks
+from tests.rig.ranks import Finished, run_ranks
 
 pytestmark = [pytest.mark.faults, pytest.mark.ranks]
 
@@ -155,11 +156,22 @@ def job(folder: Path, name: str, *recorder: str) -> Ended:
     )
     losses = [(folder / f"rank{rank}.txt").read_text() for rank in (0, 1)]
     return Ended(
-        status=tuple(r.status for r in ranks),
+        status=tuple(_status(r) for r in ranks),
         stdout=tuple(r.stdout for r in ranks),
         losses=tuple(losses),
         stderr="".join(r.stderr for r in ranks),
     )
+
+
+GLOO_ABORTS = "terminate called without an active exception"
+"""Of some 50 jobs two or three end so, plain ones as often as recorded ones: a thread
+of gloo's is still there when the interpreter has ended."""
+
+
+def _status(rank: Finished) -> int:
+    """As it would be without that."""
+    aborted = rank.status == -signal.SIGABRT and GLOO_ABORTS in rank.stderr
+    return 0 if aborted and "done" in rank.stdout else rank.status
 
 
 def note(name: str, plain: Ended, ours: Ended, ended: object, whole: object) -> None:
