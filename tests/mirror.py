@@ -209,6 +209,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "recorder/test_crossings.py": ("recorder/border.py", "recorder/forks.py"),
     "recorder/test_session.py": (
+        "recorder/fsdp2/installed_hooks.py",
+        "recorder/host/pending_step.py",
         "recorder/rank_header.py",
         "recorder/recording_config.py",
     ),

@@ -66,6 +66,7 @@ _MODEL = "fsdpdoctor.recorder.host.model_spec:ModelWatch"
 _HOST = "fsdpdoctor.recorder.host.host_hooks:HostHooks"
 _ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
 _SESSION = "fsdpdoctor.recorder.session:Session"
+_HOOKS = "fsdpdoctor.recorder.fsdp2.installed_hooks:FsdpHooks"
 _RECORDING = "fsdpdoctor.recorder.storage.recording:Recording"
 _MEMORY = "fsdpdoctor.recorder.storage.memory_samples:HostMemory"
 _SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
@@ -100,8 +101,9 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_HOST, "_see_checkpoints _see_recomputation count"),
     *_of(_ROOTS, "attach detach fsdp2_seen"),
     *_of(_SESSION, "turn boundary pass_boundary tree_known root_forward"),
-    *_of(_SESSION, "step_recorded step_timed _install _undo _build_hooks"),
+    *_of(_SESSION, "step_recorded step_timed"),
     *_of(_SESSION, "_describe _drain _write_rest _write_step _note_bypass"),
+    *_of(_HOOKS, "build install undo"),
     *_of(_RECORDING, "beat host_span rows drop new_seq"),
     *_of(_MEMORY, "sample sample_pass count"),
     *_of(_SAMPLING, "records learn"),

@@ -8,7 +8,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -19,14 +19,14 @@ from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
-from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
-from fsdpdoctor.recorder.fsdp2.param_group_hooks import StateHooks, UnitHooks
+from fsdpdoctor.recorder.fsdp2.installed_hooks import FsdpHooks
+from fsdpdoctor.recorder.fsdp2.param_group_hooks import UnitHooks
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
 from fsdpdoctor.recorder.host.collective_calls import CollectiveCalls
 from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
+from fsdpdoctor.recorder.host.pending_step import PendingStep
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
 from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
@@ -34,23 +34,19 @@ from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
 from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
-from fsdpdoctor.recorder.patching import ErrorBorder, HookSet
+from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
-from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
 from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     UNKNOWN,
-    CallSites,
-    MemorySamples,
     Phase,
     RankHeader,
-    StackSamples,
     StepRecord,
 )
 
@@ -58,18 +54,10 @@ DEVICE_WAIT_S = 5.0
 """How long the end of the process may be put off for the device: longer is a hang."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    """A recorded step whose device times are not all there yet."""
-
-    bounds: StepBounds
-    spans: Columns
-    memory: Any
-    counters: Any
-    call_sites: CallSites
-    stack_samples: StackSamples
-    timed: TimedSteps
-    names: list[str]
+NO_FSDP2 = (
+    "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard): steps and host "
+    "events only"
+)
 
 
 class Session:
@@ -97,10 +85,8 @@ class Session:
         )
         self._stacks = StackSampler(self._rec, self._host.within)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
-        self._full = HookSet()
-        self._light = HookSet()
-        self._all_reduces = HookSet()  # light, with HSDP
-        self._pending: deque[_Pending] = deque()
+        self._hooks = FsdpHooks(self._rec, self._units, self._groups, self._names)
+        self._pending: deque[PendingStep] = deque()
         self._timed = TimedSteps()
         self._ended = "running"
         self._end: RankEnd | None = None
@@ -135,10 +121,13 @@ class Session:
         self._attached = True
         try:
             self._disk.start()
-            self._build_hooks()
+            if self._names.found:
+                self._hooks.build(self._unit_hooks, self._steps, self._host)
+            else:
+                self._warnings.append(NO_FSDP2)
             self._host.attach()
             self._roots.attach(fsdp2_found=self._names.found)
-            self._install()
+            self._hooks.install(self._rec.on)
             self._steps.begin()
             self._stall_watch.start()
             see_forks(self)
@@ -261,7 +250,7 @@ class Session:
         self._attached = False
         self._rec.on = False
         for remove in (
-            self._undo,
+            self._hooks.undo,
             self._host.detach,
             lambda: self._calls.turn(False),
             lambda: self._stacks.turn(False),
@@ -276,43 +265,6 @@ class Session:
         """A forked child is no rank: it takes the hooks out and writes nothing."""
         if self._attached:
             self._remove_hooks()
-
-    def _build_hooks(self) -> None:
-        if not self._names.found:
-            self._warnings.append(
-                "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard): "
-                "steps and host events only"
-            )
-            return
-        names, rec, units = self._names, self._rec, self._units
-        self._host.ignored_params(names)
-        states = StateHooks(rec, units, self._steps).wrappers(names)
-        collectives = CollectiveHooks(rec, units, self._groups, names)
-        light = LightHooks(rec, units, self._groups, names)
-        module = names.collectives_module
-        full, light_ones = self._full, self._light
-        full.add(names.state_class, states)
-        full.add(names.group_class, self._unit_hooks.wrappers(names))
-        full.add(names.param_group_module, collectives.wrappers())
-        full.add(names.module_class, self._host.manual_unshard(units))
-        full.add(module, {"dist": collectives.dist})
-        light_ones.add(names.state_class, light.state_wrappers(self._steps))
-        light_ones.add(names.group_class, light.group_wrappers())
-        light_ones.add(names.param_group_module, light.function_wrappers())
-        self._all_reduces.add(module, {"dist": light.dist})
-
-    def _install(self) -> None:
-        self._undo()
-        if self._rec.on:
-            self._full.install()
-            return
-        self._light.install()
-        if self._units.replicate:
-            self._all_reduces.install()
-
-    def _undo(self) -> None:
-        for hooks in (self._all_reduces, self._light, self._full):
-            hooks.patches.undo()
 
     def device_seen(self, device: str) -> None:
         """The units' device, or a plain model's, is known: it decides on the clock.
@@ -347,7 +299,7 @@ class Session:
     def turn(self, on: bool) -> None:
         """Swap the light hooks for the full ones, or back."""
         self._rec.on = on
-        self._install()
+        self._hooks.install(self._rec.on)
         self._host.turn(on)
         self._calls.turn(on)
         self._stacks.turn(on)
@@ -375,7 +327,7 @@ class Session:
         self._replicas.before_first_step()
         self._roots.fsdp2_seen()
         if not self._rec.on:
-            self._install()
+            self._hooks.install(self._rec.on)
         self._describe()
 
     def root_forward(self, module: Any) -> None:
@@ -389,7 +341,7 @@ class Session:
         rec = self._rec
         timed, self._timed = self._timed, TimedSteps()
         self._pending.append(
-            _Pending(
+            PendingStep(
                 bounds=bounds,
                 spans=rec.spans.detach(rows.spans),
                 memory=rec.memory.detach(rows.memory),
@@ -421,7 +373,7 @@ class Session:
             pending = self._pending[0]
             if not self._rec.clock.ready(pending.bounds.end.mark):
                 return
-            self._write_step(self._record(pending), pending.names)
+            self._write_step(pending.record(self._rec.clock), pending.names)
             # One step back: spans that began in this one end in the next.
             self._rec.clock.release(pending.bounds.start.mark)
             self._pending.popleft()
@@ -442,29 +394,6 @@ class Session:
 
     def _write_step(self, record: StepRecord, names: list[str]) -> None:
         self._disk.write(lambda: self._writer.write_step(record, names))
-
-    def _record(self, pending: _Pending) -> StepRecord:
-        bounds, resolve = pending.bounds, self._rec.clock.resolve
-        return StepRecord(
-            step=bounds.step,
-            start_ns=unit_specs.one_time(resolve, bounds.start.mark),
-            end_ns=unit_specs.one_time(resolve, bounds.end.mark),
-            host_start_ns=bounds.start.host_ns,
-            host_end_ns=bounds.end.host_ns,
-            micro_batches=bounds.micro_batches,
-            tokens=bounds.tokens,
-            samples=bounds.samples,
-            recorder_ns=bounds.cost_ns,
-            complete=bounds.complete,
-            spans=spans_of(pending.spans, resolve),
-            memory=MemorySamples(
-                **(pending.memory | {"time_ns": resolve(pending.memory["time_ns"])})
-            ),
-            counters=pending.counters,
-            call_sites=pending.call_sites,
-            stack_samples=pending.stack_samples,
-            unrecorded=pending.timed.table(self._rec.clock),
-        )
 
     def _write_rest(self) -> None:
         """What came after the last recorded step: an empty, incomplete one."""
