@@ -113,7 +113,7 @@ FAULTS = {
     "every-linear": Diagnosis(
         code="FD202", units=LINEARS | set(LAYERS), severity=Severity.WARNING
     ),
-    "outside": Diagnosis(code="FD201", units={"lm_head.weight"}),
+    "outside": Diagnosis(code="FD508", units={"lm_head.weight"}),
     "skip-prefetch": Diagnosis(
         code="FD105",
         units={"model.layers.0", "model.layers.1"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.patching": frozenset({"setattr", "delattr", "cell_contents"}),
-    "fsdpdoctor.recorder.session": frozenset({"HookSet.add"}),
+    "fsdpdoctor.recorder.fsdp2.installed_hooks": frozenset({"HookSet.add"}),
     "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
     "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
     # On parameter groups and on what `torch.distributed` is for FSDP2.
@@ -17,6 +17,7 @@ SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.fsdp2.internals": frozenset({"setattr", "delattr"}),
     "fsdpdoctor.recorder.host.host_hooks": frozenset(
         {
+            "Patches.put",
             "Patches.wrap",
             "Patches.put_inside",
             "gc.callbacks",
@@ -24,6 +25,10 @@ SITES: dict[str, frozenset[str]] = {
             "register_optimizer_step_post_hook",
         }
     ),
+    # Beside the kernels of `collective_operators`, which torch's dispatcher calls.
+    "fsdpdoctor.recorder.host.collective_calls": frozenset({"Patches.put"}),
+    "fsdpdoctor.recorder.host.stack_sampler": frozenset({"start_new_thread"}),
+    "fsdpdoctor.recorder.host.stall_watch": frozenset({"start_new_thread"}),
     "fsdpdoctor.recorder.host.plain_roots": frozenset(
         {
             "Patches.wrap",
@@ -50,6 +55,7 @@ SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.launch.sigterm": frozenset(
         {"signal.signal", "set_wakeup_fd", "start_new_thread"}
     ),
+    "fsdpdoctor.recorder.launch.fatal_signals": frozenset({"register_at_fork"}),
     # At the very end: the default action, so that the signal ends the process.
     "fsdpdoctor.recorder.launch.run_script": frozenset({"signal.signal"}),
 }
