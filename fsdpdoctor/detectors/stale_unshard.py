@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_steps import place_of, recompute_seen
 from fsdpdoctor.detectors.remedies import (
@@ -17,7 +19,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
 EVERY_STEP = 0.5
@@ -37,8 +39,9 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
     `unshard()` only for what runs next.
 
     *When it is wrong*: code that reads a module's weight directly uses a unit that
-    no forward of it shows. Units that their lists gather in the wrong order are
-    reported by FD105 with the right lists.
+    no forward of it shows. Where `unshard()` was called between micro-batches, that is
+    what it was for (an export), and nothing is said. Units that their lists gather in
+    the wrong order are reported by FD105 with the right lists.
     """
     if not len(m.step_ns):
         raise CannotTell("there is no whole step", Evidence.STEPS)
@@ -48,6 +51,7 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
     for rank in m.ranks:
         windows = rank.windows
         stale = rank.in_judged(windows.step) & (windows.flags & Flag.NEVER_USED != 0)
+        stale &= ~_read_between(rank)
         for at in np.flatnonzero(stale & (windows.unit != UNKNOWN)):
             name = rank.units[int(windows.unit[at])].fqn
             counts[name] = counts.get(name, 0) + 1
@@ -77,6 +81,24 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
         advice=_advice(m, names),
         places=tuple(sorted(mine, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
+
+
+def _read_between(rank: RankMeasures) -> npt.NDArray[np.bool_]:
+    """[windows] the user's own unshards that no micro-batch runs under: an export or
+    an evaluation reads the weights there, which no hook shows.
+    """
+    windows, passes = rank.windows, rank.host
+    passes = passes.rows(passes.kind == Kind.MICRO_BATCH)
+    by_hand = windows.flags & Flag.MANUAL != 0
+    order = np.argsort(passes.start_ns, kind="stable")
+    starts, ends = passes.start_ns[order], passes.end_ns[order]
+    if not len(starts):
+        return np.zeros(len(windows), dtype=np.bool_)
+    # The last pass that began before the window's end: it overlaps, or none does.
+    at = np.searchsorted(starts, windows.end_ns, side="left") - 1
+    apart = (at < 0) | (ends[np.maximum(at, 0)] <= windows.start_ns)
+    read: npt.NDArray[np.bool_] = by_hand & apart
+    return read
 
 
 def _owners(m: Measures, name: str) -> list[str]:

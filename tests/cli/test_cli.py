@@ -173,13 +173,15 @@ def test_bad_input_gets_one_line(tmp_path: Path, exposed: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("hello")
     save(tmp_path / "other", draw(PICTURE), run_id="other")
-    newer = save(tmp_path / "newer", draw(PICTURE), schema_version=9)
+    newer = save(tmp_path / "newer", draw(PICTURE))
+    header = json.loads((newer / "run.json").read_text())
+    (newer / "run.json").write_text(json.dumps(header | {"schema_version": 9}))
 
     for path, said in (
         (tmp_path / "none", "does not exist"),
         (tmp_path / "empty", "no trace found"),
         (tmp_path / "text.txt", "text.txt"),
-        (newer, "format 9, this fsdpdoctor reads up to 1: upgrade"),
+        (newer, "format 9, this fsdpdoctor reads up to 2: upgrade"),
     ):
         assert said in one_line(fsdpdoctor("analyze", path))
     assert "not of one run" in one_line(

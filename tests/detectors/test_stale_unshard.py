@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.stale_unshard import stale_unshard
 from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.schema import Evidence, Flag, Kind, Spans
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
 
@@ -36,6 +41,31 @@ def test_a_used_window_is_no_finding() -> None:
     used = STALE.replace("stale", "unsharded")
 
     assert found(stale_unshard, measured(draw(used))) == []
+
+
+def by_hand(picture: str) -> Measures:
+    """A picture whose unshards are the user's own calls."""
+    data = draw(picture)
+
+    def called(spans: Spans) -> Spans:
+        own = np.where(spans.kind == Kind.UNSHARDED, Flag.MANUAL, 0)
+        return replace(spans, flags=(spans.flags | own).astype(spans.flags.dtype))
+
+    steps = tuple(replace(step, spans=called(step.spans)) for step in data.steps)
+    return measured(replace(data, steps=steps))
+
+
+def test_unsharded_by_hand_to_be_read() -> None:
+    """Between micro-batches a window needs no forward; under one it does."""
+    between = """
+        micro_batch  0000....
+        forward      0011....
+        stale        ....0000
+    """
+    under = between.replace("0000....", "00000000", 1)
+
+    assert found(stale_unshard, by_hand(between)) == []
+    assert only(stale_unshard, by_hand(under)).units == ("layers.0",)
 
 
 def test_without_windows_it_cannot_tell() -> None:
