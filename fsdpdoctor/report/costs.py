@@ -1,7 +1,7 @@
 """Which time of a step each finding is about, and which findings share theirs.
 
 [Note: Counted once] Several findings may speak of one stretch of the step: what was
-exposed, and why. The most severe stands for it, of equals the costliest; the others are
+exposed, and why. The costliest stands for it, of equals the most severe; the others are
 `part_of` it, and only those that are part of none add up.
 """
 
@@ -86,8 +86,8 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
     in_order = sorted(
         (at for at, finding in enumerate(findings) if finding.cost_ns_per_step),
         key=lambda at: (
-            -SEVERITY[findings[at].severity],
             -(findings[at].cost_ns_per_step or 0),
+            -SEVERITY[findings[at].severity],
             findings[at].code in _SYMPTOMS,
             at,
         ),

@@ -130,11 +130,13 @@ def test_a_symptom_is_part_of_its_cause() -> None:
     assert list(linked(rows)) == [PartOf(code="FD105", index=1), None]
 
 
-def test_severity_goes_before_cost() -> None:
-    """A remark does not swallow a warning, however much it costs."""
-    rows = [row("FD102", 9 * MS, "info"), row("FD108", 5 * MS, "critical")]
+def test_the_costliest_holds_the_others() -> None:
+    """A whole is no smaller than its parts; of equals the most severe stands."""
+    rows = [row("FD108", 5 * MS, "critical"), row("FD102", 9 * MS, "info")]
+    equal = [row("FD102", 5 * MS, "info"), row("FD108", 5 * MS, "critical")]
 
-    assert list(linked(rows)) == [PartOf(code="FD108", index=1), None]
+    assert list(linked(rows)) == [PartOf(code="FD102", index=1), None]
+    assert list(linked(equal)) == [PartOf(code="FD108", index=1), None]
 
 
 @pytest.mark.parametrize(
