@@ -156,7 +156,8 @@ def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
     if hit("groups-made-again"):
         dist.barrier()
         dist.destroy_process_group()
-        dist.init_process_group("gloo")
+        store = f"file://{FOLDER.absolute()}/store"
+        dist.init_process_group("gloo", init_method=store, rank=RANK, world_size=2)
         model = build()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if hit("checkpoint-thread-raises"):
@@ -212,6 +213,7 @@ def main() -> None:
         if FAULT.startswith("disk-"):
             time.sleep(0.1)
     losses.write(f"{sorted(CALLS.items())}\n")
+    losses.close()
     sys.stdout.write(f"done {RANK}\n")
     dist.destroy_process_group()
 

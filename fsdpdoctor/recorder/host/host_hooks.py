@@ -29,6 +29,7 @@ from fsdpdoctor.recorder.patching import (
     bracket,
     bracketing,
 )
+from fsdpdoctor.recorder.storage.disk_thread import on_own_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_GRAPH_BREAKS,
@@ -203,7 +204,9 @@ class HostHooks:
     # Garbage collection
 
     def _gc(self, phase: str, info: dict[str, int]) -> None:
-        if self._rec.on:  # else a script has put back a copy of the list
+        # On while it is off: a script has put back a copy of the list. What is swept
+        # on our own thread is our cost, and what it calls must not wait for it.
+        if self._rec.on and not on_own_thread():
             self._rec.guard.run(self._collects, phase, info)
 
     def _collects(self, phase: str, info: dict[str, int]) -> None:

@@ -27,6 +27,14 @@ MOST_WAITING = 64
 _Job = tuple[Callable[[], None], "_thread.LockType"]
 
 
+_own: set[int] = set()
+
+
+def on_own_thread() -> bool:
+    """Whether this runs on a thread of ours, which must not wait for itself."""
+    return _thread.get_ident() in _own
+
+
 class DiskThread:
     """Runs what writes, one after the other."""
 
@@ -84,6 +92,13 @@ class DiskThread:
             raise error
 
     def _work(self) -> None:
+        _own.add(_thread.get_ident())
+        try:
+            self._run()
+        finally:
+            _own.discard(_thread.get_ident())
+
+    def _run(self) -> None:
         while True:
             try:
                 job = self._jobs.get(timeout=BEAT_S)

@@ -106,6 +106,15 @@ def test_a_heartbeat_that_fails_is_named_and_not_tried_again() -> None:
     disk.stop()
 
 
+def test_our_own_thread_is_known() -> None:
+    """What is called back on it must not wait for it."""
+    seen: list[bool] = []
+    disk = started()
+    disk.write(lambda: seen.append(disk_thread.on_own_thread()))
+    assert (seen, disk_thread.on_own_thread()) == ([True], False)
+    disk.stop()
+
+
 def test_the_thread_is_none_of_the_script_s() -> None:
     """Who counts or joins the threads of `threading` does not meet it."""
     before = threading.enumerate()
