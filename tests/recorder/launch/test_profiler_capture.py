@@ -124,7 +124,9 @@ def test_times_of_all_gathers_agree(views: Views) -> None:
 def test_both_views_find_the_same(views: Views) -> None:
     """What either finds to cost 5 % of a step, the other finds, if it can judge it.
 
-    What costs less is near the thresholds of 2 %, and may stand on both sides.
+    What costs less is near the thresholds of 2 %, and may stand on both sides. So may
+    FD401: in four steps, with more busy processes than cores, who is late is chance,
+    and its test of chance may come out on either side of its threshold.
     """
     reports = views.reports()
     unjudged = {one.code for report in reports for one in report.not_judged}
@@ -136,6 +138,7 @@ def test_both_views_find_the_same(views: Views) -> None:
             (one.code, one.phase)
             for one in report.findings
             if one.code not in unjudged
+            and one.code != "FD401"
             and (one.cost_ns_per_step or 0) >= least * step_ns
         }
 
