@@ -17,6 +17,9 @@ from enum import StrEnum
 STALL_SUFFIX = ".stall"
 FATAL_SUFFIX = ".fatal"
 
+GONE = "gone"
+"""The state of a process that has ended, beside the kernel's letters."""
+
 HANG_AFTER_S = 5.0
 """Seconds without progress after which a rank writes where it stands. A step of a large
 model may take longer: the note then costs a small file, and goes as the step does."""

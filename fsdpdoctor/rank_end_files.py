@@ -9,12 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from fsdpdoctor.rank_end import FATAL_SUFFIX, STALL_SUFFIX, Fatal, Frame, Stall
+from fsdpdoctor.rank_end import FATAL_SUFFIX, GONE, STALL_SUFFIX, Fatal, Frame, Stall
 
 MOST_BYTES = 1 << 20
 """A stall is some kilobytes; more is none of ours."""
 
-GONE = "gone"
 STOPPED = ("T", "t")
 """The kernel's letters for a process that a signal, or a debugger, stopped."""
 

@@ -25,7 +25,7 @@ from fsdpdoctor.analysis.step_budget import PARTS, divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
 from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
 from fsdpdoctor.intervals import Int64s, total_ns
-from fsdpdoctor.rank_end import Fatal, Stall
+from fsdpdoctor.rank_end import GONE, Fatal, Stall
 from fsdpdoctor.run import Beat, OfRank, RankData
 from fsdpdoctor.schema import (
     UNKNOWN,
@@ -166,7 +166,7 @@ class RankMeasures(OfRank):
     @property
     def alive(self) -> bool | None:
         """Whether its process lives; None: not known from here."""
-        return None if self.process is None else self.process != "gone"
+        return None if self.process is None else self.process != GONE
 
     @property
     def units(self) -> tuple[UnitSpec, ...]:

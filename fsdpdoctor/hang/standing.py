@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from fsdpdoctor.rank_end import (
+    GONE,
     Call,
     EndKind,
     Fatal,
@@ -20,7 +21,7 @@ from fsdpdoctor.rank_end import (
     Stall,
     ThreadPosition,
 )
-from fsdpdoctor.rank_end_files import GONE, STOPPED
+from fsdpdoctor.rank_end_files import STOPPED
 from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, Phase, RankHeader
 

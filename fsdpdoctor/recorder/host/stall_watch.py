@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fsdpdoctor.rank_end import STALL_SUFFIX, GroupCount, Position, Stall
+from fsdpdoctor.rank_end import GONE, STALL_SUFFIX, GroupCount, Position, Stall
 from fsdpdoctor.recorder.host.position import group_counts, position_now
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import rank_stem
@@ -134,7 +134,7 @@ def _state_of(header: Path) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
-        return "gone"
+        return GONE
     except OSError:
         return None
     return stat.rpartition(")")[2].split()[0]

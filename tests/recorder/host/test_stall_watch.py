@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.rank_end import EndKind, Position
-from fsdpdoctor.rank_end_files import GONE, process_state, read_fatal, read_stall
+from fsdpdoctor.rank_end import GONE, EndKind, Position
+from fsdpdoctor.rank_end_files import process_state, read_fatal, read_stall
 from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
