@@ -185,6 +185,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/fsdp2/all_gather_hooks.py",
         "recorder/fsdp2/collective_hooks.py",
         "recorder/fsdp2/flag_bits.py",
+        "recorder/fsdp2/hook_context.py",
         "recorder/fsdp2/internals.py",
         "recorder/fsdp2/param_group_hooks.py",
         "recorder/fsdp2/process_groups.py",
@@ -199,6 +200,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/host/plain_roots.py",
     ),
     "recorder/launch/test_profiler_capture.py": (
+        "recorder/fsdp2/step_watch.py",
         "recorder/launch/profiler_schedule.py",
     ),
     "recorder/launch/test_run_script.py": (

@@ -46,12 +46,10 @@ SITES: dict[str, frozenset[str]] = {
         }
     ),
     "fsdpdoctor.recorder.changes.fully_shard_override": frozenset({"Patches.put"}),
-    "fsdpdoctor.recorder.changes.trial_run": frozenset(
+    "fsdpdoctor.recorder.fsdp2.step_watch": frozenset(
         {"Patches.put", "register_optimizer_step_post_hook"}
     ),
-    "fsdpdoctor.recorder.launch.profiler_capture": frozenset(
-        {"Patches.put", "register_optimizer_step_post_hook"}
-    ),
+    "fsdpdoctor.recorder.launch.profiler_capture": frozenset({"Patches.put"}),
     "fsdpdoctor.recorder.launch.sigterm": frozenset(
         {"signal.signal", "set_wakeup_fd", "start_new_thread"}
     ),

@@ -19,6 +19,7 @@ from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.installed_hooks import FsdpHooks
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import UnitHooks
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
@@ -85,7 +86,9 @@ class Session:
         )
         self._stacks = StackSampler(self._rec, self._host.within)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
-        self._hooks = FsdpHooks(self._rec, self._units, self._groups, self._names)
+        self._hooks = FsdpHooks(
+            HookContext(self._rec, self._units, self._groups, self._names)
+        )
         self._pending: deque[PendingStep] = deque()
         self._timed = TimedSteps()
         self._ended = "running"

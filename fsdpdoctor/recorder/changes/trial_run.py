@@ -1,26 +1,20 @@
-"""What a short trial run needs: its end after some steps, and its result to the bit.
-
-A step ends, and the next begins, where a root's forward with gradients follows an
-optimizer step: there every rank stops alike, with all parameters sharded.
-"""
+"""What a short trial run needs: its end after some steps, and its result to the bit."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from fsdpdoctor.errors import UsageError
 from fsdpdoctor.plan_file import bits_file
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.patching import Patches
+from fsdpdoctor.recorder.fsdp2.step_watch import StepWatch
 
 
 @contextmanager
@@ -44,53 +38,28 @@ class Trial:
     def __init__(self, stop_after: int | None, bits: Path | None) -> None:
         self._stop_after = stop_after
         self._bits = bits
-        self._patches = Patches()
-        self._handle: Any = None
+        self._watch = StepWatch(self._forward_begins)
         self._steps = 0
-        self._stepped = False
         # Held to the end: a script's model is gone when its main() has returned.
         self._roots: list[Any] = []
 
     def attach(self) -> None:
         """See steps and models from here on. Raises UsageError without FSDP2."""
-        names = internals.TorchSymbols()
-        if not names.found:
-            raise UsageError(
-                f"torch {torch.__version__} has no FSDP2 "
-                "(torch.distributed.fsdp.fully_shard), whose steps could be counted"
-            )
-        # Every state's forward begins with this call.
-        original = names.state_class._lazy_init
-        self._patches.put(names.state_class, "_lazy_init", self._in_front_of(original))
-        self._handle = register_optimizer_step_post_hook(self._optimizer_ended)
+        self._watch.attach()
 
     def detach(self) -> None:
         """See nothing more."""
-        self._patches.undo()
-        self._handle.remove()
+        self._watch.detach()
 
     def script_ended(self) -> None:
         """The script has come to its own end."""
         self._write_bits()
 
-    def _in_front_of(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def lazy_init(state: Any) -> None:
-            original(state)
-            if (
-                state._is_root
-                and torch.is_grad_enabled()
-                and not internals.in_backward()
-            ):
-                self._forward_begins(state)
-
-        return lazy_init
-
-    def _forward_begins(self, root: Any) -> None:
+    def _forward_begins(self, root: Any, stepped: bool) -> None:
         if not any(known is root for known in self._roots):
             self._roots.append(root)
-        if not self._stepped:
+        if not stepped:
             return
-        self._stepped = False
         self._steps += 1
         if self._steps == self._stop_after:
             self._write_bits()
@@ -101,9 +70,6 @@ class Trial:
         if dist.is_initialized():
             dist.barrier()
         raise SystemExit(0)
-
-    def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
-        self._stepped = True
 
     def _write_bits(self) -> None:
         if self._bits is None or not self._roots:

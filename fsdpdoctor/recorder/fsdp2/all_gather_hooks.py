@@ -13,29 +13,21 @@ from time import perf_counter_ns
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen
-from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
 
 
 class GatherHooks:
     """One recorded step's view of FSDP2's all-gathers."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
-        names: internals.TorchSymbols,
-    ) -> None:
-        self._rec = recording
-        self._guard: ErrorBorder = recording.guard
-        self._units = units
-        self._groups = groups
-        self._swap = internals.ArgumentSwap(names.all_gather_class)
+    def __init__(self, context: HookContext) -> None:
+        self._rec = context.recording
+        self._guard: ErrorBorder = context.recording.guard
+        self._units = context.units
+        self._groups = context.groups
+        self._swap = internals.ArgumentSwap(context.names.all_gather_class)
         self._gathering: Op | None = None
         self._copy_in: tuple[Any, int] = (None, NO_TIME)
 

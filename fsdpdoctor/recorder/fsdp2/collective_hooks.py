@@ -6,26 +6,18 @@ from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.all_gather_hooks import GatherHooks
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.reduce_hooks import ReductionHooks
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.patching import Wrap
-from fsdpdoctor.recorder.storage.recording import Recording
 
 
 class CollectiveHooks:
     """One recorded step's view of FSDP2's collectives."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
-        names: internals.TorchSymbols,
-    ) -> None:
-        self._names = names
-        self._gathers = GatherHooks(recording, units, groups, names)
-        self._reductions = ReductionHooks(recording, units, groups, names)
+    def __init__(self, context: HookContext) -> None:
+        self._names = context.names
+        self._gathers = GatherHooks(context)
+        self._reductions = ReductionHooks(context)
 
     def wrappers(self) -> dict[str, Wrap]:
         """What brackets the functions of `_fsdp_param_group`, by name."""

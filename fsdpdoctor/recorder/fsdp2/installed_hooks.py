@@ -6,16 +6,15 @@ from typing import Any, Protocol
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import (
     PassListener,
     StateHooks,
     UnitHooks,
 )
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
 from fsdpdoctor.recorder.patching import HookSet
-from fsdpdoctor.recorder.storage.recording import Recording
 
 
 class HostSide(Protocol):
@@ -31,28 +30,19 @@ class HostSide(Protocol):
 class FsdpHooks:
     """The wrappers of FSDP2's methods, swapped where recording turns on or off."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
-        names: internals.TorchSymbols,
-    ) -> None:
-        self._rec = recording
-        self._units = units
-        self._groups = groups
-        self._names = names
+    def __init__(self, context: HookContext) -> None:
+        self._context = context
         self._full = HookSet()
         self._light = HookSet()
         self._all_reduces = HookSet()  # light, with HSDP
 
     def build(self, unit_hooks: UnitHooks, steps: PassListener, host: HostSide) -> None:
         """Make the wrappers. None is in place yet."""
-        names, rec, units = self._names, self._rec, self._units
+        rec, units, _, names = self._context
         host.ignored_params(names)
         states = StateHooks(rec, units, steps).wrappers(names)
-        collectives = CollectiveHooks(rec, units, self._groups, names)
-        light = LightHooks(rec, units, self._groups, names)
+        collectives = CollectiveHooks(self._context)
+        light = LightHooks(self._context)
         module = names.collectives_module
         full, light_ones = self._full, self._light
         full.add(names.state_class, states)
@@ -72,7 +62,7 @@ class FsdpHooks:
             self._full.install()
             return
         self._light.install()
-        if self._units.replicate:
+        if self._context.units.replicate:
             self._all_reduces.install()
 
     def undo(self) -> None:

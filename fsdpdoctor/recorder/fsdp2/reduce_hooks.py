@@ -7,11 +7,9 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen
-from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
 
 
@@ -40,18 +38,12 @@ class _Issued(NamedTuple):
 class ReductionHooks:
     """One recorded step's view of how FSDP2 reduces gradients."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
-        names: internals.TorchSymbols,
-    ) -> None:
-        self._rec = recording
-        self._guard: ErrorBorder = recording.guard
-        self._units = units
-        self._groups = groups
-        self._swap = internals.ArgumentSwap(names.reduce_scatter_class)
+    def __init__(self, context: HookContext) -> None:
+        self._rec = context.recording
+        self._guard: ErrorBorder = context.recording.guard
+        self._units = context.units
+        self._groups = context.groups
+        self._swap = internals.ArgumentSwap(context.names.reduce_scatter_class)
         self._reducing: Reducing | None = None
 
     def reduce(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.patching import Wrap, unseen
-from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import Kind, Phase
 
 # Plain integers: to look a member up in its class costs more than the rest.
@@ -29,17 +27,11 @@ _BACKWARD = int(Phase.BACKWARD)
 class LightHooks:
     """An unrecorded step's view: who runs, and which collective is issued."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
-        names: internals.TorchSymbols,
-    ) -> None:
-        self._rec = recording
-        self._units = units
-        self._groups = groups
-        self._names = names
+    def __init__(self, context: HookContext) -> None:
+        self._rec = context.recording
+        self._units = context.units
+        self._groups = context.groups
+        self._names = context.names
 
     def group_wrappers(self) -> dict[str, Wrap]:
         """What wraps the methods of FSDPParamGroup, by name."""

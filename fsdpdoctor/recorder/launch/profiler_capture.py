@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.recorder import border
-from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.fsdp2.step_watch import StepWatch
 from fsdpdoctor.recorder.launch.profiler_schedule import FOLDER, ProfilerSchedule
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.schema import rank_stem
@@ -52,56 +51,32 @@ class KinetoCapture:
         self._capture = capture
         self._path = folder / f"{rank_stem(rank)}.kineto.json.gz"
         self._patches = Patches()
-        self._handle: Any = None
+        self._watch = StepWatch(self._root_begins)
         self._profiler: Any = None
         self._annotation: Any = None
         self._step = 0
         self._forward_seen = False
-        self._stepped = False
 
     def attach(self) -> None:
         """See root forwards and optimizer steps. Raises UsageError without FSDP2."""
-        names = internals.TorchSymbols()
-        if not names.found:
-            raise UsageError(
-                f"torch {torch.__version__} has no FSDP2 "
-                "(torch.distributed.fsdp.fully_shard), whose steps could be counted"
-            )
-        # Every state's forward begins with this call.
-        original = names.state_class._lazy_init
-        self._patches.put(names.state_class, "_lazy_init", self._in_front_of(original))
-        self._handle = register_optimizer_step_post_hook(self._optimizer_ended)
+        self._watch.attach()
 
     def detach(self) -> None:
         """Write what there is, and see nothing more."""
         self._guarded(self._script_ended)
         self._patches.undo()
-        if self._handle is not None:
-            self._handle.remove()
+        self._watch.detach()
 
     def script_ended(self) -> None:
         """The script has come to its own end."""
         self._guarded(self._script_ended)
 
-    def _in_front_of(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def lazy_init(state: Any) -> None:
-            original(state)
-            if (
-                state._is_root
-                and torch.is_grad_enabled()
-                and not internals.in_backward()
-            ):
-                self._guarded(self._forward_begins)
+    def _root_begins(self, root: Any, stepped: bool) -> None:
+        self._guarded(lambda: self._forward_begins(stepped))
 
-        return lazy_init
-
-    def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
-        self._stepped = True
-
-    def _forward_begins(self) -> None:
-        if self._stepped:
+    def _forward_begins(self, stepped: bool) -> None:
+        if stepped:
             self._step += 1
-            self._stepped = False
         elif self._forward_seen:
             return  # another of the same step
         self._forward_seen = True
@@ -140,7 +115,7 @@ class KinetoCapture:
         raise FsdpDoctorError("the script started a profiler of its own")
 
     def _script_ended(self) -> None:
-        if self._annotation is None or self._stepped:
+        if self._annotation is None or self._watch.stepped:
             self._finish()
             return
         # Its annotation would end here, and half a step look like a whole one.
