@@ -73,9 +73,10 @@ def test_no_folder_is_crowded() -> None:
     """Whoever opens one sees at once what is there. The tests' folders mirror them."""
     crowded = {
         str(folder.relative_to(ROOT)): count
-        for folder in {path.parent for path in modules(*PACKAGES)}
+        for suffix in (".py", ".js")
+        for folder in {path.parent for path in modules(*PACKAGES, suffix=suffix)}
         if folder not in ONE_FILE_A_RULE
-        and (count := len(list(folder.glob("*.py")))) > MOST_IN_A_FOLDER
+        and (count := len(list(folder.glob(f"*{suffix}")))) > MOST_IN_A_FOLDER
     }
     assert crowded == {}
     assert len(list(PACKAGES[0].glob("*.py"))) <= MOST_ROOMS

@@ -370,7 +370,7 @@ def test_python_and_javascript_make_the_same_tiles() -> None:
         ]
     areas = np.sort(rng.integers(-5, store.end + 5, (40, 2)), axis=1).tolist()
     script = f"""
-    const t = {required("tiles.js")};
+    const t = {required("data/tiles.js")};
     const store = new t.LocalStore(given.series, given.columns);
     const hex = (b) => Buffer.from(b).toString("hex");
     console.log(JSON.stringify({{

@@ -35,7 +35,7 @@ def said_in_the_page(run: OpenRun, asks: list[list[int]]) -> list[Any]:
     )
     assert page is not None
     script = f"""
-    const s = {required("local_source.js")}, {{ page, asks }} = given, found = [];
+    const s = {required("data/local_source.js")}, {{ page, asks }} = given, found = [];
     (async () => {{
       const columns = await s.unpackColumns(page.columns, page.layout);
       const source = new s.LocalSource(page.meta, columns, page.memory);

@@ -30,7 +30,7 @@ def test_runs_are_followed_while_one_of_them_grows(
     """One that has ended stops nothing, and one that fails is asked again."""
     script = f"""
     global.window = {{}};
-    const {{ FsdpFollower }} = {required("follow.js")};
+    const {{ FsdpFollower }} = {required("controls/follow.js")};
     const revision = (answer) => async () => {{
       if (answer === "fails") throw new Error(answer);
       return {{ revision: 0, live: answer === "live" }};

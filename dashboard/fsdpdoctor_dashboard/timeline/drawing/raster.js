@@ -3,7 +3,7 @@
 // strength is the share of its time that was busy: the overview does not lie.
 (function (root) {
   "use strict";
-  const tiles = typeof module !== "undefined" ? require("./tiles.js") : root.fsdpTiles;
+  const tiles = typeof module !== "undefined" ? require("../data/tiles.js") : root.fsdpTiles;
   const { BINS, NO_UNIT, TO_RIGHT } = tiles;
 
   // A slice at least this wide, in device pixels, gets sharp edges and a gap behind it.
