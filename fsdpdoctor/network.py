@@ -82,14 +82,19 @@ class Link:
 
 def moved_bytes(kind: Kind, payload_bytes: int, group_size: int) -> float:
     """The bytes that each rank sends, see [Note: What the wire models]."""
+    return payload_bytes * bus_factor(kind, group_size)
+
+
+def bus_factor(kind: Kind, group_size: int) -> float:
+    """What an algorithm's bandwidth is multiplied by for the bus's, as NCCL has it."""
     share = (group_size - 1) / group_size
     match kind:
         case Kind.ALL_GATHER | Kind.REDUCE_SCATTER:
-            return payload_bytes * share
+            return share
         case Kind.ALL_REDUCE:
-            return 2 * payload_bytes * share
+            return 2 * share
         case _:
-            return float(payload_bytes)
+            return 1.0
 
 
 # Bandwidths are what nccl-tests reaches with large messages, not what the data

@@ -129,7 +129,7 @@ class Session:
             else:
                 self._warnings.append(NO_FSDP2)
             self._host.attach()
-            self._roots.attach(fsdp2_found=self._names.found)
+            self._roots.attach()
             self._hooks.install(self._rec.on)
             self._steps.begin()
             self._stall_watch.start()

@@ -9,17 +9,12 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.network import bus_factor
 from fsdpdoctor.report.value import CollectiveRow, RankRow
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence, Flag, GroupSpec, Kind
 
 _Row = tuple[GroupSpec | None, int, int]
 """What collectives are put together by: group, kind, bytes."""
-
-
-def bus_factor(kind: Kind, size: int) -> float:
-    """What an algorithm's bandwidth is multiplied by for the bus's, as NCCL has it."""
-    share = (size - 1) / size
-    return 2 * share if kind == Kind.ALL_REDUCE else share
 
 
 def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:

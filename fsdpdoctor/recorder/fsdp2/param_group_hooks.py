@@ -85,14 +85,12 @@ class UnitHooks:
         if group._all_gather_result is not None or internals.is_unsharded(group):
             return None  # FSDP2's own no-op
         unit = self._units.of(group)
-        unit.issuing = True
         return unit, group, perf_counter_ns()
 
     def _unshard_ended(self, token: Any, error: BaseException | None) -> None:
         if token is None:
             return
         unit, _, start_ns = token
-        unit.issuing = False
         op = unit.pending
         if op is None or op.issued_ns < start_ns:
             return  # not in backward, or one rank: no collective was issued
@@ -319,7 +317,6 @@ class StateHooks:
         self._rec = recording
         self._units = units
         self._passes = passes
-        self._queued_before = False
 
     def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
         """What brackets the methods of FSDPState, by name."""

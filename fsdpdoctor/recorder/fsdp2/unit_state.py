@@ -68,7 +68,6 @@ class Unit:
         "forward_flags",
         "group",
         "index",
-        "issuing",
         "owner",
         "pending",
         "seen_flags",
@@ -80,7 +79,6 @@ class Unit:
         self.owner = owner  # of this recording: groups outlive it
         self.group = weakref.ref(group)
         self.bytes = 0  # of the gathered parameters, once seen
-        self.issuing = False
         self.pending: Op | None = None  # issued, not waited for
         self.copied_out = NO_TIME
         self.window: Window | None = None
@@ -104,7 +102,6 @@ class Unit:
 
     def forget(self) -> None:
         """Drop what a pass left open: the pass was not recorded to its end."""
-        self.issuing = False
         self.pending = self.window = self.forward = self.backward = None
         self.copied_out = NO_TIME
 

@@ -55,7 +55,7 @@ class PlainRoots:
         self._handles: list[Any] = []
         self._depth = 0
 
-    def attach(self, *, fsdp2_found: bool) -> None:
+    def attach(self) -> None:
         """Watch for forwards and backwards of any model."""
         guard = self._rec.guard
         self._handles = [

@@ -116,7 +116,6 @@ class Steps:
         self._micro_batches = 0
         self._micro_batch_start = 0
         self._tokens = self._samples = UNKNOWN
-        self.any_backward = False
 
     def begin(self) -> None:
         """The first step starts."""
@@ -167,7 +166,6 @@ class Steps:
     def backward_begins(self) -> None:
         """A tree's backward has queued its final callback."""
         self._backwards += 1
-        self.any_backward = True
 
     def backward_ended(self, *, aborted: bool = False) -> None:
         """A final callback has run, or a backward without one is over."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fsdpdoctor.changes import unit_tree
 from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import Link, Reach, Role, parse_network
+from fsdpdoctor.network import Link, Reach, Role, bus_factor, parse_network
 from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Kind
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import (
@@ -257,9 +257,7 @@ def _linked(
 
 def wire_of(link: Link, kind: Kind, ranks: int) -> CommCost:
     """What a link costs a group of so many ranks."""
-    moved = (ranks - 1) / ranks if ranks > 1 else 1.0
-    if kind == Kind.ALL_REDUCE:
-        moved *= 2
+    moved = bus_factor(kind, ranks) if ranks > 1 else 1.0
     return CommCost(
         latency_ns=link.latency_ns, bytes_per_second=link.bytes_per_second / moved
     )
@@ -314,7 +312,8 @@ def _policy(size: bool | int, shards: int) -> bool | int:
 def _small(step: Step, size: int) -> CommCost:
     """The gather over fewer ranks, at the bus bandwidth of the one over all."""
     wire, shards = step.wires.all_gather, step.mesh.shard
-    share = ((shards - 1) / shards) / ((size - 1) / size)
+    gather = Kind.ALL_GATHER
+    share = bus_factor(gather, shards) / bus_factor(gather, size)
     return replace(wire, bytes_per_second=wire.bytes_per_second * share)
 
 
