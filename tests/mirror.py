@@ -32,9 +32,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/unexplained.py",
         "report/other_collectives.py",
     ),
+    "recorder/host/test_call_stack.py": ("recorder/host/source_paths.py",),
     "recorder/host/test_collective_calls.py": (
-        "recorder/host/call_stack.py",
-        "recorder/host/source_paths.py",
         "recorder/host/collective_operators.py",
         "recorder/host/stack_sampler.py",
     ),

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from fsdpdoctor.recorder.host.source_paths import (
     INSTALLED,
-    OURS,
+    LAUNCHER,
     PYTHON,
     TORCH,
     Paths,
+    is_ours,
 )
 
 _DECORATION = frozenset(
@@ -51,7 +52,7 @@ class CallStack:
 
     def __init__(self, *, of_python: bool = False) -> None:
         # Whether frames of Python's own library count as the user's.
-        skipped = (TORCH, OURS) if of_python else (TORCH, OURS, PYTHON)
+        skipped = (TORCH,) if of_python else (TORCH, PYTHON)
         self._skipped = skipped
         self._paths = Paths()
         self._foreign: dict[CodeType, bool] = {}
@@ -63,6 +64,8 @@ class CallStack:
         count = 0
         while frame is not None and count < _MOST_FRAMES:
             code = frame.f_code
+            if code.co_filename == LAUNCHER:
+                break
             if not self._is_foreign(code):
                 return CallSite(self._place(frame), via, _names(frame, functions))
             if code.co_name not in _DECORATION and not _is_ours(code):
@@ -80,8 +83,10 @@ class CallStack:
     def _foreign_path(self, path: str) -> bool:
         if path.startswith("<") or f"{os.sep}torchinductor_" in path:
             return True
+        if is_ours(path):
+            return True
         return path.startswith(self._skipped) and (
-            path.startswith((TORCH, OURS)) or not path.startswith(INSTALLED)
+            path.startswith(TORCH) or not path.startswith(INSTALLED)
         )
 
     def _place(self, frame: FrameType) -> str:
@@ -94,7 +99,7 @@ class CallStack:
 
 
 def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith((OURS, "<"))
+    return code.co_filename.startswith("<") or is_ours(code.co_filename)
 
 
 def _names(frame: FrameType, most: int) -> tuple[str, ...]:

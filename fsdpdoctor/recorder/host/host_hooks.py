@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from torch.optim.optimizer import (
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
+from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, is_ours
 from fsdpdoctor.recorder.patching import (
     Function,
     Patches,
@@ -58,8 +60,6 @@ _SYNCING_METHODS = (
 )
 _CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
 """The last two are what sharded models with other meshes use, each on its own."""
-_TORCH = f"{Path(torch.__file__).absolute().parent}{os.sep}"
-_OURS = f"{Path(__file__).absolute().parents[2]}{os.sep}"
 
 
 class OptimizerEnds(Protocol):
@@ -372,12 +372,12 @@ def _within_another_step() -> bool:
 
 def user_line() -> str:
     """`file:line` of the innermost caller outside torch and this package."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_TORCH, _OURS)) and not path.startswith("<"):
+        if not path.startswith((TORCH, "<")) and not is_ours(path):
             return f"{_short(path)}:{frame.f_lineno}"
-        if frame.f_back is None:
+        if path == LAUNCHER:
             break
         frame = frame.f_back
     return "?"

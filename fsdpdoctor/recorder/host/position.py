@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
-from fsdpdoctor.recorder.host.source_paths import OURS, TORCH, Paths
+from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, Paths
 from fsdpdoctor.recorder.storage import redact
 
 MOST_FRAMES = 64
@@ -28,7 +28,6 @@ MOST_FRAMES = 64
 MOST_THREADS = 8
 MOST_CODE = 160
 
-_LAUNCHER = f"{OURS}recorder{os.sep}launch{os.sep}run_script.py"
 _COLLECTIVE_FILES = (
     f"{TORCH}distributed{os.sep}distributed_c10d.py",
     f"{TORCH}distributed{os.sep}_functional_collectives.py",
@@ -80,7 +79,7 @@ def _stack(lines: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
     code_shown = False
     for frame, line in lines:
         path = frame.f_code.co_filename
-        if path == _LAUNCHER:
+        if path == LAUNCHER:
             break  # what comes before the script is how we started it
         user = paths.is_users(path)
         found.append(

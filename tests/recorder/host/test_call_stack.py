@@ -1,0 +1,72 @@
+"""Whose line runs, told from stacks that are put together here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fsdpdoctor.demo import train
+from fsdpdoctor.recorder.host.call_stack import CallStack
+from fsdpdoctor.recorder.host.host_hooks import user_line
+from fsdpdoctor.recorder.host.source_paths import LAUNCHER, Paths, is_ours
+from fsdpdoctor.recorder.launch import run_script
+
+LAUNCHED = "def begin(act):\n    return act()\n"
+"""A function of the launcher, as the stack has it."""
+
+
+def launched(act: Callable[[], Any]) -> Any:
+    """Call it as the launcher calls a script: this test is how it was started."""
+    names: dict[str, Any] = {}
+    exec(compile(LAUNCHED, LAUNCHER, "exec"), names)
+    return names["begin"](act)
+
+
+def function_of_torch(ask: Callable[[], object]) -> Callable[[], Any]:
+    """A function that calls another, and is torch's by the name of its file."""
+    names: dict[str, Any] = {"ask": ask}
+    exec(compile("def inside():\n    return ask()\n", torch.__file__, "exec"), names)
+    inside: Callable[[], Any] = names["inside"]
+    return inside
+
+
+def place() -> str:
+    """Of whom called the function of torch that called this."""
+    return CallStack().site(sys._getframe(1)).place
+
+
+def test_the_launcher_is_the_script_s_own() -> None:
+    """The name by which its frames are told is the file's."""
+    assert run_script.__file__ == LAUNCHER
+
+
+def test_how_a_script_was_started_is_no_place_of_it() -> None:
+    """Without a frame of the script's there is no place: not a command line's."""
+    inside = function_of_torch(place)
+    assert launched(inside) == "?"
+    assert inside().startswith("tests/recorder/host/test_call_stack.py:")
+
+
+def test_the_user_s_line_ends_at_the_launcher_too() -> None:
+    """The same for one line, of which the hooks ask."""
+    inside = function_of_torch(user_line)
+    assert launched(inside) == "?"
+    assert inside().startswith("tests/recorder/host/test_call_stack.py:")
+
+
+@pytest.mark.parametrize("of_python", [False, True])
+def test_the_demonstration_is_a_script_like_anybody_s(of_python: bool) -> None:
+    """Its lines are named; those of this package otherwise are not."""
+    names: dict[str, Any] = {"sys": sys}
+    source = "def inside():\n    return sys._getframe(0)\n"
+    exec(compile(source, train.__file__, "exec"), names)
+    site = CallStack(of_python=of_python).site(names["inside"]())
+
+    assert site.place == "fsdpdoctor/demo/train.py:2"
+    assert Paths().is_users(train.__file__)
+    assert is_ours(run_script.__file__)
+    assert not Paths().is_users(run_script.__file__)
