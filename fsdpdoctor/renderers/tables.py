@@ -276,7 +276,7 @@ ACTIVITIES = {
 
 
 def _line(row: ScriptRow, longest: int) -> tuple[Cell, ...]:
-    where = row.where if row.until is None else f"{row.where} to {row.until}"
+    where = row.where if row.until is None else f"{row.where} to {row.until_line}"
     return (
         Cell(text=visible(where), weight=float(row.ns_per_step)),
         Cell(text=ACTIVITIES.get(row.activity, row.activity)),

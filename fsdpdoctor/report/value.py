@@ -232,6 +232,14 @@ class ScriptRow:
     activity: str  # "user", "input", "logging", "sleep", ...; "edge": between two
     ns_per_step: int
 
+    @property
+    def until_line(self) -> str | None:
+        """`until`, without the file where it is the same: "78"."""
+        if self.until is None:
+            return None
+        file, _, line = self.until.rpartition(":")
+        return line if self.where.startswith(f"{file}:") else self.until
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:

@@ -188,7 +188,7 @@ def _pause(report: Report) -> str:
     if longest != "script" or not report.script:
         return _PAUSES[longest]
     row = report.script[0]
-    where = row.where if row.until is None else f"between {row.where} and {row.until}"
+    where = row.where if row.until is None else f"from {row.where} to {row.until_line}"
     return f"The script's own code outside the model ({where} most of all) takes"
 
 

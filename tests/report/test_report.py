@@ -13,6 +13,7 @@ from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.value import (
     PhaseCounts,
     PhaseTimes,
+    ScriptRow,
 )
 from fsdpdoctor.schema import (
     GroupSpec,
@@ -248,3 +249,15 @@ def test_units_that_only_one_rank_has_are_shown() -> None:
         ("layers.0", 1 * MS),
         ("layers.9", MS // 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("until", "shown"),
+    [("train.py:78", "78"), ("loop.py:3", "loop.py:3"), (None, None)],
+)
+def test_a_stretch_within_one_file_names_it_once(
+    until: str | None, shown: str | None
+) -> None:
+    """From train.py:80 to 78, but from train.py:80 to loop.py:3."""
+    row = ScriptRow(where="train.py:80", until=until, activity="edge", ns_per_step=1)
+    assert row.until_line == shown
