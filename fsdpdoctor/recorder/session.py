@@ -142,7 +142,10 @@ class Session:
 
         `error` is what ended the script.
         """
-        self._stall_watch.stop(moved_on=ended == "done")
+        try:
+            self._stall_watch.stop(moved_on=ended == "done")
+        except Exception as failed:
+            self._warnings.append(f"stalls are not told: {failed}")
         self._note_end(ended, error)
         if not self._attached:
             self._say_more(ended)
@@ -182,8 +185,9 @@ class Session:
         if self._ended == "running":
             self._ended = ended
             self._note_end(ended, None)
-            if self._disk.beat_error is not None:
-                self._warnings.append(self._disk.beat_error)
+        lost = self._disk.beat_error
+        if lost is not None and lost not in self._warnings:
+            self._warnings.append(lost)
         try:
             header = self._header()
         except Exception as error:

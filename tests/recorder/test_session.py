@@ -12,10 +12,12 @@ from torch import nn
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.host.model_spec import plain_device
+from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.session import Session
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.run import open_run
+from fsdpdoctor.run_writer import Heartbeat
 from fsdpdoctor.schema import UNKNOWN, Evidence
 from tests.recorder.rehearsed import job, recorded, sharded, train
 
@@ -74,3 +76,28 @@ def test_a_plain_model_s_parameters_say_where_it_is() -> None:
     assert plain_device(SimpleNamespace()) is None
     with job():
         assert plain_device(sharded()) is None
+
+
+def _fails(*args: object, **kwargs: object) -> None:
+    raise OSError("no space")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "says"),
+    [
+        (Heartbeat, "flush", "the heartbeat ends early: no space"),
+        (StallWatch, "stop", "stalls are not told: no space"),
+    ],
+)
+def test_what_fails_beside_the_record_is_said_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, says: str
+) -> None:
+    """The record itself is whole, and training has noticed nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, _fails)
+        with recorded(tmp_path):
+            train(sharded())
+    data = open_run(tmp_path).sources[0].load()
+
+    assert (data.header.ended, data.header.warnings) == ("done", (says,))
+    assert [step.step for step in data.steps if step.complete] == [0, 1]
