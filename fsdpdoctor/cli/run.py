@@ -129,7 +129,7 @@ def command(
     settings = None if plan is None else read_settings(plan)
     if "RANK" not in os.environ and nproc_per_node is not None:
         options = _torchrun_options(nproc_per_node, torchrun_options)
-        if not is_module and not Path(script).is_file():
+        if not is_module and not Path(script).exists():
             raise UsageError(f"cannot run {script}: there is no such file")
         place = _new_location(out, script)
         os.environ.update(run_folder.to_environment(place))

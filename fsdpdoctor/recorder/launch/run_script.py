@@ -11,12 +11,14 @@ import builtins
 import contextlib
 import importlib.util
 import os
+import pkgutil
 import signal
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -58,36 +60,78 @@ def torchrun(options: Sequence[str], target: Target, own: Sequence[str]) -> None
 def load(target: Target) -> Callable[[], None]:
     """The target as `__main__`, ready to run. Raises UsageError if it is none."""
     main = types.ModuleType("__main__")
-    source: Any
     if target.is_module:
-        source, path = _find_module(target.name, main)
-        first = str(Path.cwd())
+        found = _find_module(target.name, main)
+        argv0, first = found.path, str(Path.cwd())
     else:
-        path = target.name
-        source = _read_script(path)
-        first = str(Path(path).resolve().parent)
-    main.__file__ = path
-    main.__dict__["__builtins__"] = builtins
+        # As Python has it, so that a script may leave the working directory.
+        path = _absolute(target.name)
+        found = _find_packed(path, main) or _read_script(path, main)
+        packed = main.__spec__ is not None
+        argv0, first = target.name, path if packed else _folder_of(path)
+    main.__file__ = found.path
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
 
     def run() -> None:
         sys.modules["__main__"] = main
-        sys.argv[:] = [path, *target.args]
-        if not sys.flags.safe_path:
+        sys.argv[:] = [argv0, *target.args]
+        if not sys.flags.safe_path or first == found.archive:
             sys.path[0] = first
         # Compiled here: a syntax error is the script's, and reads as such.
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(
+            compile(found.source, found.path, "exec", dont_inherit=True), main.__dict__
+        )
+        if main.__spec__ is None:  # Python takes these away at a script's end
+            for name in ("__file__", "__cached__"):
+                main.__dict__.pop(name, None)
 
     return run
 
 
-def _read_script(path: str) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The code to run, and where it is from."""
+
+    source: Any
+    path: str
+    archive: str | None = None  # the folder or zip file that holds it
+
+
+def _absolute(path: str) -> str:
+    if path.startswith(os.sep):
+        return path
     try:
-        return Path(path).read_bytes()
+        return f"{Path.cwd()}{os.sep}{path}"  # a "./" stays, as Python leaves it
+    except OSError:
+        return path  # the working directory has been removed
+
+
+def _folder_of(path: str) -> str:
+    return str(Path(path).resolve().parent)
+
+
+def _read_script(path: str, main: types.ModuleType) -> _Source:
+    try:
+        source = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot run {path}: {error.strerror}") from None
+    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__dict__["__cached__"] = None
+    return _Source(source=source, path=path)
 
 
-def _find_module(name: str, main: types.ModuleType) -> tuple[Any, str]:
+def _find_packed(path: str, main: types.ModuleType) -> _Source | None:
+    """The `__main__` of a folder or a zip file, which Python runs as well."""
+    importer = pkgutil.get_importer(path)
+    if importer is None:
+        return None
+    spec = importer.find_spec("__main__")
+    if spec is None:
+        raise UsageError(f"cannot run {path}: it holds no __main__.py")
+    return _of_spec(spec, main, path)
+
+
+def _find_module(name: str, main: types.ModuleType) -> _Source:
     """A module's source, and its file."""
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd())
@@ -97,13 +141,20 @@ def _find_module(name: str, main: types.ModuleType) -> tuple[Any, str]:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ImportError as error:
         raise UsageError(f"cannot run -m {name}: {error}") from None
-    loader: Any = None if spec is None else spec.loader
-    if spec is None or not hasattr(loader, "get_data") or spec.origin is None:
+    if spec is None:
         raise UsageError(f"cannot run -m {name}: no module of that name is found")
+    return _of_spec(spec, main, None)
+
+
+def _of_spec(spec: ModuleSpec, main: types.ModuleType, archive: str | None) -> _Source:
+    loader: Any = spec.loader
+    if not hasattr(loader, "get_data") or spec.origin is None:
+        raise UsageError(f"cannot run {spec.name}: it is no Python module with a file")
     main.__spec__ = spec
     main.__package__ = spec.parent
     main.__loader__ = loader
-    return loader.get_data(spec.origin), spec.origin
+    source = loader.get_data(spec.origin)
+    return _Source(source=source, path=spec.origin, archive=archive)
 
 
 def report_exception(error: BaseException) -> None:

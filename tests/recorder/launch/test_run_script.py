@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,61 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
 
     assert plain.ok().stdout == "hello __main__ trainer trainer.__main__ ['-v']\n"
     assert (recorded.status, recorded.stdout) == (plain.status, plain.stdout)
+
+
+SELF = """
+import atexit, sys
+import words
+atexit.register(lambda: print(globals().get("__file__")))
+frame = sys._getframe()
+print(__file__, frame.f_code.co_filename, sys.argv, sys.path[0], words.WORD)
+print(__spec__, __package__, __cached__, type(__loader__), sorted(globals()))
+"""
+
+
+@pytest.mark.parametrize("name", ["script.py", "./script.py"])
+def test_a_script_knows_itself_by_a_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It may leave the working directory; what Python sets in `__main__`, we set."""
+    write(tmp_path, "WORD = 'hello'\n", "words.py")
+    write(tmp_path, SELF)
+    monkeypatch.chdir(tmp_path)
+
+    plain = run_python(name)
+    recorded = run_python(*RUN, "--out", "run", name)
+
+    assert str(tmp_path) in plain.stdout
+    assert (recorded.status, recorded.stdout) == (plain.status, plain.stdout)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_folder_or_zip_file_runs_as_with_python(tmp_path: Path, packed: bool) -> None:
+    """As `python app.pyz` does, with what is in it."""
+    app = tmp_path / "app"
+    app.mkdir()
+    write(app, "WORD = 'hello'\n", "words.py")
+    text = "import sys, words\nprint(__file__, __package__, sys.argv, sys.path[0])\n"
+    write(app, text, "__main__.py")
+    target = app
+    if packed:
+        target = tmp_path / "app.pyz"
+        zipapp.create_archive(app, target)
+
+    plain = run_python(str(target), "x")
+    recorded = run_python(*RUN, "--out", str(tmp_path / "run"), str(target), "x")
+
+    assert (recorded.status, recorded.stdout) == (plain.status, plain.stdout)
+    assert str(target) in plain.stdout
+
+
+def test_a_folder_without_a_main_is_no_script(tmp_path: Path) -> None:
+    """One line says so, and nothing is run."""
+    out = ("--out", str(tmp_path / "run"))
+    recorded = run_python(*RUN, *out, str(tmp_path))
+
+    assert recorded.status == 2
+    assert recorded.stderr == f"Error: cannot run {tmp_path}: it holds no __main__.py\n"
 
 
 @pytest.mark.parametrize(
