@@ -33,6 +33,11 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "report/other_collectives.py",
     ),
     "recorder/host/test_call_stack.py": ("recorder/host/source_paths.py",),
+    "recorder/fsdp2/test_signals.py": (
+        "cli/env.py",
+        "recorder/abilities.py",
+        "recorder/fsdp2/signatures.py",
+    ),
     "recorder/host/test_collective_calls.py": (
         "recorder/host/collective_operators.py",
         "recorder/host/stack_sampler.py",

@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "import": "fsdpdoctor.cli.import_",
     "export": "fsdpdoctor.cli.export",
     "hang": "fsdpdoctor.cli.hang",
+    "env": "fsdpdoctor.cli.env",
 }
 """Command name to the module that holds `command`, in the order of `--help`.
 

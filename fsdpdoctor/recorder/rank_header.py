@@ -15,6 +15,7 @@ import torch.distributed as dist
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.signals import evidence_of
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
@@ -150,7 +151,8 @@ class Headers:
             found.append(Evidence.ALLOCATOR)
         if compile_counts() is not None:
             found.append(Evidence.COMPILE)
-        return tuple(found)
+        without = evidence_of(self._names.lacks)
+        return tuple(kind for kind in found if kind not in without)
 
 
 def place() -> tuple[int, int]:

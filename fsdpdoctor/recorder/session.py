@@ -56,8 +56,8 @@ DEVICE_WAIT_S = 5.0
 
 
 NO_FSDP2 = (
-    "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard): steps and host "
-    "events only"
+    "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard), or one that is not "
+    "known: steps and host events only"
 )
 
 
@@ -124,6 +124,7 @@ class Session:
         self._attached = True
         try:
             self._disk.start()
+            self._warnings += [lack.words for lack in self._names.lacks]
             if self._names.found:
                 self._hooks.build(self._unit_hooks, self._steps, self._host)
             else:

@@ -21,13 +21,14 @@ class CollectiveHooks:
 
     def wrappers(self) -> dict[str, Wrap]:
         """What brackets the functions of `_fsdp_param_group`, by name."""
-        module = self._names.param_group_module
+        names = self._names
+        module = names.param_group_module
         made: dict[str, Wrap] = {
             "foreach_all_gather": self._gathers.all_gather,
             "foreach_all_gather_copy_out": self._gathers.copy_out,
             "foreach_reduce": self._reductions.reduce,
         }
-        return {name: make for name, make in made.items() if hasattr(module, name)}
+        return {n: make for n, make in made.items() if names.may_wrap(module, n)}
 
     def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`."""

@@ -48,7 +48,8 @@ class FsdpHooks:
         full.add(names.state_class, states)
         full.add(names.group_class, unit_hooks.wrappers(names))
         full.add(names.param_group_module, collectives.wrappers())
-        full.add(names.module_class, host.manual_unshard(units))
+        if names.may_wrap(names.module_class, "unshard"):
+            full.add(names.module_class, host.manual_unshard(units))
         full.add(module, {"dist": collectives.dist})
         light_ones.add(names.state_class, light.state_wrappers(steps))
         light_ones.add(names.group_class, light.group_wrappers())

@@ -1,8 +1,8 @@
 """Every touch of torch's private FSDP2 names.
 
 [Note: FSDP2's private names] Names are probed, never versions. A name that is
-missing drops its signal with one warning. Seen in torch 2.6 to 2.13 unless said
-otherwise:
+missing drops its signal with one warning: `signals` has which needs what. Seen in
+torch 2.6 to 2.15 unless said otherwise:
 
     _fsdp_param_group: FSDPParamGroup, foreach_all_gather,
         foreach_all_gather_copy_out, foreach_reduce
@@ -10,13 +10,14 @@ otherwise:
         post_forward, pre_backward, post_backward, finalize_backward,
         _wait_for_post_backward, _prefetch_unshard, _to_sharded,
         _to_sharded_post_forward; fsdp_params, modules,
-        mesh_info, post_forward_mesh_info, mp_policy, offload_policy, comm_ctx,
-        device, _training_state, _sharded_state, _all_gather_result,
-        _post_reduce_event, _module_fqn, _is_hsdp, _orig_dtype, _reduce_dtype,
+        mesh_info, post_forward_mesh_info, offload_policy, comm_ctx, device,
+        _training_state, _sharded_state, _all_gather_result,
+        _post_reduce_event, _module_fqn, _is_hsdp, _reduce_dtype,
         reduce_grads, all_reduce_grads, reshard_after_backward,
         unshard_async_op, unshard_in_backward
     FSDPParamGroup (newer): reduce_scatter_max_input_buffers,
         _param_group_index, _num_param_groups
+    FSDPParamGroup: mp_policy (to 2.14); FSDPParam: mp_policy (2.15)
     FSDPState: _lazy_init, _root_pre_forward, _register_pre_backward_hook,
         _register_root_post_backward_final_callback,
         _root_post_backward_final_callback, _cast_forward_inputs; _state_ctx,
@@ -47,16 +48,17 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder.fsdp2.signals import hooks_of, lacking
+from fsdpdoctor.recorder.fsdp2.signatures import PACKAGE, installed
 from fsdpdoctor.recorder.patching import StandIn, unseen
 
-_PACKAGE = "torch.distributed.fsdp._fully_shard"
 _GATHERS = ("all_gather_single", "all_gather_into_tensor")
 _SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def _module(name: str) -> Any:
     try:
-        return importlib.import_module(f"{_PACKAGE}.{name}")
+        return importlib.import_module(f"{PACKAGE}.{name}")
     except ImportError:
         return None
 
@@ -76,11 +78,19 @@ class TorchSymbols:
         self.reduce_scatter_class = getattr(
             self.collectives_module, "ReduceScatter", None
         )
+        self.lacks = lacking(installed())
+        self._left_out = hooks_of(self.lacks)
 
     @property
     def found(self) -> bool:
-        """Whether this torch has FSDP2 at all."""
-        return None not in (self.group_class, self.state_class, self.module_class)
+        """Whether this torch has FSDP2 at all, as we know it."""
+        there = None not in (self.group_class, self.state_class, self.module_class)
+        return there and not any(lack.signal.vital for lack in self.lacks)
+
+    def may_wrap(self, owner: Any, name: str) -> bool:
+        """Whether there is such a function, and all that its hook asks about."""
+        full = f"{owner.__name__}.{name}" if isinstance(owner, type) else name
+        return hasattr(owner, name) and full not in self._left_out
 
     def available(self) -> tuple[str, ...]:
         """The methods that advice may name."""
@@ -177,6 +187,12 @@ def final_events(group: Any) -> tuple[Any, ...]:
 def replicates(group: Any) -> bool:
     """Whether its gradients are all-reduced, too: HSDP."""
     return getattr(group.mesh_info, "replicate_process_group", None) is not None
+
+
+def mixed_precision(group: Any) -> tuple[Any, ...]:
+    """The policies of a unit's parameters: one for all, or each its own."""
+    own = getattr(group, "mp_policy", None)
+    return (own,) if own is not None else tuple(p.mp_policy for p in group.fsdp_params)
 
 
 def local_shard(fsdp_param: Any) -> torch.Tensor:

@@ -76,7 +76,7 @@ class UnitHooks:
         return {
             name: bracketing(self._rec.guard, *pair)
             for name, pair in pairs.items()
-            if hasattr(names.group_class, name)
+            if names.may_wrap(names.group_class, name)
         }
 
     # Unshard and reshard
@@ -336,7 +336,7 @@ class StateHooks:
         return {
             name: bracketing(self._rec.guard, *pair)
             for name, pair in pairs.items()
-            if hasattr(names.state_class, name)
+            if names.may_wrap(names.state_class, name)
         }
 
     def _nothing(self, state: Any, *args: Any, **kwargs: Any) -> Any:

@@ -150,7 +150,7 @@ class Tree:
         exact = sum(p._orig_size.numel() * g.itemsize for p, _, g in pairs)
         numels = [p._orig_size.numel() for p in group.fsdp_params]
         trainable = sum(n for n, s in zip(numels, params, strict=True) if s.trainable)
-        modules = group.modules
+        modules, policies = group.modules, internals.mixed_precision(group)
         return UnitSpec(
             fqn=self._fqn(unit, group),
             module_class=", ".join(original_class(m) for m in modules),
@@ -168,8 +168,8 @@ class Tree:
             ),
             padding_bytes=unsharded - exact,
             orig_dtype=_common(_stored(p) for p in group.fsdp_params),
-            param_dtype=dtype_name(group.mp_policy.param_dtype),
-            reduce_dtype=dtype_name(group.mp_policy.reduce_dtype),
+            param_dtype=_common(p.param_dtype for p in policies),
+            reduce_dtype=_common(p.reduce_dtype for p in policies),
             gather_dtype=_common(iter(gathered)) or "uint8",
             reshard_after_forward=_reshard_after_forward(group),
             reshard_after_backward=unit.flag("reshard_after_backward", group),

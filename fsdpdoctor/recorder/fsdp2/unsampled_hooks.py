@@ -43,12 +43,13 @@ class LightHooks:
         return {
             name: functools.partial(self._beating, kind=kind, phase=phase)
             for name, (kind, phase) in made.items()
-            if hasattr(owner, name)
+            if self._names.may_wrap(owner, name)
         }
 
     def state_wrappers(self, passes: PassListener) -> dict[str, Wrap]:
         """What wraps the methods of FSDPState: root forwards make steps."""
-        if not hasattr(self._names.state_class, "_root_pre_forward"):
+        names = self._names
+        if not names.may_wrap(names.state_class, "_root_pre_forward"):
             return {}
         return {"_root_pre_forward": functools.partial(self._root, passes=passes)}
 
@@ -87,8 +88,9 @@ class LightHooks:
             "foreach_all_gather": self._gathering,
             "foreach_reduce": self._reducing,
         }
-        module = self._names.param_group_module
-        return {name: make for name, make in made.items() if hasattr(module, name)}
+        names = self._names
+        module = names.param_group_module
+        return {n: make for n, make in made.items() if names.may_wrap(module, n)}
 
     def dist(self, real: Any) -> internals.DistProxy:
         """`torch.distributed` for `_fsdp_collectives`: counts all-reduces."""
