@@ -23,6 +23,9 @@
 #define LIMIT_NS ((int64_t)1 << 62)
 #define MAX_DEPTH 64
 #define MAX_CATEGORIES 64
+#define MAX_UNREAD 64 /* other categories that are counted: a trace has some ten */
+#define MAX_UNREAD_BYTES 64 /* of such a category's name */
+#define VERSION 2 /* of what `scan` gives: decode_c.SCANNER_VERSION must be the same */
 
 /* Columns, in the order of `json_scan.Rows` and then what the caller joins. */
 enum {
@@ -45,6 +48,12 @@ typedef struct {
 } Table;
 
 typedef struct {
+    char text[MAX_UNREAD_BYTES];
+    Py_ssize_t length;
+    int64_t events;
+} Unread;
+
+typedef struct {
     PyObject_HEAD
     Table names;
     char *category[MAX_CATEGORIES];
@@ -60,6 +69,8 @@ typedef struct {
     int64_t *column[COLUMNS];
     Py_ssize_t rows, capacity;
     int64_t events;
+    Unread unread[MAX_UNREAD]; /* categories of complete events that are not kept */
+    int unreads;
     int failed_memory;
 } Scan;
 
@@ -542,6 +553,25 @@ static int category_of(const Scanner *scanner, const String *cat) {
     return 0;
 }
 
+/* Count an event of a category that is not kept; -1 where there is no room. */
+static int count_unread(Scan *s, const String *cat) {
+    if (cat->length == 0) return 0;
+    for (int i = 0; i < s->unreads; i++) {
+        Unread *one = &s->unread[i];
+        if (one->length == cat->length
+            && memcmp(one->text, cat->text, (size_t)cat->length) == 0) {
+            one->events++;
+            return 0;
+        }
+    }
+    if (s->unreads == MAX_UNREAD || cat->length > MAX_UNREAD_BYTES) return -1;
+    Unread *one = &s->unread[s->unreads++];
+    memcpy(one->text, cat->text, (size_t)cat->length);
+    one->length = cat->length;
+    one->events = 1;
+    return 0;
+}
+
 static int grow(Scan *s) {
     Py_ssize_t capacity = s->capacity ? s->capacity * 2 : 4096;
     for (int i = 0; i < COLUMNS; i++) {
@@ -563,7 +593,10 @@ static int keep_event(Scan *s, Event *event) {
         return -1;
     if (event->has_cat && (event->cat.escaped || !event->cat.ascii)) return -1;
     int cat = event->has_cat ? category_of(s->scanner, &event->cat) : 0;
-    if (cat == 0) return event->odd & WILD ? -1 : 0;
+    if (cat == 0) {
+        if (event->odd & WILD) return -1;
+        return event->has_cat ? count_unread(s, &event->cat) : 0;
+    }
     if (!(event->seen & (1u << C_START))) event->value[C_START] = NO_TIME;
     if (s->rows == s->capacity && grow(s) < 0) return -1;
     int32_t name = table_intern(
@@ -638,17 +671,34 @@ static PyObject *new_names(const Table *table, Py_ssize_t from) {
     return names;
 }
 
+/* How many complete events there were of each category that is not kept. */
+static PyObject *unread_of(const Scan *s) {
+    PyObject *found = PyDict_New();
+    for (int i = 0; found != NULL && i < s->unreads; i++) {
+        const Unread *one = &s->unread[i];
+        PyObject *cat = PyUnicode_FromStringAndSize(one->text, one->length);
+        PyObject *events = PyLong_FromLongLong(one->events);
+        if (cat == NULL || events == NULL || PyDict_SetItem(found, cat, events) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(cat);
+        Py_XDECREF(events);
+    }
+    return found;
+}
+
 static PyObject *result_of(const Scan *s, const Table *table, Py_ssize_t from) {
     PyObject *columns = PyTuple_New(COLUMNS), *names = new_names(table, from);
-    if (columns == NULL || names == NULL) goto failed;
+    PyObject *unread = unread_of(s);
+    if (columns == NULL || names == NULL || unread == NULL) goto failed;
     for (int i = 0; i < COLUMNS; i++) {
         PyObject *column = PyBytes_FromStringAndSize(
             (const char *)s->column[i], s->rows * (Py_ssize_t)sizeof(int64_t));
         if (column == NULL) goto failed;
         PyTuple_SET_ITEM(columns, i, column);
     }
-    return Py_BuildValue("(LNN)", (long long)s->events, names, columns);
+    return Py_BuildValue("(LNNN)", (long long)s->events, names, columns, unread);
 failed:
+    Py_XDECREF(unread);
     Py_XDECREF(columns);
     Py_XDECREF(names);
     return NULL;
@@ -739,7 +789,8 @@ static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
 
 static PyMethodDef scanner_methods[] = {
     {"scan", (PyCFunction)scanner_scan, METH_O,
-     "The events, new names and columns of a chunk; None where msgspec must read it."},
+     "The events, new names, columns and unread categories of a chunk; None where "
+     "msgspec must read it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -771,7 +822,8 @@ PyMODINIT_FUNC PyInit__scan(void) {
     if (self == NULL) return NULL;
     PyObject *scanner = PyType_FromSpec(&scanner_spec);
     if (scanner == NULL || PyModule_AddObjectRef(self, "Scanner", scanner) < 0
-        || PyModule_AddIntConstant(self, "COLUMNS", COLUMNS) < 0) {
+        || PyModule_AddIntConstant(self, "COLUMNS", COLUMNS) < 0
+        || PyModule_AddIntConstant(self, "VERSION", VERSION) < 0) {
         Py_XDECREF(scanner);
         Py_DECREF(self);
         return NULL;

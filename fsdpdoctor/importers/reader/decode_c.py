@@ -13,8 +13,8 @@ import numpy.typing as npt
 from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
     NO_ARGS,
-    Complete,
     DecodedRows,
+    Row,
     as_int,
     decode_args,
     decode_chunk,
@@ -32,8 +32,13 @@ from fsdpdoctor.importers.reader.trace_file import (
 from fsdpdoctor.run_writer import StringTable
 
 Columns = tuple[bytes, ...]
-Scanned = tuple[int, list[bytes], Columns]
-"""Events, the names that are new, and the columns, in the order of `_scan.c`."""
+Scanned = tuple[int, list[bytes], Columns, dict[str, int]]
+"""Events, the names that are new, the columns, in the order of `_scan.c`, and how many
+events there were of each category that is not kept.
+"""
+
+SCANNER_VERSION = 2
+"""Of what `scan` gives. An extension that was built from other sources is not asked."""
 
 
 SCANNED = {text: int(cat) for text, cat in CATEGORIES.items()}
@@ -73,7 +78,7 @@ class CDecoder:
 
     def _rows(self, chunk: bytes, scanned: Scanned, names: StringTable) -> DecodedRows:
         """All that may be damaged is decoded before a name gets its id."""
-        events, new, columns = scanned
+        events, new, columns, unread = scanned
         texts = [_text(raw) for raw in new]
         comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
         self._comm = np.concatenate((self._comm, comm))
@@ -111,6 +116,7 @@ class CDecoder:
             bytes=size,
             comm_rows=comm_rows,
             comm_args=comm_args,
+            unread=unread,
         )
         return _corrected(rows, again, found, names) if len(again) else rows
 
@@ -125,11 +131,11 @@ def _text(raw: bytes) -> str:
 def _corrected(
     rows: DecodedRows,
     at: Int64s,
-    found: Sequence[tuple[Complete, int, int] | None],
+    found: Sequence[Row | str],
     names: StringTable,
 ) -> DecodedRows:
     """Rows whose values C does not take, from their events' own text."""
-    kept = [one for one in found if one is not None]
+    kept = [one for one in found if not isinstance(one, str)]
     assert len(kept) == len(at)  # C keeps only what is kept here
     events = [event for event, _, _ in kept]
     return rows._replace(
@@ -160,5 +166,7 @@ def c_decoder() -> CDecoder | None:
     try:
         from fsdpdoctor import _scan
     except ImportError:
+        return None
+    if getattr(_scan, "VERSION", None) != SCANNER_VERSION:
         return None
     return CDecoder(functools.partial(_scan.Scanner, SCANNED))

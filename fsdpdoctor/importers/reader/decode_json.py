@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -102,6 +103,10 @@ DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a chunk that is not as expected."""
 
 
+Row = tuple[Complete, int, int]
+"""An event with its start and duration in nanoseconds."""
+
+
 class DecodedRows(NamedTuple):
     """The kept rows of a chunk. `comm_args` are of the rows in `comm_rows`."""
 
@@ -119,6 +124,7 @@ class DecodedRows(NamedTuple):
     bytes: Int64s
     comm_rows: Int64s
     comm_args: list[Args]
+    unread: Mapping[str, int]  # complete events of each category that is not kept
 
 
 def decode_chunk(chunk: bytes, names: StringTable) -> DecodedRows:
@@ -131,7 +137,9 @@ def decode_chunk(chunk: bytes, names: StringTable) -> DecodedRows:
         times = _times_of_numbers(kept)
     if times is None:
         times = _times_of_text(text, decoded)
-    return rows_of(kept, len(decoded), times, names)
+    cats = [event.cat for event in decoded if type(event) is Complete]
+    unread = Counter(cat for cat in cats if cat and cat not in CATEGORIES)
+    return rows_of(kept, len(decoded), times, names, dict(unread))
 
 
 def decode_args(text: bytes) -> Args:
@@ -139,12 +147,16 @@ def decode_args(text: bytes) -> Args:
     return _args.decode(text)
 
 
-def decode_event(text: bytes) -> tuple[Complete, int, int] | None:
-    """One event with its exact times; None where it is no row."""
+def decode_event(text: bytes) -> Row | str:
+    """One event with its exact times; where it is no row, the category that it has as
+    a complete event, or nothing.
+    """
     decoded = _events.decode(b"[" + text + b"]")
     event = decoded[0]
-    if not isinstance(event, Complete) or event.cat not in CATEGORIES:
-        return None
+    if not isinstance(event, Complete):
+        return ""
+    if event.cat not in CATEGORIES:
+        return event.cat
     start_ns, duration_ns = _times_of_text(b"[" + text + b"]", decoded)
     return event, int(start_ns[0]), int(duration_ns[0])
 
@@ -154,6 +166,7 @@ def rows_of(
     events: int,
     times: tuple[Int64s, Int64s],
     names: StringTable,
+    unread: Mapping[str, int],
 ) -> DecodedRows:
     """Columns of decoded events, of which all are kept."""
     arguments = [e.args for e in kept]
@@ -176,6 +189,7 @@ def rows_of(
         bytes=_ints([a.bytes for a in arguments]),
         comm_rows=np.array(comm_rows, dtype=np.int64),
         comm_args=[arguments[row] for row in comm_rows],
+        unread=unread,
     )
 
 

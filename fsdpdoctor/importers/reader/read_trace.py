@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +27,12 @@ from fsdpdoctor.importers.reader.decode_json import (
 )
 from fsdpdoctor.importers.reader.decompress import open_trace
 from fsdpdoctor.importers.reader.memory_events import MEMORY_KEY, memory_events
-from fsdpdoctor.importers.reader.op_filter import asked_of_ops
+from fsdpdoctor.importers.reader.op_filter import DEVICE_CATS, asked_of_ops
 from fsdpdoctor.importers.reader.repair import Salvaged, salvage
 from fsdpdoctor.importers.reader.trace_file import (
+    ANNOTATION_PREFIXES,
     KEPT_OP_PREFIXES,
+    Bools,
     Cat,
     CommArgs,
     Events,
@@ -41,7 +44,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     starts_with,
 )
 from fsdpdoctor.run_writer import StringTable
-from fsdpdoctor.schema import NO_TIME, UNKNOWN
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, is_any
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
 Decode = Callable[[bytes, StringTable], DecodedRows]
@@ -94,7 +97,9 @@ class _Columns:
     kept_op: npt.NDArray[np.bool_] = field(  # by name id
         default_factory=lambda: np.empty(0, dtype=np.bool_)
     )
-    pids: set[int] = field(default_factory=set)
+    op_pids: set[int] = field(default_factory=set)
+    call_pids: set[int] = field(default_factory=set)
+    unread: Counter[str] = field(default_factory=Counter)
     seen: int = 0  # decoded
     lost: int = 0  # beyond repair
     repaired: int = 0
@@ -125,7 +130,7 @@ class _Columns:
             np.array([row[2] for row in found.rows], dtype=np.int64),
         )
         kept = [row[0] for row in found.rows]
-        self._take(rows_of(kept, found.events, times, self.names))
+        self._take(rows_of(kept, found.events, times, self.names, found.unread))
         self.repaired += found.repaired
         self.lost += found.dropped
         if self.damaged_at is None:
@@ -143,8 +148,11 @@ class _Columns:
         self.negative += int(negative.sum())
         sound = ~(timeless | negative)
         is_op = rows.cat == Cat.CPU_OP
-        calls = is_op | (rows.cat == Cat.RUNTIME)
-        self.pids.update(np.unique(rows.pid[calls & (rows.pid >= 0)]).tolist())
+        self.unread.update(rows.unread)
+        by_process = rows.pid >= 0
+        self.op_pids.update(np.unique(rows.pid[is_op & by_process]).tolist())
+        calls = rows.cat == Cat.RUNTIME
+        self.call_pids.update(np.unique(rows.pid[calls & by_process]).tolist())
         named = sound & (is_op | (rows.cat == Cat.ANNOTATION)) & (rows.external >= 0)
         self.ops.put((name, getattr(rows, name)[named]) for name in Ops.columns())
         self._add_events(rows, sound & (~is_op | self.kept_op[rows.name]))
@@ -157,11 +165,15 @@ class _Columns:
             comm[row] = self.comms.setdefault(said, len(self.comms))
             seq[row] = number
         columns = {**rows._asdict(), "comm": comm, "seq": seq}
+        columns |= _placed_by_row(rows)
         self.events.put((name, columns[name][keep]) for name in Events.columns())
 
     def finish(self, metadata: dict[str, object]) -> TraceFile:
         """The whole file."""
-        events = Events(**self.events.take())  # type: ignore[arg-type]
+        events = _annotations_by_name(
+            Events(**self.events.take()),  # type: ignore[arg-type]
+            np.array(starts_with(self.names.strings, ANNOTATION_PREFIXES), np.bool_),
+        )
         ops = Ops(**self.ops.take())  # type: ignore[arg-type]
         return TraceFile(
             metadata=metadata,
@@ -170,7 +182,10 @@ class _Columns:
             events=events,
             ops=_of_ids(ops, asked_of_ops(events)),
             memory=MemoryEvents.concat(self.memory),
-            pids=tuple(sorted(self.pids)),
+            # A device's driver may have a process of its own in the file, and makes
+            # no operators.
+            pids=tuple(sorted(self.op_pids or self.call_pids)),
+            unread=dict(self.unread),
             health=Health(
                 events=self.seen + self.lost,
                 repaired=self.repaired,
@@ -180,6 +195,42 @@ class _Columns:
                 damaged_at=self.damaged_at,
             ),
         )
+
+
+def _placed_by_row(rows: DecodedRows) -> dict[str, Int64s]:
+    """Streams and devices with those of device work without arguments filled in: the
+    viewer's row (`tid`, `pid`) is the stream's, the device's.
+    """
+    bare = is_any(rows.cat, *DEVICE_CATS) & (rows.stream == UNKNOWN) & (rows.tid >= 0)
+    bare &= rows.correlation == UNKNOWN
+    if not bare.any():
+        return {}
+    device = np.where(bare & (rows.device == UNKNOWN), rows.pid, rows.device)
+    return {"stream": np.where(bare, rows.tid, rows.stream), "device": device}
+
+
+def _annotations_by_name(events: Events, named: Bools) -> Events:
+    """Operators of an annotation's name as annotations, unless it has that, too.
+
+    `named`: by name id.
+    """
+    as_ops, as_annotations = np.zeros_like(named), np.zeros_like(named)
+    for block in blocks(len(events)):
+        cat, name = events.cat[block], events.name[block]
+        as_ops[name[cat == Cat.CPU_OP]] = True
+        as_annotations[name[cat == Cat.ANNOTATION]] = True
+        let_go(events)
+    wanted = named & as_ops & ~as_annotations
+    if not wanted.any():
+        return events
+    shelf = Shelf({"cat": Events.columns()["cat"]})
+    for block in blocks(len(events)):
+        cat = events.cat[block].copy()
+        cat[(cat == Cat.CPU_OP) & wanted[events.name[block]]] = Cat.ANNOTATION
+        shelf.put([("cat", cat)])
+        let_go(events)
+    columns = {**dict(events.items()), **shelf.take()}
+    return Events(**columns)  # type: ignore[arg-type]
 
 
 def _of_ids(ops: Ops, asked: Int64s) -> Ops:

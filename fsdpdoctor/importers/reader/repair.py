@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
@@ -20,6 +21,7 @@ from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
     Args,
     Complete,
+    Row,
     Scalar,
     decode_event,
 )
@@ -36,9 +38,6 @@ _ENDS_ITEM = re.compile(r"\s*(?:\]|,|$)")
 _NO_NUMBER = re.compile(r"[-+]?(?:nan\b(?:\([^)]*\))?|inf(?:inity)?\b)", re.IGNORECASE)
 _ARRAY_END = re.compile(r"\}(\s*\])")
 
-Row = tuple[Complete, int, int]
-"""An event with its start and duration in nanoseconds."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Salvaged:
@@ -46,6 +45,7 @@ class Salvaged:
 
     rows: list[Row] = field(default_factory=list)
     events: int = 0  # read, of every kind
+    unread: Counter[str] = field(default_factory=Counter)  # see `DecodedRows`
     repaired: int = 0  # of `events`
     dropped: int = 0
     damaged_at: int | None = None  # bytes, of the first event not read as it stands
@@ -98,8 +98,7 @@ def _probable_end(text: str, at: int, separator: str) -> int | None:
 def _read_event(found: Salvaged, text: bytes, offset: int) -> None:
     read = _decode(text)
     if read is not None:
-        found.events += 1
-        found.rows.extend(read)
+        _take(found, read)
         return
     if found.damaged_at is None:
         found.damaged_at = offset
@@ -108,26 +107,32 @@ def _read_event(found: Salvaged, text: bytes, offset: int) -> None:
         mended = mend(text, path_ends=path_ends).encode("utf-8", "replace")
         read = _decode(mended)
         if read is not None:
-            found.events += 1
+            _take(found, read)
             found.repaired += 1
-            found.rows.extend(read)
             return
     found.dropped += 1
 
 
-def _decode(text: bytes) -> list[Row] | None:
-    """An event's row, if it is one to keep; None where it does not decode."""
+def _take(found: Salvaged, read: Row | str) -> None:
+    found.events += 1
+    if not isinstance(read, str):
+        found.rows.append(read)
+    elif read:
+        found.unread[read] += 1
+
+
+def _decode(text: bytes) -> Row | str | None:
+    """What `decode_event` gives; None where an event does not decode."""
     try:
-        row = decode_event(text)
+        return decode_event(text)
     except msgspec.ValidationError:
         return _decode_loosely(text)
     except DAMAGED:
         return None
-    return [] if row is None else [row]
 
 
-def _decode_loosely(text: bytes) -> list[Row] | None:
-    """An event of valid JSON, whatever the types of its values."""
+def _decode_loosely(text: bytes) -> Row | str | None:
+    """The same of an event of valid JSON, whatever the types of its values."""
     try:
         event = json.loads(text, parse_float=_decimal)
     except (ValueError, RecursionError):
@@ -135,8 +140,10 @@ def _decode_loosely(text: bytes) -> list[Row] | None:
     if not isinstance(event, dict):
         return None
     cat, name, args = event.get("cat"), event.get("name"), event.get("args")
-    if event.get("ph") != "X" or not isinstance(cat, str) or cat not in CATEGORIES:
-        return []
+    if event.get("ph") != "X" or not isinstance(cat, str):
+        return ""
+    if cat not in CATEGORIES:
+        return cat
     row = Complete(
         cat=cat,
         name=name if isinstance(name, str) else json.dumps(name, default=str),
@@ -144,7 +151,7 @@ def _decode_loosely(text: bytes) -> list[Row] | None:
         tid=_scalar(event.get("tid")),
         args=_loose_args(args if isinstance(args, dict) else {}),
     )
-    return [(row, _loose_ns(event.get("ts")), _loose_ns(event.get("dur", 0)))]
+    return row, _loose_ns(event.get("ts")), _loose_ns(event.get("dur", 0))
 
 
 def _decimal(text: str) -> Decimal:

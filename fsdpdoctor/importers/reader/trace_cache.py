@@ -33,7 +33,7 @@ from fsdpdoctor.importers.reader.trace_file import (
 from fsdpdoctor.schema import Table
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 """Of what is cached: raise it when `Events` or what fills it changes."""
 
 TABLES: dict[str, type[Table]] = {
@@ -107,6 +107,7 @@ def save(place: Path, key: str, trace: TraceFile) -> None:
         "names": trace.names,
         "comms": [asdict(one) for one in trace.comms],
         "pids": trace.pids,
+        "unread": trace.unread,
         "health": asdict(trace.health),
     }
     new = place.with_name(f"{place.name}.{os.getpid()}.new")
@@ -138,6 +139,7 @@ def load(place: Path, key: str) -> TraceFile | None:
             comms=tuple(CommArgs(**one) for one in head["comms"]),
             **tables,  # type: ignore[arg-type]
             pids=tuple(head["pids"]),
+            unread=head["unread"],
             health=Health(**head["health"]),
         )
     except _UNUSABLE:

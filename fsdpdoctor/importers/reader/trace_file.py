@@ -8,7 +8,7 @@ which pass autograd was in (the others keep three columns, in `Ops`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -61,10 +61,30 @@ rows carry a stream and are no device work, and `gpu_user_annotation`, whose box
 overlap and drift (pytorch/kineto#914): units come from the host's annotations.
 """
 
+NO_DEVICE = frozenset(
+    {
+        *("python_function", "PythonFunction", "gpu_user_annotation"),
+        *("cuda_sync", "xpu_sync", "cuda_event", "overhead", "external_correlation"),
+        *("cpu_instant_event", "fwdbwd", "ac2g", "async_cpu_to_gpu", "async_gpu"),
+        *("cuda_profiler_range", "collective_comm", "mtia_counters", "gpu_pm_counter"),
+    }
+)
+"""Categories that are left out knowingly. A device's work is in none of them."""
+
 COMM_OP_PREFIXES = ("c10d::", "nccl:", "gloo:", "record_param_comms", "hccl:", "ccl:")
 """CPU events that say which collective is being launched, beside the kernels."""
 
-KEPT_OP_PREFIXES = (*COMM_OP_PREFIXES, "fsdp::", "autograd::engine::evaluate_function")
+ANNOTATION_PREFIXES = (
+    *("ProfilerStep#", "Optimizer.step#", "enumerate(DataLoader)#", "FSDP::"),
+)
+"""Annotations that are known by their name: torch 1.8 and others write them as
+operators."""
+
+KEPT_OP_PREFIXES = (
+    *COMM_OP_PREFIXES,
+    *ANNOTATION_PREFIXES,
+    *("fsdp::", "autograd::engine::evaluate_function"),
+)
 """The CPU operators whose rows are kept."""
 
 NO_STREAM_U32 = 2**32 - 1
@@ -165,8 +185,19 @@ class TraceFile:
     events: Events = field(default_factory=lambda: Events.build(0))
     ops: Ops = field(default_factory=lambda: Ops.build(0))
     memory: MemoryEvents = field(default_factory=lambda: MemoryEvents.build(0))
-    pids: tuple[int, ...] = ()  # processes whose calls are in it
+    pids: tuple[int, ...] = ()  # processes whose operators, else calls, are in it
+    unread: Mapping[str, int] = field(default_factory=dict)  # complete events of each
+    # category that is not in CATEGORIES
     health: Health = Health()
+
+    @property
+    def unread_device(self) -> Mapping[str, int]:
+        """Of the categories that are not read, those that no writer is known to use
+        for something else than a device's work.
+        """
+        return {
+            cat: events for cat, events in self.unread.items() if cat not in NO_DEVICE
+        }
 
 
 def starts_with(names: Iterable[str], prefixes: tuple[str, ...]) -> list[bool]:

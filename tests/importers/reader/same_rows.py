@@ -50,8 +50,8 @@ def chunks_of(data: bytes) -> list[bytes]:
 def same(a: TraceFile, b: TraceFile) -> bool:
     """Whether two readings are equal in everything."""
     return (
-        (a.metadata, a.names, a.comms, a.pids, a.health)
-        == (b.metadata, b.names, b.comms, b.pids, b.health)
+        (a.metadata, a.names, a.comms, a.pids, a.unread, a.health)
+        == (b.metadata, b.names, b.comms, b.pids, b.unread, b.health)
         and all(
             np.array_equal(getattr(a.events, name), getattr(b.events, name))
             for name in Events.columns()

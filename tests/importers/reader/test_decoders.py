@@ -272,4 +272,4 @@ def test_a_scanner_is_for_one_thread() -> None:
     with pytest.raises(ValueError, match="initialised before"):
         scanner.__init__({"kernel": 1})  # type: ignore[misc]
     assert scanner.scan(b"") is None
-    assert scanner.scan(b'{"ph": "X"}') == (1, [], (b"",) * _scan.COLUMNS)
+    assert scanner.scan(b'{"ph": "X"}') == (1, [], (b"",) * _scan.COLUMNS, {})
