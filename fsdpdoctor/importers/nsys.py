@@ -2,17 +2,19 @@
 
 FSDP2's labels are among the NVTX ranges where `torch.autograd.profiler.emit_nvtx`
 was on; without it there are kernels and no units. Collectives have no arguments
-there: kinds are from kernel names, and sizes are not known.
+there: kinds are from kernel names, and sizes are not known. A report of a node holds
+several processes: each is a rank, and its ids are its own.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,30 +46,66 @@ _PROCESS_MASK = 0xFFFFFF
 """A globalTid has the thread in its low 24 bits and the process in the next 24."""
 
 
-_KERNELS = """
-    SELECT start, "end", s.value, NULL, correlationId, streamId, deviceId, NULL
-    FROM CUPTI_ACTIVITY_KIND_KERNEL AS k LEFT JOIN StringIds AS s
-    ON s.id = k.demangledName ORDER BY start"""
-_MEMCPY = """
-    SELECT start, "end", 'Memcpy kind ' || copyKind, NULL, correlationId, streamId,
-    deviceId, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY ORDER BY start"""
-_MEMSET = """
-    SELECT start, "end", 'Memset', NULL, correlationId, streamId, deviceId, bytes
-    FROM CUPTI_ACTIVITY_KIND_MEMSET ORDER BY start"""
-_RUNTIME = """
-    SELECT start, "end", s.value, globalTid, correlationId, NULL, NULL, NULL
-    FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r LEFT JOIN StringIds AS s
-    ON s.id = r.nameId ORDER BY start"""
-_NVTX = """
-    SELECT start, "end", COALESCE(n.text, s.value), globalTid, NULL, NULL, NULL, NULL
-    FROM NVTX_EVENTS AS n LEFT JOIN StringIds AS s ON s.id = n.textId
-    WHERE "end" IS NOT NULL ORDER BY start"""
-_QUERIES: tuple[tuple[str, Cat, str], ...] = (
-    ("CUPTI_ACTIVITY_KIND_KERNEL", Cat.KERNEL, _KERNELS),
-    ("CUPTI_ACTIVITY_KIND_MEMCPY", Cat.MEMCPY, _MEMCPY),
-    ("CUPTI_ACTIVITY_KIND_MEMSET", Cat.MEMSET, _MEMSET),
-    ("CUPTI_ACTIVITY_KIND_RUNTIME", Cat.RUNTIME, _RUNTIME),
-    ("NVTX_EVENTS", Cat.ANNOTATION, _NVTX),
+_PROCESS_SHIFT = 24
+
+
+class _Query(NamedTuple):
+    """How a table's rows are read: the columns that every kind of row has."""
+
+    table: str
+    cat: Cat
+    name: str  # SQL
+    thread: str
+    more: str  # correlation, stream, device, bytes
+    process: str  # the column that says whose it is
+    joined: str = ""
+
+
+_STRING = "LEFT JOIN StringIds AS s ON s.id ="
+_QUERIES: tuple[_Query, ...] = (
+    _Query(
+        table="CUPTI_ACTIVITY_KIND_KERNEL",
+        cat=Cat.KERNEL,
+        name="s.value",
+        thread="NULL",
+        more="correlationId, streamId, deviceId, NULL",
+        process="globalPid",
+        joined=f"{_STRING} t.demangledName",
+    ),
+    _Query(
+        table="CUPTI_ACTIVITY_KIND_MEMCPY",
+        cat=Cat.MEMCPY,
+        name="'Memcpy kind ' || copyKind",
+        thread="NULL",
+        more="correlationId, streamId, deviceId, bytes",
+        process="globalPid",
+    ),
+    _Query(
+        table="CUPTI_ACTIVITY_KIND_MEMSET",
+        cat=Cat.MEMSET,
+        name="'Memset'",
+        thread="NULL",
+        more="correlationId, streamId, deviceId, bytes",
+        process="globalPid",
+    ),
+    _Query(
+        table="CUPTI_ACTIVITY_KIND_RUNTIME",
+        cat=Cat.RUNTIME,
+        name="s.value",
+        thread="globalTid",
+        more="correlationId, NULL, NULL, NULL",
+        process="globalTid",
+        joined=f"{_STRING} t.nameId",
+    ),
+    _Query(
+        table="NVTX_EVENTS",
+        cat=Cat.ANNOTATION,
+        name="COALESCE(t.text, s.value)",
+        thread="globalTid",
+        more="NULL, NULL, NULL, NULL",
+        process="globalTid",
+        joined=f"{_STRING} t.textId",
+    ),
 )
 
 _RUNTIME_VERSION = re.compile(r"_v\d+$")
@@ -81,6 +119,7 @@ class NsysSource:
     path: Path
     rank: int
     world_size: int
+    process: int | None = None  # whose rows are read, where a report holds several
     notes: tuple[str, ...] = ()
 
     @property
@@ -89,34 +128,85 @@ class NsysSource:
 
     def load(self) -> RankData:
         """Read and attribute the export. Raises InputError."""
-        trace = read_export(self.path)
-        if len(trace.pids) > 1:
+        trace = read_export(self.path, self.process)
+        if self.process is None and len(trace.pids) > 1:
             shown = ", ".join(map(str, trace.pids[:8]))
             raise InputError(
-                f"{self.path} holds {len(trace.pids)} processes (pid {shown}); profile "
-                "each rank into its own report: nsys profile -o rank%q{RANK} ..."
+                f"{self.path} holds {len(trace.pids)} processes (pid {shown}) and does "
+                "not say whose its kernels are: export it with nsys 2022 or later, or "
+                "profile each rank into its own report: nsys profile -o rank%q{RANK}"
             )
         return rank_data(attribute(trace, self.rank, self.world_size), self.notes)
 
 
-def read_export(path: Path) -> TraceFile:
-    """The rows of an export. Raises InputError."""
-    uri = f"{path.resolve().as_uri()}?mode=ro"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process of a report that ran work on a device: a rank."""
+
+    pid: int
+    device: int  # its lowest, or UNKNOWN
+
+
+def processes_of(path: Path) -> list[Process]:
+    """The processes of a report whose kernels ran, by device; empty where it does not
+    say whose its kernels are. Raises InputError.
+    """
+    found: dict[int, int] = {}
+    with _opened(path) as db:
+        if "globalPid" not in _columns_of(db, "CUPTI_ACTIVITY_KIND_KERNEL"):
+            return []
+        rows = db.execute(
+            f"SELECT (globalPid >> {_PROCESS_SHIFT}) & {_PROCESS_MASK}, MIN(deviceId) "
+            "FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid IS NOT NULL GROUP BY 1"
+        )
+        for pid, device in rows:
+            found[pid] = device if isinstance(device, int) else UNKNOWN
+    ranked = [Process(pid=pid, device=device) for pid, device in found.items()]
+    # torchrun gives local rank N device N; processes of one device are by their id.
+    return sorted(ranked, key=lambda one: (one.device, one.pid))
+
+
+def read_export(path: Path, process: int | None = None) -> TraceFile:
+    """The rows of an export, or of one process in it. Raises InputError."""
     columns = _Columns()
+    with _opened(path) as db:
+        tables = _tables(db)
+        if "StringIds" not in tables:
+            raise InputError(f"{path} has no StringIds table: no nsys export")
+        for query in _QUERIES:
+            if query.table in tables:
+                sql = _sql(query, of_process=process is not None)
+                columns.add(query.cat, db.execute(sql, {"process": process}))
+    return columns.finish()
+
+
+def _sql(query: _Query, *, of_process: bool) -> str:
+    whose = f"(t.{query.process} >> {_PROCESS_SHIFT}) & {_PROCESS_MASK} = :process"
+    # A mark has no end. Whose a kernel is, an old report of one process lacks.
+    where = ['t."end" IS NOT NULL'] if query.cat == Cat.ANNOTATION else []
+    where += [whose] if of_process else []
+    return (
+        f'SELECT t.start, t."end", {query.name}, {query.thread}, {query.more} '
+        f"FROM {query.table} AS t {query.joined} "
+        f"WHERE {' AND '.join(where) or 'TRUE'} ORDER BY t.start"
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
-            tables = _tables(db)
-            if "StringIds" not in tables:
-                raise InputError(f"{path} has no StringIds table: no nsys export")
-            for table, cat, query in _QUERIES:
-                if table in tables:
-                    columns.add(cat, db.execute(query))
+            yield db
     except sqlite3.Error as error:
         raise InputError(
             f"{path} cannot be read as an Nsight Systems export: {error}; expected "
             "what `nsys export --type sqlite` of nsys 2022 or later writes"
         ) from None
-    return columns.finish()
+
+
+def _columns_of(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:

@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.importers.nsys import read_export
 from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.schema import Evidence, Kind, Lane, Phase
+from tests.importers.real_traces import real
 
 TABLES = """
 CREATE TABLE StringIds (id INTEGER, value TEXT);
@@ -156,13 +159,64 @@ def test_r03_memory_does_not_grow_with_an_export(tmp_path: Path) -> None:
 
 
 def test_an_export_of_several_processes(tmp_path: Path) -> None:
-    """A report of a whole node is refused with the command that splits it."""
+    """An old report of a node, whose kernels are nobody's, is refused."""
     export(tmp_path / "rank0.sqlite", pids=(4000, 4001))
 
     with pytest.raises(
-        InputError, match=r"2 processes \(pid 4000, 4001\); profile each"
+        InputError, match=r"2 processes \(pid 4000, 4001\) and does not say whose"
     ):
         list(import_run([tmp_path]).load())
+
+
+def test_a_report_of_a_node_is_a_rank_of_each_process(tmp_path: Path) -> None:
+    """By device: pid 4001 ran on device 0. Ids of the other process are not its own,
+    though its launch has the same number.
+    """
+    path = tmp_path / "node.sqlite"
+    export(path, pids=(4000, 4001))
+    with closing(sqlite3.connect(path)) as db, db:
+        kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+        db.execute(f"ALTER TABLE {kernels} ADD COLUMN globalPid INTEGER")
+        db.execute(f"UPDATE {kernels} SET globalPid = {4000 << 24}, deviceId = 1")
+        db.execute(
+            f"INSERT INTO {kernels} VALUES (300000, 340000, 0, 22, 1, 1, {4001 << 24})"
+        )
+
+    run = import_run([path])
+    ranks = list(run.load())
+
+    assert (run.ranks, run.header.world_size) == ((0, 1), 2)
+    assert [
+        [
+            (data.unit_name(unit), start / US, issued / US)
+            for unit, start, issued in zip(
+                spans.unit.tolist(),
+                spans.start_ns.tolist(),
+                spans.issued_ns.tolist(),
+                strict=True,
+            )
+        ]
+        for data in ranks
+        for spans in [of_kinds(data.steps[0].spans, Kind.ALL_GATHER)]
+    ] == [[("norm, output", 300.0, 25.0)], [("norm, output", 100.0, 25.0)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "exposed_ns"),
+    [
+        ("before", 18, (17_172_652, 8_229_100)),
+        ("after", 16, (9_989_016, 23_753_085)),
+    ],
+)
+def test_t21_fsdp2_on_two_gpus(
+    name: str, units: int, exposed_ns: tuple[int, ...]
+) -> None:
+    """A node's capture: units, and communication that nothing hides, by process."""
+    m = measure(import_run([real(f"nsys_fsdp2_h100/mfu_2gpu_{name}.sqlite")]))
+
+    assert [len(rank.units) for rank in m.ranks] == [units, units]
+    assert tuple(rank.overlap["all"].exposed_ns for rank in m.ranks) == exposed_ns
+    assert m.overlap("all").overlapped_ns == 0
 
 
 def test_an_export_that_is_none(tmp_path: Path) -> None:
