@@ -8,7 +8,8 @@ matching end times; arrivals are compared only after that. Ranks are paired by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,14 @@ class RankCollectives:
 
     header: RankHeader
     collectives: Collectives
+    others: Collectives = field(default_factory=lambda: Collectives.build(0))
+
+    @property
+    def every(self) -> Collectives:
+        """FSDP2's collectives, and after them the others."""
+        if not len(self.others):
+            return self.collectives
+        return Collectives.concat([self.collectives, self.others])
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
@@ -72,6 +81,13 @@ def group_key(group: GroupSpec) -> tuple[str, tuple[int, ...]]:
     return group.name, group.ranks
 
 
+class Arrivals(NamedTuple):
+    """Of some collectives of a rank, when and who the last rank was that arrived."""
+
+    last_arrival_ns: Int64s  # on its own clock, NO_TIME where not told
+    last_rank: npt.NDArray[np.int32]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Alignment:
     """The clocks of all ranks, and when the last rank of each collective arrived."""
@@ -81,6 +97,7 @@ class Alignment:
     # not matched, or not told from the clocks' residual
     last_rank: Mapping[int, npt.NDArray[np.int32]]  # by rank: [C] who arrived last
     spread_ns: Mapping[int, Int64s]  # by rank: [C] last minus first arrival
+    others: Mapping[int, Arrivals]  # by rank, of `RankCollectives.others`
     unsplit: int = 0  # collectives whose spread is under the clocks' residual
 
     @property
@@ -129,9 +146,11 @@ def align(ranks: Sequence[RankCollectives]) -> Alignment:
     for row in np.flatnonzero(arrival == last[shared.key])[::-1]:
         last_at[shared.key[row]] = shared.at[row]
     by_rank: dict[int, tuple[Int64s, npt.NDArray[np.int32], Int64s]] = {}
+    others: dict[int, Arrivals] = {}
     numbers = np.array([rank.header.rank for rank in ranks], dtype=np.int32)
     for at, (clock, rank) in enumerate(zip(clocks, ranks, strict=True)):
-        count = len(rank.collectives)
+        own = len(rank.collectives)
+        count = own + len(rank.others)
         last_ns = np.full(count, NO_TIME)
         last_rank = np.full(count, UNKNOWN, dtype=np.int32)
         spread = np.zeros(count, dtype=np.int64)
@@ -142,12 +161,14 @@ def align(ranks: Sequence[RankCollectives]) -> Alignment:
         key, row = key[known], row[known]
         last_ns[row] = clock.from_reference(last[key])
         last_rank[row] = numbers[last_at[key]]
-        by_rank[rank.header.rank] = (last_ns, last_rank, spread)
+        by_rank[rank.header.rank] = (last_ns[:own], last_rank[:own], spread[:own])
+        others[rank.header.rank] = Arrivals(last_ns[own:], last_rank[own:])
     return Alignment(
         clocks={clock.rank: clock for clock in clocks},
         last_arrival_ns={rank: columns[0] for rank, columns in by_rank.items()},
         last_rank={rank: columns[1] for rank, columns in by_rank.items()},
         spread_ns={rank: columns[2] for rank, columns in by_rank.items()},
+        others=others,
         unsplit=int((~told).sum()),
     )
 
@@ -157,7 +178,7 @@ def _match(ranks: Sequence[RankCollectives]) -> _Shared:
     identities: dict[tuple[str, tuple[int, ...]], int] = {}
     parts: list[Int64s] = []  # [n, 7]: group, kind, seq, at, row, start, end
     for at, rank in enumerate(ranks):
-        rows = rank.collectives
+        rows = rank.every
         ids = [
             identities.setdefault(group_key(g), len(identities)) for g in rank.groups
         ]

@@ -18,10 +18,14 @@ from fsdpdoctor.analysis.overlap import Overlap
 from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
 from fsdpdoctor.analysis.stall_causes import split_stalls
 from fsdpdoctor.analysis.step_budget import PARTS
+from fsdpdoctor.analysis.two_jobs import refuse_two_jobs
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankSource, Run
-from fsdpdoctor.schema import Evidence, Kind, RunHeader, UnitSpec
+from fsdpdoctor.schema import NOT_CAPTURED, Evidence, Kind, RunHeader, UnitSpec
+
+TRACE_SOURCES = ("kineto", "nsys")
+"""Sources whose ranks are files that somebody put together."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,7 +101,17 @@ class Measures:
     @cached_property
     def stalls_known(self) -> bool:
         """Whether exposed time was measured, or can be derived from kernels."""
+        if any(NOT_CAPTURED in rank.header.health for rank in self.ranks):
+            return False
         return bool(self.evidence & {Evidence.STALLS, Evidence.KERNELS})
+
+    @cached_property
+    def late_ranks_told(self) -> bool:
+        """Whether waiting for a late rank is told from the wire: ranks were matched, or
+        no other rank can be late.
+        """
+        alone = self.run.world_size < 2 or self.run.source == "rehearsal"
+        return alone or Evidence.RANKS in self.evidence
 
     def budget_ns_per_step(self) -> dict[str, int]:
         """The mean step, part by part; the parts add up to the mean step."""
@@ -114,6 +128,10 @@ class Measures:
         # What whole nanoseconds lose is given to the part that is the rest anyway.
         mean["other"] += int(self.step_ns.sum()) // steps - sum(mean.values())
         return mean
+
+    def overlap_share(self, kind: str) -> float | None:
+        """All ranks together; None where compute or communication was not measured."""
+        return self.overlap(kind).share if self.stalls_known else None
 
     def overlap(self, kind: str) -> Overlap:
         """All ranks together."""
@@ -168,6 +186,8 @@ def measure(
         on_rank(result.rank)
     if failed and not ranks:
         raise InputError(failed[0].reason)
+    if run.header.source in TRACE_SOURCES:
+        refuse_two_jobs(ranks, {one.rank: one.where for one in run.sources})
     return reduce(
         run.header,
         ranks,
@@ -186,7 +206,14 @@ def reduce(
     """Bring measured ranks together."""
     ordered = tuple(sorted(ranks, key=lambda rank: rank.rank))
     alignment = align(
-        [RankCollectives(header=r.header, collectives=r.collectives) for r in ordered]
+        [
+            RankCollectives(
+                header=rank.header,
+                collectives=rank.collectives,
+                others=rank.other_collectives,
+            )
+            for rank in ordered
+        ]
     )
     causes = {
         rank.rank: split_stalls(

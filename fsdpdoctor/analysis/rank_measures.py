@@ -7,7 +7,7 @@ to outlive its own turn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from fsdpdoctor.intervals import Int64s, total_ns
 from fsdpdoctor.rank_end import GONE, Fatal, Stall
 from fsdpdoctor.run import Beat, OfRank, RankData
 from fsdpdoctor.schema import (
+    COMMUNICATION_LANES,
     UNKNOWN,
     Evidence,
     Flag,
@@ -39,6 +40,7 @@ from fsdpdoctor.schema import (
     Table,
     UnitSpec,
     column,
+    is_any,
 )
 from fsdpdoctor.storage.spill import let_go
 
@@ -159,6 +161,8 @@ class RankMeasures(OfRank):
     first_forward: tuple[int, ...] = ()  # units in the order they first ran
     beats: tuple[Beat, ...] = ()
     truncated: str | None = None
+    capture: Collectives = field(default_factory=lambda: Collectives.build(0))
+    # every collective of a trace that has no whole step
     stall: Stall | None = None
     fatal: Fatal | None = None
     process: str | None = None  # see `RankData`
@@ -175,6 +179,19 @@ class RankMeasures(OfRank):
     @property
     def judged_steps(self) -> Int64s:
         return self.steps.step[self.judged]
+
+    @property
+    def other_collectives(self) -> Collectives:
+        """What a device ran of communication beside FSDP2's, whose ends tell clocks as
+        theirs do: of the steps, or where there is none of the capture.
+        """
+        if Evidence.KERNELS not in self.evidence:
+            return Collectives.build(0)
+        if not len(self.steps):
+            return self.capture
+        shared = [n for n in Collectives.columns() if n in OtherCalls.columns()]
+        columns = {name: getattr(self.others, name) for name in shared}
+        return Collectives.build(len(self.others), kind=Kind.COLLECTIVE, **columns)
 
     def in_judged(self, step: Int64s) -> npt.NDArray[np.bool_]:
         """Which of some step numbers are judged."""
@@ -214,6 +231,7 @@ def measure_rank(data: RankData) -> RankMeasures:
         ).astype(np.int64),
         overlap=_overlaps(data, judged_lines),
         judged=judged,
+        capture=_capture(data),
         outliers=outliers,
         first_forward=_first_forward(lines),
         beats=data.beats,
@@ -386,11 +404,24 @@ def _counters(record: StepRecord) -> CounterRows:
 def _overlaps(data: RankData, judged: Sequence[_Measured]) -> Overlaps:
     """Classic overlap by kind, see `Overlap`."""
     if Evidence.KERNELS in data.evidence:
-        return overlap_of_capture([*(r.spans for r in data.steps), data.outside])
+        whole = [record.spans for record in data.steps if record.complete]
+        if len(whole) == len(data.steps):
+            whole.append(data.outside)  # else what it lacks cannot be told
+        return overlap_of_capture(whole)
     parts = [line.overlap for line in judged if line.overlap is not None]
     return {
         kind: sum((part[kind] for part in parts), NO_OVERLAP) for kind in OVERLAP_KINDS
     }
+
+
+def _capture(data: RankData) -> Collectives:
+    """All communication of a trace without a whole step."""
+    if data.steps or Evidence.KERNELS not in data.evidence:
+        return Collectives.build(0)
+    spans = data.outside
+    rows = spans.rows(is_any(spans.lane, *COMMUNICATION_LANES))
+    shared = {n: getattr(rows, n) for n in Collectives.columns() if n != "step"}
+    return Collectives.build(len(rows), **shared)
 
 
 def _forward(line: Timeline) -> tuple[int, ...] | None:

@@ -42,6 +42,8 @@ MINOR_CAUSE = 0.2
 # Who judges the time of these causes: they are no fault of the units' order.
 JUDGED_ELSEWHERE = {"host_late": "FD103", "straggler": "FD401"}
 
+UNTOLD = "the bytes were still moving or a rank was late, which cannot be told apart"
+
 WORDS = {
     "host_late": "the host had not issued the all-gather yet",
     "queued": "the all-gather was queued behind other work of its lane",
@@ -107,7 +109,8 @@ def _finding(
 ) -> Finding:
     step_ns = steady(m)
     cost_ns = group.ns_per_step
-    elsewhere = sum(group.mean(getattr(group.rows, c)) for c in JUDGED_ELSEWHERE)
+    elsewhere = group.mean(group.rows.host_late) + group.late_rank_ns
+    because = UNTOLD if cause == "wire" and not group.told else WORDS[cause]
     severity = level(
         (cost_ns - elsewhere) / step_ns,
         WARNING_SHARE,
@@ -121,7 +124,7 @@ def _finding(
         confidence=Confidence.HIGH if told else Confidence.MEDIUM,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
         f"in {PHASES[phase]} for the all-gathers{of_units}, mostly because "
-        f"{WORDS[cause]}{also}"
+        f"{because}{also}"
         + (" (on CPU an all-gather blocks by default)" if on_cpu(m) else ""),
         units=tuple(names),
         phase=PHASES[phase],

@@ -37,7 +37,8 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: the last reduction of a backward has nothing to hide under
     and is left out. A late rank's share does not raise the severity: FD401 judges
-    it. On CPU (gloo) FSDP2 always waits for the reduce-scatter, so there this is
+    it, and from one rank's trace alone its share cannot be told from the wire's. On
+    CPU (gloo) FSDP2 always waits for the reduce-scatter, so there this is
     information about the test machine only.
     """
     step_ns = steady(m)
@@ -46,7 +47,7 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     cost_ns = stalls.ns_per_step
     if cost_ns / step_ns < WARNING_SHARE:
         return
-    own_ns = cost_ns - stalls.mean(stalls.rows.straggler)
+    own_ns = cost_ns - stalls.late_rank_ns
     severity = level(own_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE)
     if on_cpu(m):
         severity = Severity.INFO

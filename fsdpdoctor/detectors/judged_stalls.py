@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -55,10 +55,11 @@ class Exposed:
     rows: ExposedRows
     units: tuple[str, ...]
     steps: int  # judged steps, over all ranks
+    told: bool  # late ranks are told from the wire
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Exposed:
         """Some of the stalls."""
-        return Exposed(rows=self.rows.rows(mask), units=self.units, steps=self.steps)
+        return replace(self, rows=self.rows.rows(mask))
 
     def of(self, *kinds: Kind, phase: int | None = None) -> Exposed:
         """The stalls of some kinds of collective, in one phase or all."""
@@ -90,7 +91,19 @@ class Exposed:
 
     def by_cause(self) -> dict[str, Value]:
         """Nanoseconds per step by cause."""
-        return {cause: self.mean(getattr(self.rows, cause)) for cause in CAUSES}
+        found: dict[str, Value] = {
+            cause: self.mean(getattr(self.rows, cause)) for cause in CAUSES
+        }
+        if not self.told:
+            untold = {"straggler": None, "wire": None}
+            found |= {**untold, "wire_or_straggler": found["wire"]}
+        return found
+
+    @property
+    def late_rank_ns(self) -> int:
+        """Nanoseconds per step that a late rank caused, or may have."""
+        late = self.mean(self.rows.straggler)
+        return late if self.told else late + self.mean(self.rows.wire)
 
     def by_unit(self) -> dict[str, int]:
         """Nanoseconds per step by unit, the most expensive first."""
@@ -146,7 +159,10 @@ def exposed(m: Measures) -> Exposed:
         )
         parts.append(table.rows(keep))
     return Exposed(
-        rows=ExposedRows.concat(parts), units=tuple(names), steps=len(m.step_ns)
+        rows=ExposedRows.concat(parts),
+        units=tuple(names),
+        steps=len(m.step_ns),
+        told=m.late_ranks_told,
     )
 
 

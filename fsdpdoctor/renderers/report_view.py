@@ -205,11 +205,16 @@ def _bare(ns: int) -> str:
 def _causes(by_cause: ByCause) -> str:
     words = []
     for cause in CAUSES:
+        if cause in ("straggler", "wire") and by_cause.wire_or_straggler is not None:
+            continue  # said as one
         ns: int | None = getattr(by_cause, cause)
         if ns is None:
             words.append(f"{cause.replace('_', '-')} {NOT_MEASURED}")
         elif ns:
             words.append(f"{cause.replace('_', '-')} {_bare(ns)}")
+    if by_cause.wire_or_straggler is not None:
+        untold = _bare(by_cause.wire_or_straggler)
+        words.append(f"straggler or wire, cannot tell, {untold}")
     return ", ".join(words)
 
 

@@ -116,7 +116,7 @@ def unit_table(rows: Sequence[UnitRow]) -> Table | None:
         cells.append(
             (
                 Cell(text=unit_name(row.unit), weight=weight),
-                _gathers(row.all_gathers, row.expected_all_gathers),
+                _gathers(row),
                 _count(row.reduce_scatters),
                 _bytes(row.all_gather_bytes),
                 _time(forward, exposed),
@@ -141,9 +141,18 @@ def _phases(row: UnitRow) -> tuple[int | None, int | None]:
     return row.exposed_ns.forward, row.exposed_ns.backward
 
 
-def _gathers(found: PhaseCounts, expected: PhaseCounts) -> Cell:
-    if found.forward is None or found.backward is None:
+def _gathers_per_step(found: PhaseCounts) -> Cell:
+    """Where micro-batches are not known, a step's whole count."""
+    if not found.forward and not found.backward:
         return Cell(text=ABSENT)
+    text = f"{counted(found.forward or 0)}+{counted(found.backward or 0)}"
+    return Cell(text=f"{text}/step")
+
+
+def _gathers(row: UnitRow) -> Cell:
+    found, expected = row.all_gathers, row.expected_all_gathers
+    if found.forward is None or found.backward is None:
+        return _gathers_per_step(row.all_gathers_per_step)
     text = f"{counted(found.forward)}+{counted(found.backward)}"
     if expected.forward is None or expected.backward is None or found == expected:
         return Cell(text=text)

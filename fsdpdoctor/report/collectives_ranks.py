@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
@@ -84,15 +86,39 @@ def waits_by_last(m: Measures, rank: RankMeasures) -> dict[int, int]:
 
     Nanoseconds over all judged steps. Ranks that nobody waited for are absent.
     """
-    judged = rank.in_judged(rank.collectives.step)
-    last = m.alignment.last_rank[rank.rank][judged]
-    arrival = m.alignment.last_arrival_ns[rank.rank][judged]
-    wait_ns = arrival - rank.collectives.start_ns[judged]
+    last, arrival, start = _arrivals(m, rank)
+    wait_ns = arrival - start
     return {
         int(other): int(wait_ns[last == other].clip(0).sum())
         for other in np.unique(last)
         if other != UNKNOWN
     }
+
+
+class _Arrivals(NamedTuple):
+    """The collectives that count: who came last to each, when, and when this rank."""
+
+    last: npt.NDArray[np.int32]
+    arrival_ns: Int64s
+    start_ns: Int64s
+
+
+def _arrivals(m: Measures, rank: RankMeasures) -> _Arrivals:
+    """Of every kind of collective: of the judged steps, of a whole capture if it has no
+    step.
+    """
+    others, theirs = rank.other_collectives, m.alignment.others[rank.rank]
+    own = rank.in_judged(rank.collectives.step)
+    beside = rank.in_judged(others.step)
+    if not len(rank.steps):
+        beside[:] = True
+    last, arrival = m.alignment.last_rank, m.alignment.last_arrival_ns
+    start = rank.collectives.start_ns
+    return _Arrivals(
+        np.concatenate((last[rank.rank][own], theirs.last_rank[beside])),
+        np.concatenate((arrival[rank.rank][own], theirs.last_arrival_ns[beside])),
+        np.concatenate((start[own], others.start_ns[beside])),
+    )
 
 
 def _rank_row(
@@ -103,20 +129,22 @@ def _rank_row(
     stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
     clock = m.alignment.clocks[rank.rank]
     known = clock.residual_ns is not None
-    last = m.alignment.last_rank[rank.rank][rank.in_judged(rank.collectives.step)]
+    last = _arrivals(m, rank).last
     caused = sum(waits[other].get(rank.rank, 0) for other in waits)
     exposed = int(stalls.duration_ns.sum())
     durations = rank.steps.duration_ns[rank.judged]
     return RankRow(
         rank=rank.rank,
-        overlap_share=rank.overlap["all"].share,
+        overlap_share=rank.overlap["all"].share if m.stalls_known else None,
         exposed_ns_per_step=(
             round(exposed / steps) if m.stalls_known and steps else None
         ),
         wait_ns_per_step=(
             round(sum(waits[rank.rank].values()) / steps) if matched else None
         ),
-        last_arrivals=int((last == rank.rank).sum()) if matched else None,
+        last_arrivals=int((last == rank.rank).sum())
+        if matched or (m.alignment.matched and not len(rank.steps))
+        else None,
         clock_offset_ns=clock.offset_ns if known else None,
         clock_residual_ns=clock.residual_ns,
         wait_caused_ns_per_step=round(caused / steps) if matched else None,

@@ -80,10 +80,10 @@ def _unordered(
         step_time_ns=_step_time(m),
         exposed_ns_per_step=_exposed(m),
         overlap_share=OverlapShare(
-            all_gather=m.overlap("all_gather").share,
-            reduce_scatter=m.overlap("reduce_scatter").share,
-            all_reduce=m.overlap("all_reduce").share,
-            all=m.overlap("all").share,
+            all_gather=m.overlap_share("all_gather"),
+            reduce_scatter=m.overlap_share("reduce_scatter"),
+            all_reduce=m.overlap_share("all_reduce"),
+            all=m.overlap_share("all"),
         ),
         capture=_capture(m),
         budget_ns_per_step=m.budget_ns_per_step(),
@@ -101,7 +101,7 @@ def _unordered(
 
 
 def _capture(m: Measures) -> CaptureOverlap | None:
-    if Evidence.KERNELS not in m.evidence:
+    if Evidence.KERNELS not in m.evidence or not m.stalls_known:
         return None
     whole = m.overlap("all")
     return CaptureOverlap(
@@ -136,9 +136,11 @@ def _exposed(m: Measures) -> Exposed:
         by_cause=by_cause(
             m.evidence,
             {c: _sum([cells[k][c] for k in COLLECTIVE_KINDS]) for c in CAUSES},
+            told=m.late_ranks_told,
         ),
         by_kind_and_cause={
-            kind.key: by_cause(m.evidence, cells[kind]) for kind in COLLECTIVE_KINDS
+            kind.key: by_cause(m.evidence, cells[kind], told=m.late_ranks_told)
+            for kind in COLLECTIVE_KINDS
         },
     )
 

@@ -137,6 +137,7 @@ class _Denominators:
     micro_batches: int | None  # None: not known
     evidence: frozenset[Evidence]
     stalls_known: bool
+    late_ranks_told: bool
 
     @classmethod
     def of(cls, m: Measures) -> _Denominators:
@@ -145,10 +146,14 @@ class _Denominators:
             micro_batches=micro_batches(m),
             evidence=m.evidence,
             stalls_known=m.stalls_known,
+            late_ranks_told=m.late_ranks_told,
         )
 
     def time(self, total: int, known: bool = True) -> int | None:
         return round(total / self.steps) if known and self.steps else None
+
+    def each_step(self, total: int) -> float | None:
+        return total / self.steps if self.steps else None
 
     def count(self, total: int | None) -> float | None:
         if total is None or not self.micro_batches:
@@ -173,6 +178,10 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         all_gathers=PhaseCounts(
             forward=per.count(s.times["all_gathers", forward]),
             backward=per.count(s.times["all_gathers", backward]),
+        ),
+        all_gathers_per_step=PhaseCounts(
+            forward=per.each_step(s.times["all_gathers", forward]),
+            backward=per.each_step(s.times["all_gathers", backward]),
         ),
         expected_all_gathers=PhaseCounts(
             forward=per.count(_expected(s, forward)),
@@ -215,18 +224,25 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
 def _by_cause(s: _Sums, per: _Denominators) -> ByCause | None:
     if not per.stalls_known:
         return None
-    return by_cause(per.evidence, {c: per.time(s.causes[c]) for c in CAUSES})
+    times = {c: per.time(s.causes[c]) for c in CAUSES}
+    return by_cause(per.evidence, times, told=per.late_ranks_told)
 
 
-def by_cause(evidence: Collection[Evidence], ns: Mapping[str, int | None]) -> ByCause:
-    """Times by cause, None for a cause that the source cannot tell from `wire`."""
+def by_cause(
+    evidence: Collection[Evidence], ns: Mapping[str, int | None], *, told: bool
+) -> ByCause:
+    """Times by cause, None for a cause that the source cannot tell from another.
+
+    `told`: whether late ranks are told from the wire.
+    """
     issued = Evidence.ISSUE_TIMES in evidence
     return ByCause(
         host_late=ns["host_late"] if issued else None,
         queued=ns["queued"] if issued else None,
         straggler=ns["straggler"] if Evidence.RANKS in evidence else None,
-        wire=ns["wire"],
+        wire=ns["wire"] if told else None,
         tail=ns["tail"],
+        wire_or_straggler=None if told else ns["wire"],
     )
 
 

@@ -78,9 +78,10 @@ class ByCause:
 
     host_late: int | None  # None: it is not known when collectives were issued
     queued: int | None
-    straggler: int | None  # None: ranks could not be matched; `wire` then holds it
-    wire: int | None
+    straggler: int | None  # None: ranks could not be matched
+    wire: int | None  # None: the same
     tail: int | None
+    wire_or_straggler: int | None = None  # both, where they cannot be told apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ class UnitRow:
 
     unit: str
     all_gathers: PhaseCounts
+    all_gathers_per_step: PhaseCounts  # known where micro-batches are not
     expected_all_gathers: PhaseCounts
     reduce_scatters: float | None
     all_reduces: float | None

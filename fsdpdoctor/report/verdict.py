@@ -35,6 +35,7 @@ CAUSE_WORDS = {
     "straggler": "for a late rank",
     "wire": "for bytes on the wire",
     "tail": "after the collective has ended",
+    "wire_or_straggler": "for the wire or for a late rank, which cannot be told apart",
 }
 
 
@@ -165,9 +166,7 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
     share = f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)})"
     budget = report.budget_ns_per_step
     if kind == "exposed":
-        # In a rehearsal no other rank is ever late.
-        late = report.run.source != "rehearsal"
-        return f"Compute waits {share}{_mostly(report.exposed_ns_per_step, cost, late)}"
+        return f"Compute waits {share}{_mostly(report.exposed_ns_per_step, cost)}"
     if kind == "pause":
         return f"{_pause(report)} {share}"
     if kind == "host":
@@ -206,15 +205,13 @@ _PLAIN: Mapping[CostKind, str] = {
 }
 
 
-def _mostly(exposed: Exposed, cost: int, may_be_late: bool) -> str:
+def _mostly(exposed: Exposed, cost: int) -> str:
     """The cause with the largest part, where causes are known."""
     causes = {cause: getattr(exposed.by_cause, cause) or 0 for cause in CAUSE_WORDS}
     cause = max(causes, key=lambda cause: causes[cause])
     if not causes[cause]:
         return ""
     word = "mostly " if causes[cause] * 2 > cost else "most of all "
-    if cause == "wire" and exposed.by_cause.straggler is None and may_be_late:
-        return f", {word}for the wire or for a late rank, which cannot be told apart"
     return f", {word}{CAUSE_WORDS[cause]}"
 
 

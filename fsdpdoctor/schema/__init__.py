@@ -18,6 +18,7 @@ from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes
 from fsdpdoctor.schema.files import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
+    NOT_CAPTURED,
     SCHEMA_VERSION,
     SYNTHETIC_KEY,
     TABLE_SINCE,
@@ -85,6 +86,7 @@ __all__ = [
     "HEARTBEAT",
     "HEARTBEAT_SLOTS",
     "ITEMSIZE",
+    "NOT_CAPTURED",
     "NO_TIME",
     "ROOT",
     "SCHEMA_VERSION",

@@ -12,6 +12,10 @@ TABLE_SINCE = {"call_sites": 2, "stack_samples": 2}
 SYNTHETIC_KEY = "fsdpdoctor_synthetic"
 """The key in a trace's head that says it was not measured, and what it was made of."""
 
+NOT_CAPTURED = "communication_not_captured"
+"""The key in a rank's health that counts the host's calls of communication, where none
+of it was captured on the device: neither overlap nor exposed time can be told."""
+
 VIEW_KEY = "fsdpdoctor_view"
 """The key in the head of a trace that was exported to be looked at: no profiler's form,
 and not read back."""

@@ -18,7 +18,8 @@ LATE_GATHERS = """
 
 def test_units_with_one_cause_are_one_finding() -> None:
     """layers.1 and layers.2 each wait 4 of 48 ms for the wire, after the first."""
-    finding = only(exposed_all_gather, measured(draw(LATE_GATHERS, CUDA)))
+    m = measured(draw(LATE_GATHERS, CUDA), source="rehearsal")
+    finding = only(exposed_all_gather, m)
 
     assert finding.units == ("layers.1", "layers.2")
     assert finding.cost_ns_per_step == 8 * MS
@@ -39,6 +40,23 @@ def test_units_with_one_cause_are_one_finding() -> None:
         end_ns=(3 * 48 + 20) * MS,
         unit="layers.1",
     )
+
+
+def test_one_rank_cannot_tell_a_late_rank_from_the_wire() -> None:
+    """The same with no other rank to compare: told, without a severity of its own."""
+    finding = only(exposed_all_gather, measured(draw(LATE_GATHERS, CUDA)))
+
+    assert finding.severity == Severity.INFO
+    assert finding.cost_ns_per_step == 8 * MS
+    assert "a rank was late, which cannot be told apart" in finding.summary
+    assert finding.evidence["by_cause"] == {
+        "host_late": 0,
+        "queued": 0,
+        "straggler": None,
+        "wire": None,
+        "tail": 0,
+        "wire_or_straggler": 8 * MS,
+    }
 
 
 def test_the_code_chains_the_units_as_they_ran() -> None:
@@ -118,7 +136,8 @@ def test_a_late_rank_is_not_the_wires_fault() -> None:
 
 def test_on_cpu_it_names_the_asynchronous_gather() -> None:
     """Gloo blocks: a warning at most, with the two calls that change it."""
-    finding = only(exposed_all_gather, measured(draw(LATE_GATHERS)))
+    m = measured(draw(LATE_GATHERS), source="rehearsal")
+    finding = only(exposed_all_gather, m)
 
     assert finding.severity == Severity.WARNING
     assert "on CPU an all-gather blocks by default" in finding.summary

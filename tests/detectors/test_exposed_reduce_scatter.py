@@ -18,7 +18,8 @@ WAITING = """
 
 def test_the_last_reduction_has_nothing_to_hide_under() -> None:
     """4 of 24 ms for layers.1; the 2 ms of layers.0, the last, are left out."""
-    finding = only(exposed_reduce_scatter, measured(draw(WAITING, CUDA)))
+    m = measured(draw(WAITING, CUDA), source="rehearsal")
+    finding = only(exposed_reduce_scatter, m)
 
     assert finding.units == ("layers.1",)
     assert finding.phase == "backward"
@@ -26,6 +27,14 @@ def test_the_last_reduction_has_nothing_to_hide_under() -> None:
     assert finding.severity == Severity.CRITICAL
     assert finding.evidence["last_of_backward_ns"] == 2 * MS
     assert codes(finding)[0].endswith("set_reduce_scatter_max_input_buffers(2)")
+
+
+def test_one_rank_cannot_tell_a_late_rank_from_the_wire() -> None:
+    """The same 4 of 24 ms without another rank raise no alarm."""
+    finding = only(exposed_reduce_scatter, measured(draw(WAITING, CUDA)))
+
+    assert finding.cost_ns_per_step == 4 * MS
+    assert finding.severity == Severity.INFO
 
 
 def test_on_cpu_it_is_information() -> None:

@@ -33,7 +33,8 @@ def test_time_before_the_issue_is_the_hosts() -> None:
 def test_the_exposed_gather_points_here() -> None:
     """FD101 does not raise the same alarm again."""
     m = measured(
-        draw(LATE_HOST.replace("..........1.........", "0.........1........."), CUDA)
+        draw(LATE_HOST.replace("..........1.........", "0.........1........."), CUDA),
+        source="rehearsal",
     )
 
     by_main_cause = [f for f in found(exposed_all_gather, m) if "FD103" in f.summary]

@@ -57,7 +57,8 @@ def test_it_is_not_asked_where_something_matters() -> None:
             optimizer   ...............x........
         """,
             CUDA,
-        )
+        ),
+        source="rehearsal",
     )
 
     findings, not_judged_ = judge_all(m)

@@ -55,6 +55,7 @@ def test_the_json_contract() -> None:
         "straggler",
         "wire",
         "tail",
+        "wire_or_straggler",
     ]
     assert {"all_gather", "reduce_scatter", "all"} <= content["overlap_share"].keys()
     assert {

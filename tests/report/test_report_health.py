@@ -46,7 +46,8 @@ def test_what_cannot_be_known_is_null() -> None:
     assert (row.unsharded_ns, row.peak_bytes) == (None, None)
     assert row.exposed_ns == PhaseTimes(forward=2 * MS, backward=0)
     assert report.exposed_ns_per_step.by_cause.straggler is None
-    assert report.exposed_ns_per_step.by_cause.wire == 2 * MS
+    assert report.exposed_ns_per_step.by_cause.wire is None
+    assert report.exposed_ns_per_step.by_cause.wire_or_straggler == 2 * MS
     (rank,) = report.ranks
     assert (rank.wait_ns_per_step, rank.last_arrivals) == (None, None)
     assert (rank.clock_offset_ns, rank.clock_residual_ns) == (None, None)
