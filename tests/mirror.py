@@ -148,6 +148,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "importers/kineto/test_communication.py": (
         "importers/kineto/kernels.py",
+        "importers/libraries.py",
         "importers/kineto/process_groups.py",
         "schema/dtypes.py",
     ),
@@ -171,6 +172,13 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "importers/reader/decompress.py",
         "importers/reader/repair.py",
     ),
+    "importers/test_misread.py": (
+        "analysis/two_jobs.py",
+        "importers/device_kind.py",
+        "importers/kineto/cut_file.py",
+        "importers/kineto/unknown_kernels.py",
+    ),
+    "importers/test_nsys.py": ("importers/nsys_ranks.py",),
     "importers/test_rank_files.py": (
         "importers/__init__.py",
         "importers/reader/trace_cache.py",

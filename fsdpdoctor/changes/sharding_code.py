@@ -51,7 +51,8 @@ def dimensions(mesh: str | None) -> list[tuple[str | None, int]]:
 
 
 def mesh_lines(device: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Make a mesh, as `mesh`."""
+    """Make a mesh, as `mesh`. ROCm's devices are `cuda` to torch."""
+    device = "cuda" if device == "rocm" else device
     lengths = ", ".join(map(str, sizes))
     called = ", ".join(map(quoted, names))
     return [

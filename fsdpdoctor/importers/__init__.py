@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError
+from fsdpdoctor.importers.device_kind import device_kind
 from fsdpdoctor.importers.file_kind import WHAT_TO_DO, FileKind, sniff
 from fsdpdoctor.importers.kineto.source import KinetoSource
 from fsdpdoctor.importers.nsys import NsysSource
-from fsdpdoctor.importers.rank_files import rank_files, rank_in_name
+from fsdpdoctor.importers.nsys_ranks import nsys_ranks
+from fsdpdoctor.importers.rank_files import rank_files
 from fsdpdoctor.importers.reader.chunks import read_head
 from fsdpdoctor.importers.reader.read_trace import read_metadata
 from fsdpdoctor.run import Run
@@ -30,7 +32,8 @@ NO_WORLD_SIZE = (
 )
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3")
-"""What is looked for in a folder. A file that is named is read whatever its name."""
+"""Names of a folder's files that are said to be left out where they are of no kind that
+is known. Which are read is told by their content, as for a file that is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +89,17 @@ def _choose(
     left_out: list[str] = []
     for pattern in patterns:
         for path, is_named in _expand(pattern):
-            kind = sniff(path)
+            try:
+                kind = sniff(path)
+            except InputError as error:
+                if is_named:
+                    raise
+                left_out.append(f"left out: {error}")
+                continue
             if kind in readable:
                 chosen[path] = kind
+                continue
+            if not is_named and _is_something_else(path, kind):
                 continue
             sentence = f"{path} is {kind}: {WHAT_TO_DO.get(kind, 'it cannot be read')}"
             if is_named:
@@ -96,20 +107,22 @@ def _choose(
             left_out.append(f"left out: {sentence}")
     if not chosen:
         given = ", ".join(map(str, patterns))
-        reasons = "; ".join(left_out) or "no .json or .json.gz file is there"
+        reasons = "; ".join(left_out) or "no trace file is there"
         raise InputError(f"no trace found in {given}: {reasons}")
     return list(chosen.items()), left_out
+
+
+def _is_something_else(path: Path, kind: FileKind) -> bool:
+    """Whether a file in a folder is nothing that its owner would miss."""
+    named_so = path.name.lower().endswith(_SUFFIXES)
+    return not named_so and kind in (FileKind.UNKNOWN, FileKind.EMPTY)
 
 
 def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
     """The files of a path or glob, and whether each was named itself."""
     path = path_of(pattern)
     if path.is_dir():
-        inside = [
-            file
-            for file in sorted(path.rglob("*"))
-            if file.is_file() and file.name.lower().endswith(_SUFFIXES)
-        ]
+        inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
         return [(file, False) for file in inside]
     if path.exists():
         return [(path, True)]
@@ -128,19 +141,8 @@ def _matching(path: Path) -> list[Path]:
 
 
 def _nsys_run(paths: Sequence[Path], options: ImportOptions) -> Run:
-    named = [(path, rank_in_name(path, options.rank_regex)) for path in paths]
-    if len(named) > 1 and any(rank is None for _, rank in named):
-        shown = ", ".join(path.name for path, rank in named if rank is None)
-        raise InputError(
-            f"no rank is known for {shown}: expected a name like rank3.sqlite; say "
-            "where it is with --rank-regex"
-        )
-    by_rank = {rank or 0: path for path, rank in named}
-    if len(by_rank) < len(named):
-        raise InputError(
-            f"two of {', '.join(path.name for path, _ in named)} are of one rank"
-        )
-    world_size = max(by_rank) + 1
+    ranked = nsys_ranks(paths, options.rank_regex)
+    world_size = ranked[-1].rank + 1
     digest = hashlib.sha256("\n".join(str(p.resolve()) for p in paths).encode())
     return Run(
         header=RunHeader(
@@ -151,8 +153,14 @@ def _nsys_run(paths: Sequence[Path], options: ImportOptions) -> Run:
             fsdpdoctor=__version__,
         ),
         sources=tuple(
-            NsysSource(path=by_rank[rank], rank=rank, world_size=world_size)
-            for rank in sorted(by_rank)
+            NsysSource(
+                path=one.path,
+                rank=one.rank,
+                world_size=world_size,
+                process=one.process,
+                notes=one.notes,
+            )
+            for one in ranked
         ),
         warnings=(NO_WORLD_SIZE.format(world_size=world_size),),
     )
@@ -173,7 +181,6 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
             f"{files[0].path} was exported for Perfetto, from {metadata[VIEW_KEY]}: "
             "analyze that run itself"
         )
-    devices = metadata.get("deviceProperties")
     synthetic = metadata.get(SYNTHETIC_KEY)
     digest = hashlib.sha256("\n".join(str(f.path.resolve()) for f in files).encode())
     return Run(
@@ -181,7 +188,7 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
             run_id=digest.hexdigest()[:16],
             source="kineto",
             world_size=world_size,
-            device="cuda" if devices else "cpu",
+            device=device_kind(metadata),
             fsdpdoctor=__version__,
             notes=(f"synthetic trace: {synthetic}",) if synthetic else (),
         ),

@@ -28,6 +28,15 @@ class FileKind(StrEnum):
     PICKLE = "a pickle"
     OTHER_JSON = "JSON of another kind"
     EMPTY = "an empty file"
+    LFS_POINTER = "a Git LFS pointer, not the file itself"
+    ANNEX_POINTER = "a git-annex pointer, not the file itself"
+    UTF16 = "text in UTF-16"
+    ZIP = "a zip archive"
+    TAR = "a tar archive"
+    SEVEN_ZIP = "a 7-Zip archive"
+    ZSTD = "packed with zstd"
+    XZ = "packed with xz"
+    BZIP2 = "packed with bzip2"
     UNKNOWN = "of a kind that fsdpdoctor does not know"
 
 
@@ -45,10 +54,39 @@ WHAT_TO_DO: dict[FileKind, str] = {
     FileKind.SQLITE: "expected an Nsight Systems export with its CUPTI tables",
     FileKind.PICKLE: "expected the JSON that torch.profiler exports",
     FileKind.OTHER_JSON: 'expected a "traceEvents" list, as torch.profiler writes it',
+    FileKind.LFS_POINTER: "fetch it with `git lfs pull`",
+    FileKind.ANNEX_POINTER: "fetch it with `git annex get`",
+    FileKind.UTF16: "convert it with `iconv -f UTF-16 -t UTF-8`",
+    FileKind.ZIP: "unpack it and give the traces in it",
+    FileKind.TAR: "unpack it and give the traces in it",
+    FileKind.SEVEN_ZIP: "unpack it and give the traces in it",
+    FileKind.ZSTD: "unpack it with `zstd -d`, or pack it with gzip",
+    FileKind.XZ: "unpack it with `xz -d`, or pack it with gzip",
+    FileKind.BZIP2: "unpack it with `bzip2 -d`, or pack it with gzip",
     FileKind.EMPTY: "its writer was stopped before it wrote anything",
     FileKind.UNKNOWN: "expected a .json or .json.gz that torch.profiler exported",
 }
 """For each kind that is no trace, what its owner can do."""
+
+_BEGINS: tuple[tuple[bytes, FileKind], ...] = (
+    (b"version https://git-lfs.github.com/spec/", FileKind.LFS_POINTER),
+    (b"version https://hawser.github.com/spec/", FileKind.LFS_POINTER),
+    (b"/annex/objects/", FileKind.ANNEX_POINTER),
+    (b"PK\x03\x04", FileKind.ZIP),
+    (b"7z\xbc\xaf\x27\x1c", FileKind.SEVEN_ZIP),
+    (b"\x28\xb5\x2f\xfd", FileKind.ZSTD),
+    (b"\xfd7zXZ\x00", FileKind.XZ),
+    (b"BZh", FileKind.BZIP2),
+    (b"\xff\xfe", FileKind.UTF16),
+    (b"\xfe\xff", FileKind.UTF16),
+    (b"{\x00", FileKind.UTF16),
+    (b"[\x00", FileKind.UTF16),
+    (b"\x00{", FileKind.UTF16),
+    (b"\x00[", FileKind.UTF16),
+)
+"""What a file of a kind begins with."""
+
+_TAR_MAGIC = slice(257, 262), b"ustar"
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:')
 _BARE_EVENTS = re.compile(rb"^\[\s*(?:\{|\])")
@@ -66,6 +104,12 @@ def sniff(path: Path) -> FileKind:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         return FileKind.EMPTY
+    for magic, kind in _BEGINS:
+        if head.startswith(magic):
+            return kind
+    where, magic = _TAR_MAGIC
+    if head[where] == magic:
+        return FileKind.TAR
     if start[:1] in b"{[":
         return _json_kind(start)
     if head.startswith(b"SQLite format 3\0"):

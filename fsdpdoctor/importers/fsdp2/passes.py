@@ -11,6 +11,7 @@ from fsdpdoctor.importers.fsdp2.label_tree import LabelTree
 from fsdpdoctor.importers.reader.trace_file import (
     Cat,
     Int64s,
+    RowIds,
     TraceFile,
     names_that,
     rows_named,
@@ -57,6 +58,9 @@ class Passes:
 class _PassTracker:
     """The host's state while its labels go by."""
 
+    ends_of_forward: frozenset[tuple[int, int]]  # unit, begin: forwards whose end is
+    # labelled, too
+    ends_of_backward: bool  # the trace labels them
     forward: list[tuple[int, int]] = field(default_factory=list)  # unit, since
     backward: list[tuple[int, int]] = field(default_factory=list)
     in_backward: bool = False
@@ -103,6 +107,12 @@ class _PassTracker:
             self._end(Kind.MICRO_BATCH, Phase.OTHER, UNKNOWN, window, Flag.NONE)
             self.micro_batch_since = None
 
+    def end_backward(self, time_ns: int) -> None:
+        self.leave_micro_batch(time_ns)
+        self.in_backward = False
+        self.backward.clear()
+        self.forward.clear()
+
     def _end(
         self, kind: Kind, phase: Phase, unit: int, window: tuple[int, int], flags: Flag
     ) -> None:
@@ -126,11 +136,34 @@ def passes_of_labels(tree: LabelTree, trace: TraceFile) -> Passes:
     backward from the end of its pre_backward to its post_backward. A forward inside
     a backward is activation recomputation.
     """
-    host = _PassTracker()
+    host = _PassTracker(
+        ends_of_forward=_ended_forwards(tree),
+        ends_of_backward=bool(tree.of(Hook.ROOT_POST_BACKWARD_CALLBACK)),
+    )
     for time_ns, _, what, unit in sorted(_moments(tree, trace)):
         _step_host(host, what, unit, time_ns)
         host.note(time_ns)
     return _finish(host)
+
+
+def _ended_forwards(tree: LabelTree) -> frozenset[tuple[int, int]]:
+    """Units, and when their forwards began, whose end comes before anything else of
+    the same unit.
+    """
+    began: dict[int, list[int]] = {}  # a group's forward begins with each member
+    found: set[tuple[int, int]] = set()
+    for index in tree.of(
+        *(Hook.PRE_FORWARD, Hook.POST_FORWARD),
+        *(Hook.PRE_BACKWARD, Hook.POST_BACKWARD_ACCUMULATE),
+    ):
+        span = tree.spans[index]
+        if span.label == Hook.PRE_FORWARD:
+            began.setdefault(span.unit, []).append(span.end_ns)
+            continue
+        begins = began.pop(span.unit, [])
+        if span.label == Hook.POST_FORWARD:
+            found.update((span.unit, begin) for begin in begins)
+    return frozenset(found)
 
 
 def _moments(tree: LabelTree, trace: TraceFile) -> list[tuple[int, int, str, int]]:
@@ -161,16 +194,23 @@ def _moments(tree: LabelTree, trace: TraceFile) -> list[tuple[int, int, str, int
 
 def _step_host(host: _PassTracker, what: str, unit: int, time_ns: int) -> None:
     if what == Hook.ROOT_PRE_FORWARD:
+        if not host.ends_of_backward:
+            host.end_backward(time_ns)
         if not host.in_backward:
             host.leave_micro_batch(time_ns)  # a forward without a backward
             host.micro_batch += 1
             host.micro_batch_since = time_ns
             host.forward.clear()
     elif what == Hook.PRE_FORWARD:
-        host.forward.append((unit, time_ns))
+        # Checkpointing stops a forward again early, without the label of its end: what
+        # follows it is backward, which must not be called recomputation.
+        if not host.in_backward or (unit, time_ns) in host.ends_of_forward:
+            host.forward.append((unit, time_ns))
     elif what == Hook.POST_FORWARD:
         host.leave_forward(unit, time_ns)
     elif what == "backward begins":
+        if not host.in_backward:
+            host.forward.clear()  # whose end no label said
         host.in_backward = True
     elif what == Hook.PRE_BACKWARD:
         if all(one != unit for one, _ in host.backward):
@@ -178,12 +218,11 @@ def _step_host(host: _PassTracker, what: str, unit: int, time_ns: int) -> None:
     elif what == Hook.POST_BACKWARD_ACCUMULATE:
         host.leave_backward(unit, time_ns)
     elif what == Hook.ROOT_POST_BACKWARD_CALLBACK:
-        host.leave_micro_batch(time_ns)
-        host.in_backward = False
-        host.backward.clear()
-        host.forward.clear()
+        host.end_backward(time_ns)
     else:
         host.optimizer = what == "optimizer begins"
+        if host.optimizer and not host.ends_of_backward:
+            host.end_backward(time_ns)
 
 
 def _finish(host: _PassTracker) -> Passes:
@@ -215,13 +254,18 @@ def annotation_rows(trace: TraceFile, prefix: str) -> Int64s:
     return rows[order].astype(np.int64)
 
 
+def autograd_rows(trace: TraceFile) -> RowIds:
+    """Rows of autograd's evaluations, one for each function of a graph."""
+    named = names_that(trace, lambda name: name.startswith(_AUTOGRAD_PREFIX))
+    return rows_named(trace, (Cat.CPU_OP,), named)
+
+
 def autograd_threads(trace: TraceFile) -> Int64s:
     """Threads on which autograd ran and no step marker: their launches are backward.
 
     Without labels the thread is what tells a backward kernel; on CPU, where one
     thread runs both passes, nothing does.
     """
-    named = names_that(trace, lambda name: name.startswith(_AUTOGRAD_PREFIX))
-    ran = trace.events.tid[rows_named(trace, (Cat.CPU_OP,), named)]
+    ran = trace.events.tid[autograd_rows(trace)]
     steps = trace.events.tid[annotation_rows(trace, "ProfilerStep#")]
     return np.setdiff1d(np.unique(ran), np.unique(steps))

@@ -8,13 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.kineto.attribution import Context, comm_args_of
-from fsdpdoctor.importers.kineto.kernels import (
-    backend_of,
-    collective_kind,
-    says_operation,
-)
+from fsdpdoctor.importers.kineto.kernels import collective_kind, says_operation
 from fsdpdoctor.importers.kineto.launches import DeviceWork
 from fsdpdoctor.importers.kineto.process_groups import collective_bytes
+from fsdpdoctor.importers.libraries import library_of
 from fsdpdoctor.importers.reader.trace_file import (
     Bools,
     Cat,
@@ -81,7 +78,7 @@ class Communication:
         for one in ids.tolist():
             if one not in self.by_name:
                 text = self.context.trace.names[one]
-                self.by_name[one] = backend_of(text) is not None
+                self.by_name[one] = library_of(text) is not None
         verdicts = [self.by_name[one] for one in ids.tolist()]
         return np.array(verdicts, dtype=np.bool_)[which]
 

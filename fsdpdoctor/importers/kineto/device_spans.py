@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.importers.fsdp2.nesting import nest
-from fsdpdoctor.importers.fsdp2.passes import autograd_threads
+from fsdpdoctor.importers.fsdp2.nesting import Nesting, nest
+from fsdpdoctor.importers.fsdp2.passes import autograd_rows, autograd_threads
 from fsdpdoctor.importers.kineto.attribution import Context, SpansWithHostTime, pick
 from fsdpdoctor.importers.kineto.communication import (
     Collective,
@@ -56,7 +56,7 @@ class _Labels:
     op: Int64s  # [L + 1]
     said: Int64s  # [L + 1, 5] by op: unit, by_unit, phase, flags, micro_batch
     backward_tids: Int64s  # without labels: the threads of backward
-    has_operators: bool  # the host's: what autograd did not launch can be told
+    evaluated: Nesting  # autograd's operators on the threads of forward
 
     @classmethod
     def of(cls, context: Context) -> _Labels:
@@ -72,9 +72,16 @@ class _Labels:
             kind=np.array([*(LABELS[s.label] for s in spans), UNKNOWN], dtype=np.int8),
             op=op,
             said=said,
-            backward_tids=autograd_threads(context.trace),
-            has_operators=bool((context.trace.events.cat == Cat.CPU_OP).any()),
+            backward_tids=(backward := autograd_threads(context.trace)),
+            evaluated=_evaluated_elsewhere(context, backward),
         )
+
+
+def _evaluated_elsewhere(context: Context, backward_tids: Int64s) -> Nesting:
+    """What autograd ran on no thread of its own, as with one thread for both passes."""
+    rows = autograd_rows(context.trace)
+    tids = context.trace.events.tid[rows]
+    return nest(context.trace.events, rows[~np.isin(tids, backward_tids)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,6 +133,8 @@ def device_spans(context: Context, work: DeviceWork) -> SpansWithHostTime:
     Communication, of which one kernel says something of another, is read as a whole;
     all else, which is nearly all there is, a block at a time.
     """
+    if not len(work):
+        return SpansWithHostTime(spans=Spans.build(0), host_ns=work.host_ns)
     labels = _Labels.of(context)
     seen = _look_through(labels, work)
     apart = seen.device
@@ -293,15 +302,21 @@ def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
     launched = device.work.launched_ns[at] != NO_TIME
     if device.context.has_labels and launched:
         return Kind.COLLECTIVE  # somebody else's: tensor parallel, gradient norm
-    if collective.kind == Kind.ALL_REDUCE and launched and _in_forward(device, at):
-        return Kind.COLLECTIVE  # it reduces no gradient, which autograd would launch
+    if collective.kind == Kind.ALL_REDUCE and not _by_autograd(device, at):
+        return Kind.COLLECTIVE  # not known to reduce a gradient
     return collective.kind
 
 
-def _in_forward(device: _Device, at: int) -> bool:
-    """Whether no thread of autograd's launched it, where that can be told."""
-    labels, tid = device.labels, device.work.tid[at]
-    return labels.has_operators and tid != UNKNOWN and tid not in labels.backward_tids
+def _by_autograd(device: _Device, at: int) -> bool:
+    """Whether autograd launched it, itself or by a hook of DDP's or FSDP's."""
+    labels, work = device.labels, device.work
+    if work.launched_ns[at] == NO_TIME:
+        return False
+    if work.tid[at] in labels.backward_tids:
+        return True
+    row = np.array([at])
+    under = labels.evaluated.innermost(work.tid[row], work.launched_ns[row])
+    return bool(under[0] != UNKNOWN)
 
 
 def _copies(device: _Device, compute_stream: int) -> None:

@@ -16,6 +16,7 @@ from fsdpdoctor.importers.reader.op_filter import (
     runtime_calls,
 )
 from fsdpdoctor.importers.reader.trace_file import (
+    Bools,
     Events,
     Int64s,
     RowIds,
@@ -75,6 +76,12 @@ def find_launches(trace: TraceFile) -> DeviceWork:
 HOST_NS = "host_ns"
 
 
+def without_arguments(events: Events, rows: RowIds) -> Bools:
+    """Which device work says nothing of its launch."""
+    bare: Bools = (events.correlation[rows] < 0) & (events.external[rows] < 0)
+    return bare
+
+
 def _by_start(events: Events) -> RowIds:
     """The rows of device work in the order in which it began."""
     found = rows_that(events, "start_ns", lambda some: is_any(some.cat, *DEVICE_CATS))
@@ -121,7 +128,8 @@ def _estimated(trace: TraceFile, work: RowIds, launched_ns: Int64s) -> Int64s:
     """Launch times, the unknown ones from their neighbours: a stream keeps its order.
 
     What ran before a stream's first launch of the trace was launched before the
-    capture. Where no launch is known at all, work's own start stands for it.
+    capture. Where no launch is known at all, work's own start stands for it, as it
+    does for work without arguments, which says nothing of its launch.
     """
     events = trace.events
     none_known = not (launched_ns != NO_TIME).any()
@@ -133,6 +141,8 @@ def _estimated(trace: TraceFile, work: RowIds, launched_ns: Int64s) -> Int64s:
         if none_known:
             launched = events.start_ns[rows]
         else:
+            bare = (launched == NO_TIME) & without_arguments(events, rows)
+            launched = np.where(bare, events.start_ns[rows], launched)
             launched = _filled(launched, events.stream[rows], last, before_capture)
         shelf.put([(HOST_NS, launched)])
         let_go(events)

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.kineto.attribution import Context
+from fsdpdoctor.importers.kineto.cut_file import CutShort
 from fsdpdoctor.importers.kineto.kernels import is_graph_launch
-from fsdpdoctor.importers.kineto.launches import DeviceWork, work_blocks
+from fsdpdoctor.importers.kineto.launches import (
+    DeviceWork,
+    without_arguments,
+    work_blocks,
+)
 from fsdpdoctor.importers.kineto.process_groups import BY_ORDER
+from fsdpdoctor.importers.kineto.steps import StepWindow
+from fsdpdoctor.importers.kineto.unknown_kernels import UnknownKernels
 from fsdpdoctor.importers.reader.trace_file import (
     Cat,
     Events,
@@ -18,8 +25,8 @@ from fsdpdoctor.importers.reader.trace_file import (
     Int64s,
     TraceFile,
 )
-from fsdpdoctor.quantities import count
-from fsdpdoctor.schema import Flag, Kind, Lane, Spans
+from fsdpdoctor.quantities import count, duration, percent
+from fsdpdoctor.schema import NOT_CAPTURED, Flag, Kind, Lane, Spans
 
 OVERLAP_FLOOR_NS = 2_000
 """Kernels of one stream cannot overlap; microsecond clocks make neighbours collide by
@@ -39,6 +46,7 @@ class DeviceHealth:
     before_launch: int  # start before the host launched them
     zero_length: int
     unlaunched: int  # without a launch in the trace
+    bare: int  # without arguments: placed by their time alone
 
     def counts(self) -> dict[str, int]:
         """For `RankHeader.health`; only what was found."""
@@ -47,6 +55,7 @@ class DeviceHealth:
             "kernels_before_their_launch": self.before_launch,
             "kernels_of_no_length": self.zero_length,
             "kernels_without_a_launch": self.unlaunched,
+            "kernels_without_arguments": self.bare,
         }
         return {name: number for name, number in found.items() if number}
 
@@ -54,7 +63,7 @@ class DeviceHealth:
 def device_health(trace: TraceFile, work: DeviceWork) -> DeviceHealth:
     """Check a trace's device work."""
     events = trace.events
-    kernels = overlapping = before_launch = zero_length = unlaunched = 0
+    kernels = overlapping = before_launch = zero_length = unlaunched = bare = 0
     last = np.empty(0, dtype=np.int64)  # rows of the last kernel of every stream
     for some in work_blocks(trace, work):
         rows = some.event[events.cat[some.event] == Cat.KERNEL].astype(np.int64)
@@ -66,12 +75,14 @@ def device_health(trace: TraceFile, work: DeviceWork) -> DeviceHealth:
         before_launch += int((before & some.by_call).sum())
         zero_length += len(rows) - len(lasting)
         unlaunched += int((~some.by_call).sum())
+        bare += int(without_arguments(events, some.event).sum())
     return DeviceHealth(
         kernels=kernels,
         overlapping=overlapping,
         before_launch=before_launch,
         zero_length=zero_length,
         unlaunched=unlaunched,
+        bare=bare,
     )
 
 
@@ -89,19 +100,41 @@ def _overlapping(events: Events, rows: Int64s) -> tuple[int, Int64s]:
     return int((same & (late_by > OVERLAP_FLOOR_NS)).sum()), rows[is_last]
 
 
-def warnings(
-    context: Context, spans: Spans, health: DeviceHealth, steps: Sequence[object]
-) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What was made of a trace, to say what it does not show."""
+
+    spans: Spans  # without kernels
+    health: DeviceHealth
+    steps: Sequence[StepWindow]
+    cut: CutShort
+    unknown: UnknownKernels | None
+    world_size: int
+
+
+def warnings(context: Context, told: Told) -> Iterator[str]:
     """What a reader of the report must know of this file."""
-    yield from _of_file(context.trace.health)
-    yield from _of_capture(context.trace)
-    if not steps:
+    health, trace = told.health, context.trace
+    yield from _of_file(trace.health)
+    if told.cut.launches:
+        yield told.cut.said(told.steps)
+    yield from _of_capture(trace)
+    yield from _of_categories(trace)
+    if not told.steps:
         yield (
             "the trace has no whole step: no ProfilerStep#N marks and no two optimizer "
             "steps; call profiler.step() after each step. Its figures are of the "
             "capture as a whole"
         )
-    yield from _of_communication(context, spans)
+    yield from _of_communication(context, told.spans, told.world_size)
+    if told.unknown is not None:
+        yield _of_unknown(told.unknown)
+    if health.bare:
+        yield (
+            f"{count(health.bare, 'kernel')} have no arguments: they are placed by "
+            "their own time and row; which call launched them, and for what, is not "
+            "known"
+        )
     if health.kernels and health.overlapping > UNRELIABLE_SHARE * health.kernels:
         yield (
             f"{count(health.overlapping, 'kernel')} began before the one before them "
@@ -141,14 +174,53 @@ def _of_capture(trace: TraceFile) -> Iterator[str]:
             yield f"{what}: host times are inflated by the profiler itself"
 
 
-def _of_communication(context: Context, spans: Spans) -> Iterator[str]:
-    trace = context.trace
-    comm = np.isin(
-        spans.kind,
-        (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE),
+def _of_categories(trace: TraceFile) -> Iterator[str]:
+    """Events that may be a device's work, of categories that are not read."""
+    unread = trace.unread_device
+    if not unread:
+        return
+    shown = ", ".join(f"{cat} ({events:,})" for cat, events in sorted(unread.items()))
+    beside = (
+        "no figure holds them"
+        if (trace.events.cat == Cat.KERNEL).any()
+        else "what the device did is not measured"
     )
+    yield f"events of these categories are not read: {shown}; {beside}"
+
+
+def _of_unknown(unknown: UnknownKernels) -> str:
+    names = ", ".join(
+        f"{name} ({duration(ns)})" for name, ns in list(unknown.ns.items())[:3]
+    )
+    more = len(unknown.ns) - 3
+    return (
+        f"kernels that are not known run on streams of their own: {names}"
+        + (f" and {more} more" if more > 0 else "")
+        + f", {percent(unknown.share)} of all kernels' time. They are counted as "
+        "compute; if they communicate, overlap is less and exposed time more"
+    )
+
+
+_COMM_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE)
+
+
+def not_captured(context: Context, spans: Spans, world_size: int) -> dict[str, int]:
+    """For `RankHeader.health`: the host's calls of communication, where none of it ran
+    on the device in the trace. With one rank none does.
+    """
     called = len(context.comm_ops.rows)
-    if called and not comm.any():
+    if not called or world_size == 1 or np.isin(spans.kind, _COMM_KINDS).any():
+        return {}
+    return {NOT_CAPTURED: called}
+
+
+def _of_communication(context: Context, spans: Spans, world_size: int) -> Iterator[str]:
+    trace = context.trace
+    comm = np.isin(spans.kind, _COMM_KINDS)
+    called = len(context.comm_ops.rows)
+    if called and not comm.any() and world_size == 1:
+        yield "one rank: its collectives have nobody to wait for and run no kernel"
+    elif called and not comm.any():
         on_device = bool((trace.events.cat == Cat.KERNEL).any())
         yield (
             f"communication was called ({count(called, 'event')} on the host) and "
@@ -162,15 +234,15 @@ def _of_communication(context: Context, spans: Spans) -> Iterator[str]:
             "their order, which is right only if the captures began at the same step"
         )
     by_order = spans.flags & Flag.BY_ORDER != 0
-    if not context.has_labels and not by_order.any() and (comm.any() or called):
+    if not context.has_labels and not by_order.any() and (comm.any() or called > 0):
         yield (
             "no FSDP:: labels: collectives are not attributed to FSDP2 units. Traces "
             "of fully_shard models have them where torch.profiler records CPU activity"
         )
     if any(is_graph_launch(name) for name in trace.names):
         yield (
-            "CUDA graphs were launched: their kernels share one launch, so labels and "
-            "issue times inside graphs are not known"
+            f"{_graphs(trace)} graphs were launched: their kernels share one launch, "
+            "so labels and issue times inside graphs are not known"
         )
     yield from _of_order(context, spans)
     unlabelled = (spans.lane == Lane.OTHER_COMM) & context.has_labels
@@ -179,6 +251,10 @@ def _of_communication(context: Context, spans: Spans) -> Iterator[str]:
             f"{count(int(unlabelled.sum()), 'collective')} were launched outside "
             "FSDP2: shown as other communication"
         )
+
+
+def _graphs(trace: TraceFile) -> str:
+    return "HIP" if any(name.startswith("hipGraph") for name in trace.names) else "CUDA"
 
 
 def _of_order(context: Context, spans: Spans) -> Iterator[str]:

@@ -10,12 +10,14 @@ from typing import TypeVar
 import numpy as np
 
 from fsdpdoctor.errors import InputError
+from fsdpdoctor.importers.device_kind import device_kind
 from fsdpdoctor.importers.kineto.attribution import (
     Context,
     SpansWithHostTime,
     build_context,
     rows_that,
 )
+from fsdpdoctor.importers.kineto.cut_file import cut_short
 from fsdpdoctor.importers.kineto.device_spans import device_spans
 from fsdpdoctor.importers.kineto.host_collectives import host_collectives
 from fsdpdoctor.importers.kineto.host_spans import host_spans
@@ -23,13 +25,20 @@ from fsdpdoctor.importers.kineto.launches import find_launches
 from fsdpdoctor.importers.kineto.memory_samples import samples_of_steps
 from fsdpdoctor.importers.kineto.partial_steps import SetAside, set_first_aside
 from fsdpdoctor.importers.kineto.pass_spans import passes_on_device, passes_on_host
-from fsdpdoctor.importers.kineto.quality import DeviceHealth, device_health, warnings
+from fsdpdoctor.importers.kineto.quality import (
+    DeviceHealth,
+    Told,
+    device_health,
+    not_captured,
+    warnings,
+)
 from fsdpdoctor.importers.kineto.steps import (
     StepWindow,
     cut_into_steps,
     launches_in,
     step_windows,
 )
+from fsdpdoctor.importers.kineto.unknown_kernels import unknown_kernels
 from fsdpdoctor.importers.kineto.unshard_windows import (
     find_windows,
     windows_on_device,
@@ -134,13 +143,16 @@ class Attributed:
     names: tuple[str, ...]
     on_device: bool
     measured: bool
+    lost: frozenset[int]  # steps that the file does not hold whole
 
 
 def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
     """Say of all that a trace holds what it was for."""
     context = build_context(trace)
     work = find_launches(trace)
-    on_device = len(work) > 0
+    # A device whose events are of categories that are not read is a device all the
+    # same: the host's calls do not say when its work ran.
+    on_device = len(work) > 0 or bool(trace.unread_device)
     windows = find_windows(context)
     if on_device:
         lanes = device_spans(context, work)
@@ -164,6 +176,15 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         [rows_that(part.spans, lambda one: one.kind != Kind.KERNEL) for part in parts]
     )
     health = device_health(trace, work)
+    cut = cut_short(trace, work, steps)
+    told = Told(
+        spans=spans,
+        health=health,
+        steps=steps,
+        cut=cut,
+        unknown=unknown_kernels(lanes.spans, context.names.all) if on_device else None,
+        world_size=world_size,
+    )
     return Attributed(
         header=_header(
             context,
@@ -171,8 +192,9 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
             health,
             rank=rank,
             world_size=world_size,
-            warnings=tuple(warnings(context, spans, health, steps)),
-            has_kernels=len(spans) < sum(len(part.spans) for part in parts),
+            warnings=tuple(warnings(context, told)),
+            has_kernels=len(spans) < sum(len(part.spans) for part in parts)
+            and (not cut.launches or len(cut.steps) < len(steps)),
         ),
         parts=parts,
         steps=steps,
@@ -181,6 +203,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
         names=context.names.all,
         on_device=on_device,
         measured=SYNTHETIC_KEY not in trace.metadata,
+        lost=cut.steps,
     )
 
 
@@ -191,11 +214,14 @@ def rank_data(attributed: Attributed, notes: tuple[str, ...] = ()) -> RankData:
         attributed.parts, attributed.steps, on_device=attributed.on_device
     )
     steps = tuple(
-        replace(step, memory=memory)
-        for step, memory in zip(cut.steps, attributed.memory, strict=True)
+        replace(step, memory=memory, complete=at not in attributed.lost)
+        for at, (step, memory) in enumerate(
+            zip(cut.steps, attributed.memory, strict=True)
+        )
     )
-    # What was written of a record has no capture that could have begun late.
-    if attributed.measured:
+    # What was written of a record has no capture that could have begun late, and a
+    # file that is cut lacks kernels for another reason.
+    if attributed.measured and not attributed.lost:
         judged = set_first_aside(steps, attributed.launches)
     else:
         judged = SetAside(steps=steps)
@@ -232,7 +258,7 @@ def _header(
         world_size=world_size,
         host=host if isinstance(host, str) else None,
         pid=trace.pids[0] if trace.pids else UNKNOWN,
-        device="cuda" if on_device else "cpu",
+        device=_device_word(trace) if on_device or trace.unread_device else "cpu",
         device_name=device[0],
         device_bytes=device[1],
         clock="cuda" if on_device else "host",
@@ -244,8 +270,18 @@ def _header(
         model=_model(trace, context),
         ended="done",
         warnings=warnings,
-        health={**trace.health.counts(), **health.counts()},
+        health={
+            **trace.health.counts(),
+            **health.counts(),
+            **not_captured(context, spans, world_size),
+        },
     )
+
+
+def _device_word(trace: TraceFile) -> str:
+    """What the device of some work is: CUDA's unless the file says another's."""
+    said = device_kind(trace.metadata)
+    return "cuda" if said == "cpu" and not trace.unread_device else said
 
 
 def _device_id(trace: TraceFile) -> int:
@@ -261,10 +297,13 @@ def _device_id(trace: TraceFile) -> int:
 
 def _device(trace: TraceFile) -> tuple[str | None, int]:
     """The name and memory of the device that ran the kernels."""
-    mine = _device_id(trace)
     devices = trace.metadata.get("deviceProperties")
-    if mine == UNKNOWN or not isinstance(devices, list):
+    if not isinstance(devices, list):
         return None, UNKNOWN
+    mine = _device_id(trace)
+    if mine == UNKNOWN and len(devices) == 1 and isinstance(devices[0], dict):
+        only = devices[0].get("id")
+        mine = only if isinstance(only, int) else UNKNOWN
     for device in devices:
         if isinstance(device, dict) and device.get("id") == mine:
             name, memory = device.get("name"), device.get("totalGlobalMem")

@@ -64,6 +64,20 @@ def test_collectives_say_what_they_are(tmp_path: Path) -> None:
         ("oneccl_reduce_scatter", Kind.REDUCE_SCATTER),
         ("mscclKernel_Sum_half_LL", Kind.COLLECTIVE),
         ("void deep_ep::internode::dispatch<8>(int4*)", Kind.COLLECTIVE),
+        ("void acme::ep::internode::cached_notify<false>(int)", Kind.COLLECTIVE),
+        ("void uccl::intranode::notify_dispatch<8>(int*)", Kind.COLLECTIVE),
+        ("mori::moe::EpDispatchIntraNodeKernel<float>", Kind.COLLECTIVE),
+        ("EpCombineInterNodeKernel_bf16", Kind.COLLECTIVE),
+        ("void userbuffers_fp16_sum_inplace_gpu_rw_ag<8>(int)", Kind.COLLECTIVE),
+        ("kuserbuffers_pushsend(int*, int*, int4*, int4*, int)", Kind.COLLECTIVE),
+        ("quickreduce::allreduce_prototype_twoshot<T, __half>", Kind.ALL_REDUCE),
+        ("void aiter::cross_device_reduce_2stage<__half, 8>", Kind.ALL_REDUCE),
+        ("void aiter::reduce_scatter_cross_device_store<8>", Kind.REDUCE_SCATTER),
+        ("nvshmemi_barrier_threadgroup_kernel", Kind.COLLECTIVE),
+        ("void flashinfer::trtllm_allreduce_fusion::x<1>(P)", Kind.ALL_REDUCE),
+        ("moeA2ADispatchKernel(int const*)", Kind.COLLECTIVE),
+        ("void aiter::fused_moe_gemm<8>(int)", None),
+        ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<8>", None),
         ("void at::native::reduce_kernel<512>", None),
         ("void cutlass::Kernel<gather_gemm>", None),
         ("triton_poi_fused_all_gather_like_add_0", None),
@@ -75,7 +89,9 @@ def test_r27_r28_r45_names_of_every_backend(
     """One table of libraries; a compute kernel with a telling word is none of them."""
     trace = DrawnTrace()
     trace.host("ProfilerStep#0", 0, 100)
-    trace.device(kernel, 20, 30, launched=10)
+    by_autograd = "autograd::engine::evaluate_function: AddmmBackward0"
+    trace.host(by_autograd, 5, 15, cat="cpu_op", tid=AUTOGRAD)
+    trace.device(kernel, 20, 30, launched=10, tid=AUTOGRAD)
     data = imported(trace, tmp_path)
     (span,) = (
         data.steps[0].spans.rows(data.steps[0].spans.lane != Lane.HOST).kind.tolist()
