@@ -24,6 +24,9 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankSource, Run
 from fsdpdoctor.schema import NOT_CAPTURED, Evidence, Kind, RunHeader, UnitSpec
 
+MODELLED_SOURCES = ("rehearsal", "simulated")
+"""Sources in which one rank stands for all: no other is ever late."""
+
 TRACE_SOURCES = ("kineto", "nsys")
 """Sources whose ranks are files that somebody put together."""
 
@@ -110,7 +113,7 @@ class Measures:
         """Whether waiting for a late rank is told from the wire: ranks were matched, or
         no other rank can be late.
         """
-        alone = self.run.world_size < 2 or self.run.source == "rehearsal"
+        alone = self.run.world_size < 2 or self.run.source in MODELLED_SOURCES
         return alone or Evidence.RANKS in self.evidence
 
     def budget_ns_per_step(self) -> dict[str, int]:
