@@ -74,35 +74,48 @@ def _struct_of(table: type[Table]) -> na.Schema:
     return na.struct(columns, nullable=False)
 
 
+def _list_of(item: na.Schema) -> na.Schema:
+    return na.list_(item, nullable=False)
+
+
 _STRUCTS = {name: _struct_of(table) for name, table in TABLES.items()}
+_STRING = na.string(nullable=False)
 _BATCH = na.struct(
     {
-        **{name: na.int64(nullable=False) for name in SCALARS},
-        **{name: na.list_(struct, nullable=False) for name, struct in _STRUCTS.items()},
-        NAMES: na.list_(na.string(nullable=False), nullable=False),
+        **dict.fromkeys(SCALARS, _ARROW_TYPES["int64"]),
+        **{name: _list_of(struct) for name, struct in _STRUCTS.items()},
+        NAMES: _list_of(_STRING),
     }
 )
 
+# What nanoarrow's functions make of a schema, made once: a step has seventy arrays.
+_INT64_C, _STRING_C, _BATCH_C = map(
+    na.c_schema, (_ARROW_TYPES["int64"], _STRING, _BATCH)
+)
+_STRINGS_C = na.c_schema(_list_of(_STRING))
+_STRUCTS_C = {name: na.c_schema(struct) for name, struct in _STRUCTS.items()}
+_LISTS_C = {name: na.c_schema(_list_of(struct)) for name, struct in _STRUCTS.items()}
+_COLUMNS_C = {
+    name: {n: na.c_schema(_ARROW_TYPES[d.name]) for n, d in table.columns().items()}
+    for name, table in TABLES.items()
+}
 
-def _list_of_one(item: na.Schema, length: int, child: Any) -> Any:
+
+def _list_of_one(list_type: Any, length: int, child: Any) -> Any:
     offsets = np.array([0, length], dtype=np.int32)
-    return na.c_array_from_buffers(
-        na.list_(item, nullable=False), 1, [None, offsets], children=[child]
-    )
+    return na.c_array_from_buffers(list_type, 1, [None, offsets], children=[child])
 
 
 def _table_array(name: str, table: Table) -> Any:
+    length = len(table)
     children = [
-        na.c_array_from_buffers(_ARROW_TYPES[dtype.name], len(table), [None, column])
-        for column, dtype in (
-            (np.ascontiguousarray(getattr(table, n)), d)
-            for n, d in table.columns().items()
+        na.c_array_from_buffers(
+            of_column, length, [None, np.ascontiguousarray(getattr(table, n))]
         )
+        for n, of_column in _COLUMNS_C[name].items()
     ]
-    rows = na.c_array_from_buffers(
-        _STRUCTS[name], len(table), [None], children=children
-    )
-    return _list_of_one(_STRUCTS[name], len(table), rows)
+    rows = na.c_array_from_buffers(_STRUCTS_C[name], length, [None], children=children)
+    return _list_of_one(_LISTS_C[name], length, rows)
 
 
 def _names_array(names: Sequence[str]) -> Any:
@@ -110,15 +123,15 @@ def _names_array(names: Sequence[str]) -> Any:
     encoded = [name.encode("utf-8", "replace") for name in names]
     ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
     strings = na.c_array_from_buffers(
-        na.string(nullable=False), len(names), [None, ends, b"".join(encoded)]
+        _STRING_C, len(names), [None, ends, b"".join(encoded)]
     )
-    return _list_of_one(na.string(nullable=False), len(names), strings)
+    return _list_of_one(_STRINGS_C, len(names), strings)
 
 
 def _batch(record: StepRecord, names: Sequence[str]) -> Any:
     scalars = [
         na.c_array_from_buffers(
-            na.int64(nullable=False),
+            _INT64_C,
             1,
             [None, np.array([int(getattr(record, name))], dtype=np.int64)],
         )
@@ -126,7 +139,7 @@ def _batch(record: StepRecord, names: Sequence[str]) -> Any:
     ]
     tables = [_table_array(name, getattr(record, name)) for name in TABLES]
     return na.c_array_from_buffers(
-        _BATCH, 1, [None], children=[*scalars, *tables, _names_array(names)]
+        _BATCH_C, 1, [None], children=[*scalars, *tables, _names_array(names)]
     )
 
 

@@ -40,7 +40,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "recorder/host/test_collective_calls.py": (
         "recorder/host/collective_operators.py",
-        "recorder/host/stack_sampler.py",
     ),
     "detectors/test_run_ended.py": (
         "detectors/endings.py",

@@ -315,7 +315,6 @@ class Session:
     def boundary(self) -> None:
         """A recorded step ends."""
         self._calls.boundary()
-        self._stacks.boundary()
         self._host.count()
         self._memory.count(self._rec)
 
@@ -324,8 +323,8 @@ class Session:
         self._stacks.edge()
 
     def pass_boundary(self, phase: Phase) -> None:
-        """A root's forward or backward begins or ends."""
-        self._stacks.edge()
+        """A root's forward begins or ends, or its backward ends."""
+        self._stacks.edge(ends_pass=phase == Phase.BACKWARD)
         self._memory.sample_pass(self._rec, phase)
 
     def tree_known(self, root_state: Any) -> None:

@@ -76,7 +76,7 @@ class Table:
         )
 
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        return len(getattr(self, next(iter(self.columns()))))
 
     def items(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         """The columns with their names."""

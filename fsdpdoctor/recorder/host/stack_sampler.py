@@ -1,11 +1,15 @@
 """Looks at the training thread's Python stack where no span is open.
 
-[Note: Samples of the stack] A thread of its own wakes a few times in a recorded step
-and, where the step is outside every pass, optimizer and pause, notes which line of the
-user's code runs. It lives only while steps are recorded, holds the interpreter for some
-ten microseconds at a time, and takes no lock: a fork may happen at any moment. A gap
-too short for it is named by its edges, the lines at which a pass or an optimizer step
-ended and the next began.
+[Note: Samples of the stack] A thread of its own notes which line of the user's code
+runs where a recorded step is outside every pass, optimizer and pause. Each time it
+wakes, the training thread has to give up the interpreter and get it back, which takes
+ten times as long as the note. So it sleeps through passes, and through gaps that were
+short the last time: the training thread, which knows where a gap begins, wakes it. It
+looks by itself a few times a second, for what happens now and then. A gap without a
+sample is named by its edges, the lines at which a pass or an optimizer step ended and
+the next began.
+
+The thread lives only while steps are recorded.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ from fsdpdoctor.schema import UNKNOWN, Activity, Within
 FIRST_INTERVAL_S = 0.002
 LEAST_INTERVAL_S = 0.001
 MOST_INTERVAL_S = 0.25
-SAMPLES = 16
-"""Taken of one step before the interval doubles, so that a step of any length costs
-a few dozen at most."""
+WORTH_NS = 2_000_000
+"""Gaps from this length on are looked into the next time."""
+SAMPLES = 8
+"""Taken of a gap as long as the last time. Then the interval doubles, so that a gap of
+any length costs a few dozen at most."""
 
 _BY_MODULE = (
     ("torch._dynamo.convert_frame", Activity.COMPILE),  # not eval_frame, which runs
@@ -71,13 +77,20 @@ class StackSampler:
         self._training = 0
         self._on = False
         self._alive = False
+        self._asleep = _thread.allocate_lock()  # held, but for a moment to wake it
+        self._asleep.acquire()
+        self._looks = False  # into a gap
         self._interval_s = FIRST_INTERVAL_S
         self._taken = 0
+        self._gap: tuple[str, int] | None = None  # where, and when, the last one began
+        self._lengths_ns: dict[str, int] = {}  # by place
         self._of_line: dict[str, Activity] = {}
 
     def turn(self, on: bool) -> None:
         """Sample from here on, or stop."""
         self._on = on
+        self._gap = None
+        self._look(FIRST_INTERVAL_S)  # a gap may have begun; or to its end
         if not on:
             return
         self._training = threading.get_ident()
@@ -85,24 +98,42 @@ class StackSampler:
             self._alive = True
             start_thread(self._run)
 
-    def boundary(self) -> None:
-        """A step ends."""
-        if self._taken < SAMPLES // 2:  # so few: more of the next step
-            self._interval_s = max(self._interval_s / 2, LEAST_INTERVAL_S)
-        self._taken = 0
-
-    def edge(self) -> None:
+    def edge(self, *, ends_pass: bool = False) -> None:
         """A pass, or an optimizer step, begins or ends here."""
         mine = threading.get_ident() == self._training
         frame = sys._getframe() if mine else frame_of(self._training)
         site = self._stack.site(frame, 1)
-        self._rec.stacks.add(perf_counter_ns(), Activity.EDGE, site.place, site.via)
+        now = perf_counter_ns()
+        self._rec.stacks.add(now, Activity.EDGE, site.place, site.via)
+        if self._gap is not None:
+            place, began = self._gap
+            self._lengths_ns[place] = now - began
+        self._gap = (site.place, now) if ends_pass or self._in_gap() else None
+        if self._gap is None:
+            return
+        length_ns = self._lengths_ns.get(site.place)
+        if length_ns is None:
+            self._look(FIRST_INTERVAL_S)
+        elif length_ns >= WORTH_NS:
+            self._look(length_ns / SAMPLES / 1e9)
+
+    def _look(self, interval_s: float) -> None:
+        """Wake the thread."""
+        self._interval_s = min(max(interval_s, LEAST_INTERVAL_S), MOST_INTERVAL_S)
+        self._taken = 0
+        self._looks = True
+        if self._asleep.locked():
+            self._asleep.release()
 
     def _run(self) -> None:
         try:
             while self._on:
-                sleep(self._interval_s)
-                if self._in_gap():
+                if self._looks:
+                    sleep(self._interval_s)
+                else:
+                    self._asleep.acquire(timeout=MOST_INTERVAL_S)
+                self._looks = self._in_gap()
+                if self._looks:
                     self._sample()
         except Exception as error:
             self._on = False

@@ -1,0 +1,100 @@
+"""Which gaps are looked into: told from edges at moments that the test gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.recorder.host import stack_sampler
+from fsdpdoctor.recorder.host.stack_sampler import StackSampler
+from fsdpdoctor.schema import UNKNOWN, Within
+
+
+class Clock:
+    """Moments that are set by hand."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        """The moment that was set."""
+        return self.ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The sampler's clock; its thread never starts."""
+    clock = Clock()
+    monkeypatch.setattr(stack_sampler, "perf_counter_ns", clock)
+    monkeypatch.setattr(stack_sampler, "start_thread", lambda run: None)
+    return clock
+
+
+@pytest.fixture
+def recording() -> Any:
+    """Between two steps, where the script's own lines run."""
+    stacks = SimpleNamespace(add=lambda *row: None)
+    return SimpleNamespace(stacks=stacks, micro_batch=UNKNOWN, in_forward=False)
+
+
+def gap_of(sampler: StackSampler, recording: Any, clock: Clock, length_ns: int) -> bool:
+    """A gap after a backward, up to a forward; whether the thread is woken for it."""
+    sampler._looks = False
+    recording.micro_batch = 0  # as it is while the backward's end is told
+    sampler.edge(ends_pass=True)
+    woken = sampler._looks
+    clock.ns += length_ns
+    recording.micro_batch = 0
+    sampler.edge()
+    clock.ns += 50 * MS  # the pass
+    return woken
+
+
+def test_a_gap_is_looked_into_when_it_was_long_the_last_time(
+    recording: Any, clock: Clock
+) -> None:
+    """And the first time; a step with no gap to speak of wakes nobody."""
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    lengths = [1 * MS, 1 * MS, 2 * MS, 30 * MS, 1 * MS, 1 * MS]
+    woken = [gap_of(sampler, recording, clock, length) for length in lengths]
+    assert woken == [True, False, False, True, True, False]
+
+
+def test_a_pass_is_no_gap(recording: Any, clock: Clock) -> None:
+    """An edge at which a forward begins is not the beginning of a gap."""
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    sampler._looks = False
+    recording.in_forward = True
+    sampler.edge()
+    assert not sampler._looks
+
+
+def test_samples_are_spread_over_the_length_of_the_gap(
+    recording: Any, clock: Clock
+) -> None:
+    """Eight of a gap as long as the last time, and none closer than a millisecond."""
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    gap_of(sampler, recording, clock, 400 * MS)
+    gap_of(sampler, recording, clock, 3 * MS)
+    assert sampler._interval_s == 0.05
+    gap_of(sampler, recording, clock, 3 * MS)
+    assert sampler._interval_s == 0.001
+
+
+def test_the_thread_wakes_only_to_look(recording: Any, clock: Clock) -> None:
+    """It sleeps behind a lock that is open for the moment of waking alone."""
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    assert sampler._asleep.locked()
+    sampler.turn(True)
+    assert sampler._asleep.acquire(blocking=False)  # as the thread does
+    recording.in_forward = True
+    sampler.edge()
+    assert sampler._asleep.locked()
+    sampler.turn(False)
+    assert not sampler._asleep.locked()  # so that the thread ends
