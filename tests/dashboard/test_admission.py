@@ -88,6 +88,10 @@ def test_a_run_is_only_ever_looked_up(admitted: Client, name: str) -> None:
         "memory?rank=9&level=20&index=0",
         f"under?rank=0&row=1&t0=0&t1={10**30}",
         "area?t0=0",
+        f"area?t0=0&t1=9&ranks={10**30}",
+        f"find?ranks=0&time=0&units={1 << 63}",
+        f"find?ranks=0&time=0&units={'1' * 5000}",
+        f"exposed?time=0&ranks={'0,' * 20_001}",
     ],
 )
 def test_a_bad_question_is_told_so(admitted: Client, query: str) -> None:
@@ -97,6 +101,24 @@ def test_a_bad_question_is_told_so(admitted: Client, query: str) -> None:
 
     assert status == 400
     assert set(json.loads(body)) == {"error"}
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["area?t0=0&t1=9000000", "exposed?time=0", "find?time=0&units=1,1", "tile?{tile}"],
+)
+def test_a_rank_that_is_named_often_counts_once(
+    admitted: Client, question: str
+) -> None:
+    """The answer, and the work for it, is that of naming it once."""
+    level = json.loads(admitted.get("/api/meta?run=before")[1])["level"]
+    path = f"/api/{question.format(tile=f'level={level}&index=0')}&run=before"
+
+    once = admitted.get(f"{path}&ranks=1,0")
+    often = admitted.get(f"{path}&ranks=1,0{',1,0' * 5000}")
+
+    assert once[0] == 200
+    assert often == once
 
 
 def test_the_policy_allows_no_eval_and_no_other_host(admitted: Client) -> None:

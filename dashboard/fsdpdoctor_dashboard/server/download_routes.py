@@ -61,9 +61,10 @@ def _ranks(run: OpenRun) -> list[int]:
     named = request.args.get("ranks", "")
     if not named:
         return list(known.values())
-    if missing := [name for name in named.split(",") if name not in known]:
+    asked = dict.fromkeys(named.split(","))  # each once, however often it is named
+    if missing := [name for name in asked if name not in known]:
         raise UnknownRankError(f"the run has no rank {missing[0][:20]}")
-    return [known[name] for name in named.split(",")]
+    return [known[name] for name in asked]
 
 
 def _perfetto(run: OpenRun, path: Path) -> str:
