@@ -27,6 +27,7 @@ PAGES = sorted(
         *DOCS.glob("*.md"),
         ROOT / "README.md",
         ROOT / ".github" / "CONTRIBUTING.md",
+        ROOT / ".github" / "SECURITY.md",
         ROOT / "traces" / "README.md",
     ]
 )

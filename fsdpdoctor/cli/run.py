@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from fsdpdoctor import recorder
+from fsdpdoctor import recorder, redact
 from fsdpdoctor.errors import PlanError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
@@ -23,7 +23,7 @@ from fsdpdoctor.recorder.launch import run_script as launching
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
 from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
 from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
-from fsdpdoctor.recorder.storage import redact, run_folder
+from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.schema import rank_stem
 

@@ -107,8 +107,9 @@ def record(
         yield _current.folder
         return
     require_torch()
+    from fsdpdoctor import redact
     from fsdpdoctor.recorder.recording_config import RecordingConfig
-    from fsdpdoctor.recorder.storage import redact, run_folder
+    from fsdpdoctor.recorder.storage import run_folder
     from fsdpdoctor.recorder.storage.sampling import sampling_of
 
     sampling = sampling_of(steps, every)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+from fsdpdoctor import redact
+
 _STDERR = 2
 
 
@@ -70,7 +72,8 @@ def describe(error: BaseException) -> str:
             code = trace.tb_frame.f_code
             where = f"{code.co_name}:{trace.tb_lineno}"
             trace = trace.tb_next
-        return " ".join(f"{type(error).__name__} in {where}: {error}".split())
+        words = redact.text(" ".join(str(error).split()))
+        return f"{type(error).__name__} in {where}: {words}".rstrip()
     except Exception:  # no memory, or a text that cannot be made
         return type(error).__name__
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fsdpdoctor import redact
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
@@ -22,7 +23,6 @@ from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
-from fsdpdoctor.recorder.storage import redact
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, EveryStep
 from fsdpdoctor.run_writer import write_run_header
@@ -102,11 +102,14 @@ class Headers:
             environment=redact.environment(os.environ),
             ended=ended,
             end=end,
-            warnings=(
-                *warnings,
-                *self._model.warnings,
-                *self._replicas.warnings,
-                *self._rec.clock.warnings,
+            warnings=tuple(
+                redact.text(said)
+                for said in (
+                    *warnings,
+                    *self._model.warnings,
+                    *self._replicas.warnings,
+                    *self._rec.clock.warnings,
+                )
             ),
         )
 

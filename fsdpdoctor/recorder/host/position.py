@@ -18,9 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fsdpdoctor import redact
 from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, Paths
 from fsdpdoctor.recorder.storage import redact
+from fsdpdoctor.recorder.host.source_paths import OURS, TORCH, Paths
 
 MOST_FRAMES = 64
 """Innermost; what comes before them is the launcher's way into the script."""
@@ -189,7 +191,7 @@ def position_now(training: int, step: int, micro_batch: int, moved: int) -> Posi
         if call is None and _in_backward(mine) and _not_pythons(names.get(ident)):
             call = found
             continue
-        name = names.get(ident, "unnamed")
+        name = redact.text(names.get(ident, "unnamed"))
         others.append(ThreadPosition(thread=name, call=found, stack=stack_of(stack)))
     return Position(
         step=step,

@@ -6,9 +6,9 @@ import re
 import time
 from dataclasses import replace
 
+from fsdpdoctor import redact
 from fsdpdoctor.rank_end import EndKind, Position, RankEnd
 from fsdpdoctor.recorder.host.position import call_of_error, stack_of_error
-from fsdpdoctor.recorder.storage import redact
 
 MOST_MESSAGE = 1000
 

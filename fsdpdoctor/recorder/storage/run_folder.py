@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdpdoctor import redact
 from fsdpdoctor.errors import UsageError
 
 RUNS = Path("fsdpdoctor-runs")
@@ -118,7 +119,7 @@ def how_it_ended(error: BaseException | None) -> str:
         if code is None or code == 0:
             return "done"
         return f"exit: {code if isinstance(code, int) else 1}"
-    text = " ".join(str(error).split())
+    text = redact.text(" ".join(str(error).split()))
     return f"exception: {type(error).__name__}: {text[:300]}"
 
 

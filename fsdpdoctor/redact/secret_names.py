@@ -1,0 +1,109 @@
+"""Which names say that what stands behind them is a secret.
+
+`docs/secrets.md` is this rule in words. Standard library only: the recorder uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ALWAYS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "credential",
+    "apikey",
+    "accesskey",
+    "authkey",
+    "privatekey",
+    "signingkey",
+    "encryptionkey",
+    "accountkey",
+    "storagekey",
+    "authtoken",
+    "accesstoken",
+    "refreshtoken",
+    "authorization",
+    "sessionid",
+    "connectionstring",
+)
+"""Anywhere in a name, however it is spelled."""
+
+_WORDS = _words(
+    """
+    key token auth pass pwd pw pswd passw cred creds bearer cookie cookies
+    jwt sas dsn otp pat webhook
+    """
+)
+"""Whole words of a name."""
+
+_PLURALS = frozenset({"keys", "tokens"})
+_OF_PLURALS = _words(
+    """
+    api access auth secret private ssh refresh hf github wandb user
+    session
+    """
+)
+"""`api_keys` are secrets; `max_tokens` and `state_keys` are not."""
+
+_HARMLESS_BEFORE = {
+    "token": _words(
+        """
+    pad eos bos unk sep cls mask image audio video special num max min per
+    n next start end decoder prompt first last
+    """
+    ),
+    "key": _words(
+        """
+    sort state batch group label text image audio input output target
+    feature column prompt question answer num n missing unexpected
+    """
+    ),
+    "pass": _words(
+        """
+    forward backward num n first second third single multi one two
+    """
+    ),
+}
+_HARMLESS_AFTER = _words(
+    """
+    value values dim dims head heads size len length count ids type types
+    ratio dropout error exception bias proj projection query masking
+    padding embedding embeddings
+    """
+)
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_LONGEST = 200
+"""Longer runs of letters are no names."""
+
+
+@lru_cache(maxsize=1024)
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is hidden."""
+    if len(name) > _LONGEST:
+        return False
+    joined = re.sub(r"[^a-z]", "", name.lower())
+    if any(word in joined for word in _ALWAYS):
+        return True
+    words = [part.lower() for part in _PARTS.findall(name)]
+    return any(_says_secret(words, at) for at in range(len(words)))
+
+
+def _says_secret(words: list[str], at: int) -> bool:
+    word = words[at]
+    before = words[at - 1] if at else ""
+    after = words[at + 1] if at + 1 < len(words) else ""
+    if word in _PLURALS:
+        return before in _OF_PLURALS
+    if word not in _WORDS:
+        return False
+    harmless = _HARMLESS_BEFORE.get(word, frozenset())
+    return before not in harmless and (after not in _HARMLESS_AFTER)
