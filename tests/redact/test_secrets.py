@@ -114,7 +114,8 @@ def test_none_is_on_a_page(shown: Any, page: str) -> None:
     """All that a page's components hold."""
     from plotly.utils import PlotlyJSONEncoder
 
-    from fsdpdoctor_dashboard.app import Context, _page
+    from fsdpdoctor_dashboard.app import _page
+    from fsdpdoctor_dashboard.pages.components import Context
 
     context = Context(base="/", theme="light", runs=(shown.get("run"),), query={})
     content = json.dumps(_page(page)(context), cls=PlotlyJSONEncoder)
