@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from fsdpdoctor.errors import InputError
 from fsdpdoctor.rank_end import FATAL_SUFFIX, GONE, STALL_SUFFIX, Fatal, Frame, Stall
+from fsdpdoctor.schema import HEARTBEAT, HEARTBEAT_SLOTS
+from fsdpdoctor.storage.regular_file import read_regular
 
 MOST_BYTES = 1 << 20
 """A stall is some kilobytes; more is none of ours."""
@@ -24,6 +28,36 @@ _LAUNCHER = "/fsdpdoctor/recorder/launch/run_script.py"
 _REASON = re.compile(r"Fatal Python error: (?P<reason>[^\n]{1,200})")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One event of a rank's heartbeat; ids as in `Spans`."""
+
+    count: int
+    step: int
+    micro_batch: int
+    unit: int
+    kind: int
+    phase: int
+    seq: int
+    group: int
+    time_ns: int
+
+
+def read_beats(path: Path) -> tuple[Beat, ...]:
+    """A rank's last events, oldest first; empty where it left none."""
+    try:
+        content = read_regular(path, HEARTBEAT.size * HEARTBEAT_SLOTS, cut=True)
+    except (OSError, InputError):
+        return ()  # an import has none
+    whole = min(len(content) // HEARTBEAT.size, HEARTBEAT_SLOTS) * HEARTBEAT.size
+    fields = Beat.__dataclass_fields__
+    found = [
+        Beat(**dict(zip(fields, values, strict=True)))
+        for values in HEARTBEAT.iter_unpack(content[:whole])
+    ]
+    return tuple(sorted((b for b in found if b.count > 0), key=lambda b: b.count))
+
+
 def read_stall(stem: Path) -> Stall | None:
     """A rank's own word that nothing progresses; None where it left none."""
     content = _content(stem.with_suffix(STALL_SUFFIX))
@@ -31,7 +65,7 @@ def read_stall(stem: Path) -> Stall | None:
         return None
     try:
         return msgspec.json.decode(content, type=Stall)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # damaged, or of a later version: as if it were not there
 
 
@@ -103,7 +137,6 @@ def _booted_unix_s() -> float:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(MOST_BYTES)
-    except OSError:
+        return read_regular(path, MOST_BYTES, cut=True)
+    except (OSError, InputError):
         return b""

@@ -22,7 +22,13 @@ import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.rank_end import Fatal, Stall
-from fsdpdoctor.rank_end_files import process_state, read_fatal, read_stall
+from fsdpdoctor.rank_end_files import (
+    Beat,
+    process_state,
+    read_beats,
+    read_fatal,
+    read_stall,
+)
 from fsdpdoctor.run_writer import (
     NAMES,
     SCALARS,
@@ -32,8 +38,6 @@ from fsdpdoctor.run_writer import (
     write_run_header,
 )
 from fsdpdoctor.schema import (
-    HEARTBEAT,
-    HEARTBEAT_SLOTS,
     SCHEMA_VERSION,
     TABLE_SINCE,
     UNKNOWN,
@@ -45,28 +49,21 @@ from fsdpdoctor.schema import (
     Table,
     rank_stem,
 )
+from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
+from fsdpdoctor.untrusted.headers import checked_header, short_word
+from fsdpdoctor.untrusted.rows import (
+    Lists,
+    check_scalars,
+    checked_table,
+    with_known_names,
+)
 
 OUTSIDE = UNKNOWN
 """The number of the record in a rank's stream that is no step: it holds the spans of
 a capture outside every step."""
 
 _Header = TypeVar("_Header", RunHeader, RankHeader)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """One event of a rank's heartbeat; ids as in `Spans`."""
-
-    count: int
-    step: int
-    micro_batch: int
-    unit: int
-    kind: int
-    phase: int
-    seq: int
-    group: int
-    time_ns: int
 
 
 class OfRank:
@@ -194,16 +191,21 @@ class RankFiles:
         return str(self._stem.with_suffix(".arrows"))
 
     def load(self) -> RankData:
-        header = _read_header(self._stem.with_suffix(".json"), RankHeader)
+        path = self._stem.with_suffix(".json")
+        header = _read_header(path, RankHeader)
+        if header.rank != self.rank:
+            raise InputError(
+                f"{path} is damaged: it says that it is rank {header.rank}"
+            )
         stream = self._stem.with_suffix(".arrows")
-        steps, names, truncated = _read_stream(stream, self.size, header.schema_version)
+        steps, names, truncated = _read_stream(stream, self.size, header)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
         return RankData(
             header=header,
             steps=tuple(record for record in steps if record.step != OUTSIDE),
             outside=Spans.concat(outside),
             names=names,
-            beats=_read_beats(self._stem.with_suffix(".beat")),
+            beats=read_beats(self._stem.with_suffix(".beat")),
             truncated=truncated,
             stall=read_stall(self._stem),
             fatal=read_fatal(self._stem),
@@ -237,9 +239,13 @@ def open_run(*paths: str | os.PathLike[str]) -> Run:
         )
         raise InputError(f"these folders are not of one run: {seen}")
     sources: dict[int, RankFiles] = {}
+    warnings: list[str] = []
     for folder in folders:
         for path in sorted(folder.glob("rank*.json")):
             rank = _rank_of(path)
+            if rank is None:
+                warnings.append(f"left out: {path} is not named as a rank's file is")
+                continue
             if rank in sources:
                 raise InputError(
                     f"rank {rank} is in both {sources[rank].folder} and {folder}: "
@@ -252,7 +258,11 @@ def open_run(*paths: str | os.PathLike[str]) -> Run:
             f"{folders[0]} holds run.json and no rank's record "
             "(expected rank00000.json beside it): the run ended before training"
         )
-    return Run(header=headers[0], sources=tuple(sources[r] for r in sorted(sources)))
+    return Run(
+        header=headers[0],
+        sources=tuple(sources[rank] for rank in sorted(sources)),
+        warnings=tuple(warnings),
+    )
 
 
 def save_run(run: Run, folder: Path) -> None:
@@ -301,11 +311,17 @@ def _open_header(folder: Path) -> RunHeader:
     return _read_header(folder / "run.json", RunHeader)
 
 
-def _rank_of(path: Path) -> int:
+def _rank_of(path: Path) -> int | None:
+    """The rank that a header is named for, exactly as it is written."""
     digits = path.stem.removeprefix("rank")
-    if not digits.isdecimal():
-        raise InputError(f"{path} has no rank in its name; expected rank00000.json")
-    return int(digits)
+    if not (digits.isascii() and digits.isdecimal()):
+        return None
+    rank = int(digits[:_MOST_DIGITS])
+    return rank if rank_stem(rank) == path.stem else None
+
+
+_MOST_DIGITS = 9
+"""Of a rank: more are none that `checked_header` would take."""
 
 
 class _Version(msgspec.Struct):
@@ -314,17 +330,26 @@ class _Version(msgspec.Struct):
 
 def _read_header(path: Path, header: type[_Header]) -> _Header:
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MOST_HEADER)
         version = msgspec.json.decode(content, type=_Version).schema_version
         if version > SCHEMA_VERSION:
             raise NewerFormatError(
                 f"{path} has format {version}, this fsdpdoctor reads up to "
                 f"{SCHEMA_VERSION}: upgrade with pip install -U fsdpdoctor"
             )
-        return msgspec.json.decode(content, type=header)
+        return _checked(path, msgspec.json.decode(content, type=header), content)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path} is damaged: it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+
+
+def _checked(path: Path, header: _Header, content: bytes) -> _Header:
+    try:
+        return checked_header(header, content)
+    except InputError as error:
         raise InputError(f"{path} is damaged: {error}") from None
 
 
@@ -336,36 +361,50 @@ def _size(path: Path) -> int | None:
 
 
 def _read_stream(
-    path: Path, size: int | None, version: int
+    path: Path, size: int | None, header: RankHeader
 ) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
     """The steps, names and, where the stream breaks off, how."""
     steps: list[StepRecord] = []
     names = StringTable()
+    lists = Lists(units=len(header.units), groups=len(header.groups))
     try:
-        content = path.read_bytes()[:size]
+        content = read_regular(path, size, cut=True)
+    except InputError as error:
+        return (), (), str(error)
     except OSError as error:
         return (), (), f"cannot read {path}: {error.strerror}"
     if not content:
         return (), (), f"{path} is empty: the rank stopped before its first step"
     try:
         for batch in na.ArrayStream.from_readable(io.BytesIO(content)):
-            steps.append(_step_of(batch, names, version))
+            steps.append(_step_of(batch, names, header.schema_version, lists))
     # nanoarrow raises its own RuntimeError on a cut or corrupt message.
     except (RuntimeError, ValueError) as error:
         kept = f"{len(steps)} whole steps before it were read"
-        return tuple(steps), names.all, f"{path} breaks off: {error} ({kept})"
-    return tuple(steps), names.all, None
+        return _named(steps, names), names.all, f"{path} breaks off: {error} ({kept})"
+    return _named(steps, names), names.all, None
 
 
-def _step_of(batch: Any, names: StringTable, version: int) -> StepRecord:
+def _named(steps: Sequence[StepRecord], names: StringTable) -> tuple[StepRecord, ...]:
+    count = len(names.strings)
+    return tuple(with_known_names(record, count) for record in steps)
+
+
+def _step_of(batch: Any, names: StringTable, version: int, lists: Lists) -> StepRecord:
     fields = {field.name: i for i, field in enumerate(batch.schema.fields)}
     tables_then = {n: t for n, t in TABLES.items() if TABLE_SINCE.get(n, 1) <= version}
     if missing := [n for n in (*SCALARS, *tables_then, NAMES) if n not in fields]:
         raise ValueError(f"the stream has no column {', '.join(missing)}")
+    if len(batch) != 1:
+        raise ValueError(f"a batch holds {len(batch)} steps, expected one")
     scalars = {n: int(_values(batch.child(fields[n]))[0]) for n in SCALARS}
-    tables = {n: _table_of(batch.child(fields[n]), t) for n, t in tables_then.items()}
+    check_scalars(scalars)
+    tables = {
+        n: checked_table(_table_of(batch.child(fields[n]), t), lists)
+        for n, t in tables_then.items()
+    }
     for item in batch.child(fields[NAMES]).child(0).iter_py():
-        names.id(item)
+        names.id(short_word(item))
     complete = bool(scalars.pop("complete"))
     return StepRecord(**scalars, complete=complete, **tables)  # type: ignore[arg-type]
 
@@ -389,17 +428,3 @@ def _process(header: RankHeader, stem: Path) -> str | None:
         return None
     written_ns = stem.with_suffix(".json").stat().st_mtime_ns
     return process_state(header.host, header.pid, written_ns)
-
-
-def _read_beats(path: Path) -> tuple[Beat, ...]:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return ()  # an import has none
-    whole = min(len(content) // HEARTBEAT.size, HEARTBEAT_SLOTS) * HEARTBEAT.size
-    fields = Beat.__dataclass_fields__
-    found = [
-        Beat(**dict(zip(fields, values, strict=True)))
-        for values in HEARTBEAT.iter_unpack(content[:whole])
-    ]
-    return tuple(sorted((b for b in found if b.count > 0), key=lambda b: b.count))

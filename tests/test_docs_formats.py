@@ -21,10 +21,11 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
+from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.comparison import Comparison
 from fsdpdoctor.report.value import Report, encode
-from fsdpdoctor.run import Beat, in_memory
+from fsdpdoctor.run import in_memory
 from fsdpdoctor.run_writer import NAMES, SCALARS, TABLES
 from fsdpdoctor.schema import (
     NO_TIME,

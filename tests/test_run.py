@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,21 @@ RUN = RunHeader(run_id="r1", source="recorded", world_size=2, command=("train.py
 UNIT = UnitSpec(fqn="layers.0", module_class="Block", reshard_after_forward=2)
 
 
+def a_step(step: int, spans: Spans) -> StepRecord:
+    """A step of 9 ns."""
+    return StepRecord(
+        step=step,
+        start_ns=step * 10,
+        end_ns=step * 10 + 9,
+        host_start_ns=step * 10,
+        host_end_ns=step * 10 + 9,
+        micro_batches=1,
+        spans=spans,
+        memory=MemorySamples.build(time_ns=[step], rss_bytes=[5]),
+        counters=Counters.build(0),
+    )
+
+
 def write_rank(folder: Path, rank: int, steps: int = 3) -> None:
     """A rank of a few small steps."""
     header = RankHeader(rank=rank, world_size=2, units=(UNIT,))
@@ -39,18 +55,7 @@ def write_rank(folder: Path, rank: int, steps: int = 3) -> None:
             end_ns=[step * 10 + 5, step * 10 + 2],
             name=[-1, names.id(f"train.py:{step}")],
         )
-        record = StepRecord(
-            step=step,
-            start_ns=step * 10,
-            end_ns=step * 10 + 9,
-            host_start_ns=step * 10,
-            host_end_ns=step * 10 + 9,
-            micro_batches=1,
-            spans=spans,
-            memory=MemorySamples.build(time_ns=[step], rss_bytes=[5]),
-            counters=Counters.build(0),
-        )
-        writer.write_step(record, names.take_new())
+        writer.write_step(a_step(step, spans), names.take_new())
     writer.close()
 
 
@@ -113,6 +118,75 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(NewerFormatError, match=r"format 99.*reads up to 2"):
         open_run(tmp_path)
+
+
+def test_a_header_nested_without_end_is_damage(tmp_path: Path) -> None:
+    """It would take all of the stack to read it."""
+    write_rank(tmp_path, 0)
+    nested = "[" * 100_000 + "]" * 100_000
+    (tmp_path / "run.json").write_text(f'{{"schema_version": 1, "x": {nested}}}')
+
+    with pytest.raises(InputError, match="damaged: it is nested too deeply"):
+        open_run(tmp_path)
+
+
+def test_a_file_that_is_named_oddly_is_left_out(tmp_path: Path) -> None:
+    """A copy, a negative rank, digits of another script: the others are read."""
+    write_run_header(tmp_path, RUN)
+    write_rank(tmp_path, 0)
+    odd = ("rank-1", "rank0", "rank000000", "rank\u0663")
+    for name in odd:
+        (tmp_path / f"{name}.json").write_text("{}")
+
+    run = open_run(tmp_path)
+
+    assert run.ranks == (0,)
+    assert sorted(run.warnings) == sorted(
+        f"left out: {tmp_path / name}.json is not named as a rank's file is"
+        for name in odd
+    )
+
+
+def test_a_rank_that_lies_costs_only_itself(tmp_path: Path) -> None:
+    """One has another's header, one a pipe for a stream; the third is measured."""
+    write_run_header(tmp_path, replace(RUN, world_size=3))
+    for rank in range(3):
+        write_rank(tmp_path, rank)
+    (tmp_path / "rank00001.json").write_bytes(
+        (tmp_path / "rank00000.json").read_bytes()
+    )
+    (tmp_path / "rank00002.arrows").unlink()
+    os.mkfifo(tmp_path / "rank00002.arrows")
+
+    found = measure(open_run(tmp_path))
+
+    assert found.rank_numbers == (0, 2)
+    assert found.missing_ranks == (1,)
+    assert found.warnings == (
+        f"rank 1: {tmp_path / 'rank00001.json'} is damaged: it says that it is rank 0",
+    )
+    assert found.of(2).truncated == (
+        f"{tmp_path / 'rank00002.arrows'} is a pipe: expected a file"
+    )
+
+
+def test_a_step_that_lies_ends_the_stream_there(tmp_path: Path) -> None:
+    """The steps before it are whole."""
+    write_run_header(tmp_path, RUN)
+    header = RankHeader(rank=0, world_size=2, units=(UNIT,))
+    writer = RankWriter(tmp_path, header)
+    for step, kind in enumerate((Kind.FORWARD, 99)):
+        spans = Spans.build(1, kind=kind, start_ns=0, end_ns=1)
+        writer.write_step(a_step(step, spans))
+    writer.close()
+
+    (data,) = open_run(tmp_path).load()
+
+    assert [step.step for step in data.steps] == [0]
+    assert data.truncated == (
+        f"{tmp_path / 'rank00000.arrows'} breaks off: kind of a row is 99, which is "
+        "no kind (1 whole steps before it were read)"
+    )
 
 
 def test_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timeline
 from fsdpdoctor.analysis.unit_times import UnitTimes, unit_times
 from fsdpdoctor.intervals import Int64s, total_ns
 from fsdpdoctor.rank_end import GONE, Fatal, Stall
-from fsdpdoctor.run import Beat, OfRank, RankData
+from fsdpdoctor.rank_end_files import Beat
+from fsdpdoctor.run import OfRank, RankData
 from fsdpdoctor.schema import (
     COMMUNICATION_LANES,
     UNKNOWN,

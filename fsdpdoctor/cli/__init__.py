@@ -39,6 +39,17 @@ command needs another's packages.
 """
 
 
+LONGEST_ERROR = 4000
+"""Characters: a list of ranks or of paths may be long, a name should not be."""
+
+
+def _shown(error: FsdpDoctorError) -> str:
+    """Its words, which may hold names of files and fields that are anyone's."""
+    from fsdpdoctor.renderers.formatting import shorten, visible_lines
+
+    return shorten(visible_lines(str(error)), LONGEST_ERROR)
+
+
 def _keep_lines(command: click.Command) -> click.Command:
     r"""Turn the `\b` of a raw docstring into the mark that keeps a help's lines."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
@@ -61,7 +72,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FsdpDoctorError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {_shown(error)}", err=True)
             raise SystemExit(2) from None
         except BrokenPipeError:
             # The reader (head, less) has gone: nothing is left to say, nor to flush.

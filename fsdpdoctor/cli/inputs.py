@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from rich.console import Console
 from rich.progress import (
@@ -15,7 +17,10 @@ from rich.progress import (
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.open_paths import ReadOptions, rank_workers, source_bytes
 from fsdpdoctor.quantities import MIB, count, parse_size
-from fsdpdoctor.run import Run
+from fsdpdoctor.run import RankSource, Run
+
+USUALLY_PACKED = 16
+"""Times that a trace's text is larger than its file."""
 
 WORTH_A_BAR = 4 * MIB
 """Less is read before a bar could be looked at."""
@@ -50,7 +55,7 @@ def measure_run(run: Run, how: ReadOptions) -> Measures:
 
     It takes no path: what is said of a run in progress is all of one opening.
     """
-    sizes = {source.rank: source_bytes(source) for source in run.sources}
+    sizes = {source.rank: _text_bytes(source) for source in run.sources}
     size = sum(sizes.values())
     with rank_workers(run, how) as executor, _progress(size) as bar:
         # One file's progress is not known before its end: then the bar only moves.
@@ -61,6 +66,12 @@ def measure_run(run: Run, how: ReadOptions) -> Measures:
             bar.advance(task, sizes[rank])
 
         return measure(run, executor, advance)
+
+
+def _text_bytes(source: RankSource) -> int:
+    """What there is to go through: a packed file unpacks to some times its size."""
+    packed = Path(source.where).suffix == ".gz"
+    return source_bytes(source) * (USUALLY_PACKED if packed else 1)
 
 
 def _progress(size: int) -> Progress:

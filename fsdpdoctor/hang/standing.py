@@ -21,8 +21,7 @@ from fsdpdoctor.rank_end import (
     Stall,
     ThreadPosition,
 )
-from fsdpdoctor.rank_end_files import STOPPED
-from fsdpdoctor.run import Beat
+from fsdpdoctor.rank_end_files import STOPPED, Beat
 from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, Phase, RankHeader
 
 GroupKey = tuple[str, tuple[int, ...]]

@@ -7,13 +7,11 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from fsdpdoctor.storage.json_text import HIDDEN_CATEGORIES
+
 LONGEST_NAME = 200
 """Characters of a unit's name that are shown. Real FQNs stay under 120; a hostile
 one may have 10,000."""
-
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Unicode categories that a terminal obeys, hides or cannot encode: control and
-format characters (escape sequences, right-to-left overrides), lone surrogates."""
 
 _NUMBERED = re.compile(r"(.*?)(\d+)((?:\.\D[^,]*)?)")
 """A unit that is one of a row of siblings: what stands before and after its number."""
@@ -25,7 +23,7 @@ def visible(text: str) -> str:
         return text
     return "".join(
         character
-        if unicodedata.category(character) not in _HIDDEN
+        if unicodedata.category(character) not in HIDDEN_CATEGORIES
         else character.encode("unicode_escape", "backslashreplace").decode("ascii")
         for character in text
     )

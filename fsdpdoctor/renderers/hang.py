@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -13,6 +12,7 @@ from fsdpdoctor.hang.diagnose import Culprit, Diagnosis, Operation, Why
 from fsdpdoctor.hang.match_units import MatchedBy, UnitMatch
 from fsdpdoctor.quantities import count
 from fsdpdoctor.renderers.formatting import ranges, units, visible
+from fsdpdoctor.storage.json_text import json_text
 
 HANG_SCHEMA_VERSION = 1
 """Of the JSON."""
@@ -154,8 +154,7 @@ def encode_hang(hang: Hang) -> str:
         "standing_at": {str(r): of(op) for r, op in found.standing_at.items()},
         "notes": hang.notes,
     }
-    text = msgspec.json.format(msgspec.json.encode(said), indent=1).decode()
-    return f"{text}\n"
+    return json_text(said)
 
 
 def _encoder(

@@ -21,6 +21,7 @@ from fsdpdoctor.quantities import count, duration
 from fsdpdoctor.rank_end import Frame, Stall
 from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.hang import Hang, encode_hang
+from fsdpdoctor.storage.json_text import json_text
 
 RUN_HANG_SCHEMA_VERSION = 1
 """Of the JSON."""
@@ -194,8 +195,7 @@ def encode_run_hang(hang: RunHang, dumps: Hang | None) -> str:
         if dumps is None
         else msgspec.json.decode(encode_hang(dumps)),
     }
-    text = msgspec.json.format(msgspec.json.encode(said), indent=1).decode()
-    return f"{text}\n"
+    return json_text(said)
 
 
 def _encoded(one: Standing, hang: RunHang) -> dict[str, object]:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +19,7 @@ from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.report.value import Report, UnitRow
 from fsdpdoctor.schema import COLLECTIVE_KINDS, Phase
+from fsdpdoctor.storage.json_text import json_text
 
 COMPARISON_VERSION = 1
 """Of the JSON."""
@@ -97,8 +97,7 @@ def compare(a: Subject, b: Subject) -> Comparison:
 
 def encode_comparison(comparison: Comparison) -> str:
     """The comparison as JSON text."""
-    content = msgspec.json.encode(comparison)
-    return msgspec.json.format(content, indent=1).decode() + "\n"
+    return json_text(comparison)
 
 
 def _not_compared(a: Subject, b: Subject) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.report.units import micro_batches
 from fsdpdoctor.report.value import (
     Health,
@@ -18,7 +19,6 @@ from fsdpdoctor.report.value import (
     StoppedRank,
     Truncated,
 )
-from fsdpdoctor.run import Beat
 from fsdpdoctor.schema import (
     UNKNOWN,
     Evidence,

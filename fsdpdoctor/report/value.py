@@ -10,7 +10,6 @@ collective are those of its large side: a gather's output, a reduce-scatter's in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,6 +18,7 @@ import msgspec
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Location, NotJudged
+from fsdpdoctor.storage.json_text import json_text
 
 REPORT_VERSION = 1
 """Of the JSON. It rises when a field changes its meaning or goes."""
@@ -408,13 +408,7 @@ class Report:
 
 def encode(report: Report) -> str:
     """The report as JSON text."""
-    try:
-        content = msgspec.json.encode(report)
-    except UnicodeEncodeError:
-        # A name from a foreign file holds a lone surrogate, which UTF-8 has not.
-        text = json.dumps(msgspec.to_builtins(report), ensure_ascii=False)
-        content = text.encode("utf-8", "replace")
-    return msgspec.json.format(content, indent=1).decode() + "\n"
+    return json_text(report)
 
 
 class _Version(msgspec.Struct):

@@ -18,7 +18,8 @@ from fsdpdoctor.rank_end import (
     RankEnd,
     Stall,
 )
-from fsdpdoctor.run import Beat, RankData
+from fsdpdoctor.rank_end_files import Beat
+from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Kind, Phase
 from fsdpdoctor.testing import TRACED, draw, measured
 from tests.detectors.answers import found, not_judged, only

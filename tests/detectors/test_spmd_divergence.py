@@ -18,7 +18,8 @@ from fsdpdoctor.rank_end import (
     Stall,
     ThreadPosition,
 )
-from fsdpdoctor.run import Beat, RankData
+from fsdpdoctor.rank_end_files import Beat
+from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit
 from tests.detectors.answers import found, not_judged, only, without

@@ -290,3 +290,29 @@ def test_chunks_of_a_large_file_lose_nothing(tmp_path: Path) -> None:
         assert len(content) > 2 * (4 << 20)
         assert names(trace) == [f"n{i}" for i in range(count)]
         assert trace.health == Health(events=count)
+
+
+def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
+    """It unpacks to 1,000 times its size; a real trace to 30 times at most."""
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb", 6) as file:
+        file.write(b'{"traceEvents": [{"ph": "X", "name": "')
+        for _ in range(80):
+            file.write(b"A" * (1 << 20))
+
+    with pytest.raises(InputError, match=r"more than 200 times its size \(6\d MiB so"):
+        scan_file(path, default_decoder())
+
+
+def test_a_damaged_event_of_megabytes_is_dropped(tmp_path: Path) -> None:
+    """It is not gone through character by character; its neighbours are read."""
+    event = '{"ph": "X", "cat": "kernel", "name": "%s", "ts": 1, "dur": 1}'
+    huge = event % ("a" * (2 << 20) + "\\x")
+    text = document([event % "first", huge, event % "last"])
+
+    trace = scan(tmp_path / "trace.json", text)
+
+    assert names(trace) == ["first", "last"]
+    assert trace.health == Health(
+        events=3, dropped=1, damaged_at=trace.health.damaged_at
+    )

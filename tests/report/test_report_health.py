@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.renderers.report_view import exposed_line
 from fsdpdoctor.report import decode, diagnose, encode, report_of
 from fsdpdoctor.report.facts_health import NO_COMMUNICATION
@@ -16,7 +17,7 @@ from fsdpdoctor.report.value import (
     StoppedRank,
     Truncated,
 )
-from fsdpdoctor.run import Beat, RankData, in_memory
+from fsdpdoctor.run import RankData, in_memory
 from fsdpdoctor.schema import (
     Evidence,
     Flag,

@@ -38,6 +38,10 @@ _ENDS_ITEM = re.compile(r"\s*(?:\]|,|$)")
 _NO_NUMBER = re.compile(r"[-+]?(?:nan\b(?:\([^)]*\))?|inf(?:inity)?\b)", re.IGNORECASE)
 _ARRAY_END = re.compile(r"\}(\s*\])")
 
+MOST_MENDED = 1 << 20
+"""Bytes of a damaged event that are gone through one by one. Whole ones may be larger;
+real ones have at most some kilobytes."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Salvaged:
@@ -102,6 +106,9 @@ def _read_event(found: Salvaged, text: bytes, offset: int) -> None:
         return
     if found.damaged_at is None:
         found.damaged_at = offset
+    if len(text) > MOST_MENDED:
+        found.dropped += 1
+        return
     # The second reading takes a backslash before a closing quote for a path's end.
     for path_ends in (False, True):
         mended = mend(text, path_ends=path_ends).encode("utf-8", "replace")

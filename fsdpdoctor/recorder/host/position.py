@@ -21,8 +21,6 @@ import torch.distributed as dist
 from fsdpdoctor import redact
 from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, Paths
-from fsdpdoctor.recorder.storage import redact
-from fsdpdoctor.recorder.host.source_paths import OURS, TORCH, Paths
 
 MOST_FRAMES = 64
 """Innermost; what comes before them is the launcher's way into the script."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.stall_causes import CAUSES, split_stalls
 from fsdpdoctor.analysis.timeline import timeline_of
@@ -27,6 +25,7 @@ from fsdpdoctor.simulate.plans.predict import (
     predict,
     replay,
 )
+from fsdpdoctor.storage.json_text import json_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ def encode_forecast(found: Forecast, dialect: str = "fully_shard") -> str:
         },
         "predictions": [_prediction(p, dialect, base) for p in found.predictions],
     }
-    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
+    return json_text(content, indent=2)
 
 
 def _prediction(p: Prediction, dialect: str, base: Replay) -> Mapping[str, Any]:

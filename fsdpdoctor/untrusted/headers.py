@@ -1,0 +1,106 @@
+"""What a header may say: each number in its range, each index in its list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from fsdpdoctor.errors import InputError
+from fsdpdoctor.schema import UNKNOWN, RankHeader, RunHeader
+
+MOST_RANKS = 1 << 20
+"""Ten times the largest job that anybody has told of."""
+
+MOST = 1 << 61
+"""Of any number: a sum of two fits into 64 bits."""
+
+LONGEST_WORD = 4000
+"""Characters of a name or a message. Real names have fewer than 120, and our own
+messages are cut to 1,000; what is longer keeps its two ends."""
+
+_KEPT_OF_LONG = 500
+_LONG_NUMBER = re.compile(rb"\d{19}|\d[eE]\+?\d")
+
+_Header = TypeVar("_Header", RunHeader, RankHeader)
+
+
+def checked_header(header: _Header, content: bytes) -> _Header:
+    """A header as it was decoded from some content, its words no longer than they may
+    be. Raises InputError where it lies.
+    """
+    if not 1 <= header.world_size <= MOST_RANKS:
+        raise InputError(
+            f"world_size is {header.world_size}; expected 1 to {MOST_RANKS:,}"
+        )
+    if header.schema_version < 1:
+        raise InputError(f"schema_version is {header.schema_version}; expected 1 or 2")
+    # Looked at as bytes: walking through every header costs more than reading it.
+    if _LONG_NUMBER.search(content):
+        for name, number in _numbers(header, ""):
+            if not -MOST < number < MOST:
+                raise InputError(f"{name} is {str(number)[:40]}, which is out of range")
+    if max(map(len, content.split(b'"'))) > LONGEST_WORD:
+        header = _shortened(header)
+    if isinstance(header, RankHeader):
+        _check_indices(header)
+    return header
+
+
+def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float):
+        yield name, value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _numbers(item, name)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(item, f"{name} of {key[:40]}")
+    elif is_dataclass(value):
+        for one in fields(value):
+            yield from _numbers(getattr(value, one.name), one.name)
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str):
+        return short_word(value)
+    if isinstance(value, tuple):
+        return tuple(_shortened(item) for item in value)
+    if isinstance(value, dict):
+        return {_shortened(key): _shortened(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            one.name: _shortened(getattr(value, one.name)) for one in fields(value)
+        }
+        return replace(value, **changed)
+    return value
+
+
+def short_word(word: str) -> str:
+    """A word that nobody could read, by its two ends."""
+    if len(word) <= LONGEST_WORD:
+        return word
+    left_out = len(word) - 2 * _KEPT_OF_LONG
+    return f"{word[:_KEPT_OF_LONG]}...({left_out} characters)...{word[-_KEPT_OF_LONG:]}"
+
+
+def _check_indices(header: RankHeader) -> None:
+    if header.rank < 0:
+        raise InputError(f"rank is {header.rank}; expected 0 or more")
+    units, groups = len(header.units), len(header.groups)
+    for at, unit in enumerate(header.units):
+        for name in ("forward_prefetch", "backward_prefetch"):
+            _check(getattr(unit, name) or (), units, f"{name} of unit {at}", least=0)
+        for name in ("shard_group", "replicate_group", "post_forward_group"):
+            _check((getattr(unit, name),), groups, f"{name} of unit {at}")
+    if header.model is not None:
+        _check(header.model.forward_order, units, "forward_order", least=0)
+
+
+def _check(
+    given: tuple[int, ...], count: int, name: str, *, least: int = UNKNOWN
+) -> None:
+    for index in given:
+        if not least <= index < count:
+            raise InputError(f"{name} names number {index} of {count}")
