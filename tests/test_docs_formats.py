@@ -22,6 +22,7 @@ from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.rank_end_files import Beat
+from fsdpdoctor.renderers.tune import encode_tuning
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.comparison import Comparison
 from fsdpdoctor.report.value import Report, encode
@@ -36,8 +37,10 @@ from fsdpdoctor.schema import (
     RunHeader,
 )
 from fsdpdoctor.testing import Call, Sample, draw
+from tests.hang.test_diagnose import dumped
 from tests.importers.generated import generated_rank
 from tests.markdown import sections
+from tests.renderers.test_tune import TUNING
 
 ROOT = Path(__file__).parent.parent
 TRACES = ROOT / "traces"
@@ -206,6 +209,53 @@ def test_every_field_of_a_comparison_is_documented() -> None:
 
     assert fields == dict(declared(Comparison))
     assert disagreements([printed("compare", a, b)], fields) == []
+
+
+def test_every_field_of_a_tuning_is_documented() -> None:
+    """All that `tune --json` prints, and nothing else."""
+    fields = documented(JSON["Tuning"].rows)
+    nothing = replace(TUNING, rows=(), stopped=None, withheld="why")
+    documents = [json.loads(encode_tuning(tuning)) for tuning in (TUNING, nothing)]
+
+    assert disagreements(documents, fields) == []
+
+
+def test_every_field_of_a_memory_plan_is_documented() -> None:
+    """With all that can be asked for, and with nothing of it."""
+    fields = documented(JSON["Memory plan"].rows)
+    model = ["plan", "8e9", "--layers", "32"]
+    asked = ["--fits", "80GiB", "--tokens-per-second", "1e4", "--price", "2"]
+
+    assert disagreements([printed(*model), printed(*model, *asked)], fields) == []
+
+
+def test_every_field_of_a_run_s_hang_is_documented() -> None:
+    """As far as a killed rank has them."""
+    whole = {"": Field("object", nullable=False)}
+    whole |= documented(JSON["Hang of a run"].rows)
+    document = printed("hang", str(TRACES / "killed-rank"))
+
+    assert list(faults(document, whole, set(), "")) == []
+
+
+def test_every_field_of_a_hang_by_dumps_is_documented(tmp_path: Path) -> None:
+    """Of one that has a culprit, and of one where all stand in one collective."""
+    fields = documented(JSON["Hang by dumps"].rows)
+    documents = []
+    for name, late in (("mismatch", "broadcast"), ("stuck", "all_reduce")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in range(3):
+            operation = late if rank == 1 else "all_reduce"
+            dumped(folder, rank, [(5, operation, "started")], enqueued=5)
+        documents.append(printed("hang", str(folder)))
+
+    assert disagreements(documents, fields) == []
+
+
+def test_every_field_of_an_environment_is_documented() -> None:
+    """All that `env --json` prints, and nothing else."""
+    assert disagreements([printed("env")], documented(JSON["Environment"].rows)) == []
 
 
 def test_a_document_that_differs_is_seen() -> None:
