@@ -74,8 +74,9 @@ def checked_table(table: _Table, lists: Lists) -> _Table:
         least, largest = int(column.min()), int(column.max())
         if name in lists:
             if least < UNKNOWN or largest >= lists[name]:
-                known = (column >= 0) & (column < lists[name])
-                unknown[name] = np.where(known, column, UNKNOWN)
+                ids = column.astype(np.int64)
+                known = (ids >= 0) & (ids < lists[name])
+                unknown[name] = np.where(known, ids, UNKNOWN)
         elif name in _CODES:
             codes = _CODES[name]
             if (
@@ -113,7 +114,7 @@ def _check_range(
 
 def with_known_names(record: StepRecord, names: int) -> StepRecord:
     """A step whose tables name only what the stream holds: `names` of them."""
-    changed = {}
+    changed: dict[str, Any] = {}
     for name in ("spans", "counters", "call_sites", "stack_samples"):
         table: Table = getattr(record, name)
         columns = {c: getattr(table, c) for c in _NAMES if c in table.columns()}
