@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -134,3 +135,11 @@ def test_a_case_is_small_and_names_no_machine(case: str) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) <= MOST_BYTES
     assert {header["host"] for header in headers} <= {"host0", None}
     assert {header["pid"] for header in headers} == {UNKNOWN}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_summary_names_no_finding_that_is_not_there(case: str) -> None:
+    """Whoever reads "FD401 says why" looks for FD401."""
+    findings, _ = judged(case)
+    said = {code for f in findings for code in re.findall(r"FD\d+", f.summary)}
+    assert said <= {finding.code for finding in findings}

@@ -39,8 +39,11 @@ WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
 # evidence of the others, not as a finding of its own.
 MINOR_CAUSE = 0.2
 
-# Who judges the time of these causes: they are no fault of the units' order.
-JUDGED_ELSEWHERE = {"host_late": "FD103", "straggler": "FD401"}
+LATE = (
+    "Nothing in FSDP2's settings: a rank came late. Where it is the same one step "
+    "after step, FD401 names it; else ranks take turns, as on a busy machine."
+)
+"""A code that is not among the findings must not be promised."""
 
 UNTOLD = "the bytes were still moving or a rank was late, which cannot be told apart"
 
@@ -118,13 +121,12 @@ def _finding(
     )
     told = Evidence.RANKS in m.evidence and not few_steps(m)
     of_units = f" of {count(len(names), 'unit')}" if names else ""
-    also = f"; {JUDGED_ELSEWHERE[cause]} says why" if cause in JUDGED_ELSEWHERE else ""
     return Finding(
         severity=severity,
         confidence=Confidence.HIGH if told else Confidence.MEDIUM,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
         f"in {PHASES[phase]} for the all-gathers{of_units}, mostly because "
-        f"{because}{also}"
+        f"{because}"
         + (" (on CPU an all-gather blocks by default)" if on_cpu(m) else ""),
         units=tuple(names),
         phase=PHASES[phase],
@@ -178,7 +180,7 @@ def _advice(
 ) -> tuple[Advice, ...]:
     word = PHASES[phase]
     if cause == "straggler":
-        return (Advice(text="Nothing here: see which rank is late under FD401."),)
+        return (Advice(text=LATE),)
     first = host_overlap(m, word) if on_cpu(m) else prefetch(m, word)
     kept = keep_unsharded(m, names) if phase == Phase.BACKWARD else None
     notes: tuple[Advice, ...] = ()

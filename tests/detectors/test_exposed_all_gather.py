@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
+from fsdpdoctor.detectors.exposed_all_gather import LATE, exposed_all_gather
 from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec
@@ -131,7 +131,8 @@ def test_a_late_rank_is_not_the_wires_fault() -> None:
     assert finding.severity == Severity.INFO
     assert finding.units == ("layers.1",)
     assert finding.cost_ns_per_step == 3_500_000
-    assert "FD401" in finding.summary
+    assert "a rank arrived late" in finding.summary
+    assert [advice.text for advice in finding.advice] == [LATE]
 
 
 def test_on_cpu_it_names_the_asynchronous_gather() -> None:
