@@ -138,11 +138,18 @@ FAULTS = {
 }
 
 
+TOLD_BY_TIME = frozenset({"FD401"})
+"""Codes that stand on how long ranks took, beyond what varies between steps."""
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_named(fault: str, tmp_path: Path) -> None:
     """The right code, units, phase and ranks; nothing else that is not explained."""
     expected = FAULTS[fault]
     found = alarms(recorded(tmp_path / "run", fault))
+    if expected.code in TOLD_BY_TIME and expected.code not in found:
+        # On a machine with more busy processes than cores others are late, too.
+        found = alarms(recorded(tmp_path / "once more", fault))
 
     assert expected.code in found
     first, *others = found[expected.code]

@@ -76,20 +76,22 @@ def test_one_communicator_runs_one_collective_at_a_time(log: list[Transfer]) -> 
     assert [t.seq for t in log] == [0, 1, 0]
 
 
-def test_only_the_first_wait_costs(log: list[Transfer]) -> None:
+def test_only_the_first_wait_costs(
+    log: list[Transfer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wait ends no earlier than the collective; a second one finds it done."""
     work = dist.all_reduce(torch.ones(8), async_op=True)
     assert work is not None
-    assert not work.is_completed()
+    (transfer,) = log
+    # A busy machine may come back here when it is over.
+    assert not work.is_completed() or time.perf_counter_ns() >= transfer.end_ns
     work.wait()
     assert work.is_completed()
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it slept"))
     work.wait()
 
-    (transfer,) = log
-    (_, first_end), (second_start, second_end) = transfer.waits
-    assert first_end >= transfer.end_ns
-    # The second sleeps for nothing; 1 ms is for being scheduled out.
-    assert second_end - second_start < 1 * MS
+    (_, first_end), (second_start, _) = transfer.waits
+    assert transfer.end_ns <= first_end <= second_start
 
 
 def test_a_blocking_call_is_exposed_from_its_start_to_its_end(
