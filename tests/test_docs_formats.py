@@ -164,8 +164,8 @@ def printed(*arguments: str) -> Any:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """A job of two ranks, of which one was killed and one's record is cut; a
-    rehearsal; and a trace with kernels.
+    """A job of two ranks, of which one was killed and one's record is cut; two
+    rehearsals; and a trace with kernels.
     """
     cut = tmp_path_factory.mktemp("run") / "cut"
     shutil.copytree(TRACES / "killed-rank", cut)
@@ -179,8 +179,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         samples=(Sample(at=3.5, activity=Activity.SLEEP, site="train.py:4"),),
     )
     drawn = encode(diagnose(in_memory(replace(header, source="recorded"), [script])))
-    rehearsal = TRACES / "exposed-all-gather"
-    return [printed("analyze", str(path)) for path in (cut, rehearsal)] + [
+    others = (TRACES / "exposed-all-gather", TRACES / "slow-loader")
+    return [printed("analyze", str(path)) for path in (cut, *others)] + [
         json.loads(trace),
         json.loads(drawn),
     ]

@@ -36,6 +36,7 @@ from fsdpdoctor.report.value import (
     ByCause,
     CaptureOverlap,
     FindingRow,
+    MostToGain,
     Report,
     StoppedRank,
 )
@@ -143,10 +144,23 @@ def content_of(report: Report) -> Content:
 
 
 def _lead(report: Report) -> Iterator[str]:
-    best = report.verdict.best_change
+    first, best = report.verdict.most_to_gain, report.verdict.best_change
+    mean = report.step_time_ns.mean
+    if first is not None:
+        yield _most_to_gain(first, mean)
     if best is not None:
-        yield _best_change(best, report.step_time_ns.mean)
+        what = "Best change" if first is None else "Best change of FSDP2's settings"
+        yield f"{what}, {_best_change(best, mean)}"
     yield exposed_line(report)
+
+
+def _most_to_gain(first: MostToGain, mean: int | None) -> str:
+    """What costs more than any simulated change wins, and what to do about it."""
+    share = f" ({percent(first.up_to_ns / mean)})" if mean else ""
+    return (
+        f"Most to gain, up to {ms(first.up_to_ns)} per step{share}, {first.code}: "
+        f"{visible(first.text)}"
+    )
 
 
 def _best_change(best: BestChange, mean: int | None) -> str:
@@ -158,7 +172,7 @@ def _best_change(best: BestChange, mean: int | None) -> str:
     if best.memory_cost_bytes:
         word = "costs" if best.memory_cost_bytes > 0 else "saves"
         effects.append(f"{word} {size(abs(best.memory_cost_bytes))} per rank")
-    return f"Best change, {gain}: {visible(best.text)} ({', '.join(effects)})"
+    return f"{gain}: {visible(best.text)} ({', '.join(effects)})"
 
 
 def exposed_line(report: Report) -> str:

@@ -17,6 +17,10 @@ CostKind = Literal[
 ]
 """What a step's time was lost to."""
 
+NAMED_SHARE = 0.05
+"""Of a step. What costs more is named; below it, a fix is lost in the step's jitter
+(`docs/detectors.md` D01)."""
+
 PARTS: Mapping[CostKind, tuple[str, ...]] = {
     "exposed": ("exposed_all_gather", "exposed_reduce_scatter", "exposed_all_reduce"),
     "other_collectives": ("exposed_other_communication",),

@@ -354,6 +354,17 @@ class BestChange:
     memory_cost_bytes: int | None  # per rank; None: not known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MostToGain:
+    """Advice that no simulation backs, of a finding that costs more than the best
+    change wins.
+    """
+
+    code: str  # of the finding
+    text: str
+    up_to_ns: int  # per step: what the finding costs
+
+
 VerdictKind = Literal[
     "ended",
     "fault",
@@ -378,6 +389,7 @@ class Verdict:
     text: str
     cost_ns_per_step: int | None = None  # None: no step was judged
     code: str | None = None  # of the finding that says more
+    most_to_gain: MostToGain | None = None  # None: the best change gives as much
     best_change: BestChange | None = None  # None: no change is backed
     floor_ns: int | None = None  # the mean step without anything that is only lost
 

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.report.costs import PARTS, SEVERITY, CostKind, kind_of, linked, lost_ns
+from fsdpdoctor.report.costs import (
+    NAMED_SHARE,
+    PARTS,
+    SEVERITY,
+    CostKind,
+    kind_of,
+    linked,
+    lost_ns,
+)
+from fsdpdoctor.report.most_to_gain import most_to_gain
 from fsdpdoctor.report.value import (
     BestChange,
     Exposed,
@@ -18,10 +27,6 @@ from fsdpdoctor.report.value import (
     Report,
     Verdict,
 )
-
-NAMED_SHARE = 0.05
-"""Of a step. What costs more is named; below it, a fix is lost in the step's jitter
-(`docs/detectors.md` D01)."""
 
 ENDED = ("FD408", "FD406")
 """Codes that say why a run ended, the one that knows more first."""
@@ -97,7 +102,9 @@ def _verdict(report: Report) -> Verdict:
     elif (ended := _ended(report.health)) is not None:
         beside = verdict.text if verdict.kind != "nothing" else ""
         verdict = replace(verdict, kind="ended", text=_joined(ended, beside), code=None)
-    return replace(verdict, best_change=_best_change(report.findings), floor_ns=floor)
+    best = _best_change(report.findings)
+    first = most_to_gain(report.findings, best, mean)
+    return replace(verdict, most_to_gain=first, best_change=best, floor_ns=floor)
 
 
 def _joined(first: str, then: str) -> str:

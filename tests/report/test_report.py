@@ -129,6 +129,7 @@ def test_the_json_contract_of_findings() -> None:
         "bytes on the wire",
         "cost_ns_per_step": 6000000,
         "code": "FD107",
+        "most_to_gain": {"code": "FD107", "text": "do not", "up_to_ns": 3000000},
         "best_change": None,
         "floor_ns": 11000000,
     }
