@@ -12,7 +12,7 @@ import msgspec
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.rank_end import FATAL_SUFFIX, GONE, STALL_SUFFIX, Fatal, Frame, Stall
-from fsdpdoctor.schema import HEARTBEAT, HEARTBEAT_SLOTS
+from fsdpdoctor.schema import HEARTBEAT, HEARTBEAT_BEFORE, HEARTBEAT_SLOTS
 from fsdpdoctor.storage.regular_file import read_regular
 
 MOST_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _LAUNCHER = "/fsdpdoctor/recorder/launch/run_script.py"
 _REASON = re.compile(r"Fatal Python error: (?P<reason>[^\n]{1,200})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Beat:
     """One event of a rank's heartbeat; ids as in `Spans`."""
 
@@ -41,6 +41,7 @@ class Beat:
     seq: int
     group: int
     time_ns: int
+    size: int = 0  # bytes of a collective outside FSDP2's units; 0: not told
 
 
 def read_beats(path: Path) -> tuple[Beat, ...]:
@@ -49,12 +50,10 @@ def read_beats(path: Path) -> tuple[Beat, ...]:
         content = read_regular(path, HEARTBEAT.size * HEARTBEAT_SLOTS, cut=True)
     except (OSError, InputError):
         return ()  # an import has none
-    whole = min(len(content) // HEARTBEAT.size, HEARTBEAT_SLOTS) * HEARTBEAT.size
-    fields = Beat.__dataclass_fields__
-    found = [
-        Beat(**dict(zip(fields, values, strict=True)))
-        for values in HEARTBEAT.iter_unpack(content[:whole])
-    ]
+    before = len(content) <= HEARTBEAT_BEFORE.size * HEARTBEAT_SLOTS
+    slot = HEARTBEAT_BEFORE if before else HEARTBEAT
+    whole = min(len(content) // slot.size, HEARTBEAT_SLOTS) * slot.size
+    found = [Beat(*values) for values in slot.iter_unpack(content[:whole])]
     return tuple(sorted((b for b in found if b.count > 0), key=lambda b: b.count))
 
 

@@ -306,6 +306,7 @@ class Heartbeat:
         seq: int,
         group: int,
         time_ns: int,
+        size: int = 0,
     ) -> None:
         """Overwrite the oldest slot."""
         self._count = count = self._count + 1
@@ -321,6 +322,7 @@ class Heartbeat:
             seq,
             group,
             time_ns,
+            size,
         )
 
     def flush(self) -> None:

@@ -14,6 +14,8 @@ from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import Heartbeat, RankWriter, StringTable, write_run_header
 from fsdpdoctor.schema import (
+    HEARTBEAT,
+    HEARTBEAT_BEFORE,
     Counters,
     Kind,
     MemorySamples,
@@ -224,6 +226,11 @@ def test_the_heartbeat_keeps_the_last_events(tmp_path: Path) -> None:
     beats = open_run(tmp_path).sources[0].load().beats
 
     assert [b.step for b in beats] == list(range(6, 70))
+    # A file of an earlier version, whose slots end before the size.
+    path = tmp_path / "rank00000.beat"
+    slots = list(HEARTBEAT.iter_unpack(path.read_bytes()))
+    path.write_bytes(b"".join(HEARTBEAT_BEFORE.pack(*slot[:-1]) for slot in slots))
+    assert open_run(tmp_path).sources[0].load().beats == beats
     assert (beats[-1].unit, beats[-1].kind) == (1, Kind.ALL_GATHER)
 
 

@@ -7,6 +7,7 @@ never two ranks are blamed for different reasons.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -272,13 +273,46 @@ def _circle(scene: _Scene) -> Verdict | None:
 
 
 def _other_shape(scene: _Scene) -> Verdict | None:
-    inside = [one for one in scene.ranks if one.operands is not None]
-    sides: dict[str, list[Standing]] = {}
-    for one in inside:
-        sides.setdefault(one.operands or "", []).append(one)
-    if len(sides) < 2 or not _sizes_must_agree(inside):
+    inside = [one for one in scene.ranks if one.call is not None]
+    if not _sizes_must_agree(inside):
         return None
-    return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides))
+    sides = _by_size(inside) or _by_operands(inside)
+    return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides)) if len(sides) > 1 else None
+
+
+def _by_size(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
+    """By the bytes that each noted, of one number of a group; empty where one did not:
+    who has crashed can be asked for nothing else.
+    """
+    places = {(one.last.group, one.last.seq) for one in inside if one.last is not None}
+    if len(places) != 1 or not all(one.issued_bytes for one in inside):
+        return {}
+    sides: dict[Any, list[Standing]] = {}
+    for one in inside:
+        sides.setdefault(one.issued_bytes, []).append(one)
+    return sides if len(sides) > 1 else {}
+
+
+def _by_operands(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
+    """By the tensors that each gave. Who crashed in it was sent more than it waits for,
+    so that it is not on the side of the most.
+    """
+    sides: dict[Any, list[Standing]] = {}
+    for one in inside:
+        if one.operands is not None:
+            sides.setdefault(one.operands, []).append(one)
+    if len(sides) > 1:
+        fewest = min(sides, key=_elements)
+        sides[fewest] += [
+            one for one in inside if one.operands is None and one.state == State.CRASHED
+        ]
+    return sides
+
+
+def _elements(operands: str) -> int:
+    """Of all tensors, as `float32[2, 4]`."""
+    shapes = re.findall(r"\[([\d, ]*)\]", operands)
+    return sum(math.prod(int(n) for n in s.split(",") if n.strip()) for s in shapes)
 
 
 def _sizes_must_agree(inside: Sequence[Standing]) -> bool:

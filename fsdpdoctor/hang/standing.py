@@ -93,6 +93,7 @@ class Event:
     phase: str | None
     seq: int
     group: GroupKey | None
+    size: int = 0  # of a collective of the script's own; 0: not told
 
     @property
     def what(self) -> str:
@@ -147,6 +148,12 @@ class Standing:
     @property
     def operands(self) -> str | None:
         return None if self._call is None else self._call.operands
+
+    @property
+    def issued_bytes(self) -> int:
+        """Of the collective that it was in, as it noted before; 0: not known."""
+        inside = self.call is not None and self.last is not None
+        return self.last.size if inside and self.last is not None else 0
 
     @property
     def _call(self) -> Call | None:
@@ -306,6 +313,7 @@ def _event(words: RankWords, beat: Beat) -> Event:
         phase=_phase(beat.phase),
         seq=beat.seq,
         group=_key(groups[beat.group]) if 0 <= beat.group < len(groups) else None,
+        size=beat.size,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fsdpdoctor.hang.blame import Cause, Verdict, call_key, issued_in
 from fsdpdoctor.hang.error_meaning import Meaning, meaning_of
 from fsdpdoctor.hang.standing import Standing, State
-from fsdpdoctor.quantities import MS, count, duration
+from fsdpdoctor.quantities import MS, count, duration, size
 from fsdpdoctor.rank_end import Frame
 
 EVERY_RANK = (
@@ -296,13 +296,21 @@ def _other_shape(v: Verdict, blamed: list[Standing], others: list[Standing]) -> 
     one = blamed[0]
     sides: dict[str, list[Standing]] = {}
     for rank in (*blamed, *others):
-        what = rank.operands or f"one that is not known ({rank.state.value} in it)"
+        what = _what_it_gave(rank)
         sides.setdefault(what, []).append(rank)
     texts = [f"{named(side)} {what}" for what, side in sides.items()]
     return (
         f"ranks give different shapes to {one.call} at {line(one.user_frame)}: "
         f"{', '.join(texts)}{_step(one)}"
     )
+
+
+def _what_it_gave(one: Standing) -> str:
+    if one.operands is not None:
+        return one.operands
+    if one.issued_bytes:
+        return f"{size(one.issued_bytes)} ({one.state.value} in it)"
+    return f"one that is not known ({one.state.value} in it)"
 
 
 def _other_count(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:

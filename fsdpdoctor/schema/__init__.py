@@ -17,6 +17,7 @@ from fsdpdoctor.schema.absent import NO_TIME, UNKNOWN
 from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes
 from fsdpdoctor.schema.files import (
     HEARTBEAT,
+    HEARTBEAT_BEFORE,
     HEARTBEAT_SLOTS,
     NOT_CAPTURED,
     SCHEMA_VERSION,
@@ -84,6 +85,7 @@ __all__ = [
     "COUNTER_RECOMPILES",
     "DEVICE_WORK",
     "HEARTBEAT",
+    "HEARTBEAT_BEFORE",
     "HEARTBEAT_SLOTS",
     "ITEMSIZE",
     "NOT_CAPTURED",

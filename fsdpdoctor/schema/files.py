@@ -25,8 +25,10 @@ and not read back."""
 # in memory and brought to disk 20 times a second and with each recorded step: what a
 # rank did last is there even after SIGKILL, and all of it where the rank hangs. Slot:
 # count (from 1, 0: never written), step, micro_batch, unit, kind, phase, seq, group,
-# time_ns.
-HEARTBEAT = struct.Struct("<qqiihhqiq")
+# time_ns, size. A file is always written whole, so its length tells whether its slots
+# have a size: earlier ones had none.
+HEARTBEAT = struct.Struct("<qqiihhqiqq")
+HEARTBEAT_BEFORE = struct.Struct("<qqiihhqiq")
 HEARTBEAT_SLOTS = 64
 
 

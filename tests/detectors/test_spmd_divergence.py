@@ -9,9 +9,11 @@ from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.finding import Confidence, Severity
+from fsdpdoctor.hang.standing import COLLECTIVE_FILES
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_end import (
     Call,
+    Fatal,
     Frame,
     GroupCount,
     Position,
@@ -116,6 +118,59 @@ def test_other_shapes_in_one_collective() -> None:
     assert finding.summary == (
         "ranks give different shapes to all_reduce at train.py:4 in log: rank 2 "
         "float32[1000], ranks 0 and 1 float32[10] in step 9, micro-batch 0"
+    )
+
+
+CRASH = (
+    Frame(file="/job/train.py", line=4, function="log", user=True),
+    Frame(file=f"/x/{COLLECTIVE_FILES[0]}", line=9, function="all_reduce", user=False),
+)
+
+
+def issuing(data: RankData, size: int) -> RankData:
+    """The same, whose last event is the issue of so many bytes."""
+    beat = Beat(9, 9, 0, -1, Kind.COLLECTIVE, Phase.OTHER, 50, 0, 9 * MS, size)
+    return replace(data, beats=(beat,))
+
+
+def crashing(rank: int, size: int = 0) -> RankData:
+    """A rank that a fatal signal ended in the same collective."""
+    fatal = Fatal(reason="Aborted", stack=CRASH, time_unix_ns=50 * MS)
+    data = draw(TWO_LAYERS, rank=rank)
+    header = replace(data.header, ended="running")
+    return issuing(replace(data, header=header, fatal=fatal), size)
+
+
+def test_who_crashed_was_sent_too_much() -> None:
+    """What it gave is not known; it is not on the side that sent more."""
+    finding = only(
+        spmd_divergence,
+        measured(
+            standing(0, (9, 0), call="all_reduce", operands="float32[10]", line=4),
+            crashing(1),
+            standing(2, (9, 0), call="all_reduce", operands="float32[1000]", line=4),
+        ),
+    )
+
+    assert finding.ranks == (2,)
+    assert "rank 2 float32[1000], rank 0 float32[10], rank 1 one that is not known" in (
+        finding.summary
+    )
+
+
+def test_what_a_crashed_rank_gave_is_in_its_last_event() -> None:
+    """Then nothing need be concluded, though one rank alone can still be asked."""
+    first = standing(0, (9, 0), call="all_reduce", operands="float32[10]", line=4)
+    finding = only(
+        spmd_divergence,
+        measured(issuing(first, 40), crashing(1, 40), crashing(2, 4000)),
+    )
+
+    assert finding.ranks == (2,)
+    assert finding.summary == (
+        "ranks give different shapes to all_reduce at /job/train.py:4 in log: rank 2 "
+        "3.91 KiB (crashed in it), rank 0 float32[10], rank 1 40 B (crashed in it) in "
+        "step 9, micro-batch 0"
     )
 
 

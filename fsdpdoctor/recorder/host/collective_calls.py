@@ -302,7 +302,8 @@ class CollectiveCalls:
         self._place(call, backward, mine)
         if not mine:
             call.flags = flag_bits.BACKGROUND
-        rec.beat(Kind.COLLECTIVE, call.phase, call.unit, call.seq, call.group)
+        size = max(call.size, 0)
+        rec.beat(Kind.COLLECTIVE, call.phase, call.unit, call.seq, call.group, size)
         call.issued_ns = perf_counter_ns()
         call.start = rec.mark() if rec.clock.of_device else call.issued_ns
         return call

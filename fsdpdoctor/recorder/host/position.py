@@ -32,12 +32,16 @@ _COLLECTIVE_FILES = (
     f"{TORCH}distributed{os.sep}distributed_c10d.py",
     f"{TORCH}distributed{os.sep}_functional_collectives.py",
 )
+_LOGGER = f"{TORCH}distributed{os.sep}c10d_logger.py"
+"""Whose wrapper is what is left of a collective, once an error has left it."""
 _DTENSOR = f"{TORCH}distributed{os.sep}tensor{os.sep}"
 _NO_COLLECTIVE = frozenset(
     {"init_process_group", "destroy_process_group", "new_group", "get_rank"}
     | {"_new_process_group_helper", "new_subgroups", "split_group"}
 )
 """Functions of the same files that set up, and issue nothing of the user's."""
+_ASKING = ("get_", "_get_", "is_", "_is_", "_check_", "_rank_not_in")
+"""How functions begin that only ask something, some of them within a collective."""
 
 
 def frames_of(frame: FrameType | None) -> list[FrameType]:
@@ -105,22 +109,39 @@ def call_in(frames: list[FrameType]) -> Call | None:
     which the caller knows by name, and the tensors of the innermost, which are sent.
     """
     inside: list[FrameType] = []
+    logged: FrameType | None = None
     of_dtensor: str | None = None  # "full_tensor": what a DTensor was asked for
     for frame in frames:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path in _COLLECTIVE_FILES:
-            inside.append(frame)
-        elif inside and not path.startswith(TORCH):
+            if inside or not name.startswith(_ASKING):
+                inside.append(frame)
+        elif path == _LOGGER and name == "wrapper":
+            logged = frame
+        elif (inside or logged) and not path.startswith(TORCH):
             break
         elif inside and path.startswith(_DTENSOR) and not name.startswith("_"):
             of_dtensor = name
-    if not inside or any(f.f_code.co_name in _NO_COLLECTIVE for f in inside):
+    if not inside:
+        return None if logged is None else _logged(logged)
+    if any(f.f_code.co_name in _NO_COLLECTIVE for f in inside):
         return None
     return Call(
         name=of_dtensor or inside[-1].f_code.co_name,
         operands=_operands(inside[0]),
         group=_group_name(inside[0]),
     )
+
+
+def _logged(wrapper: FrameType) -> Call | None:
+    """The collective whose error is being noted down."""
+    local = wrapper.f_locals
+    name = getattr(local.get("func"), "__name__", None)
+    if not isinstance(name, str) or name in _NO_COLLECTIVE or name.startswith(_ASKING):
+        return None
+    given = (*local.get("args", ()), *local.get("kwargs", {}).values())
+    shown = [_tensor(t) for value in given for t in _tensors(value)]
+    return Call(name=name, operands=", ".join(shown[:4]) or None)
 
 
 def _operands(frame: FrameType) -> str | None:

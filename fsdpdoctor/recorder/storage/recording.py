@@ -118,7 +118,13 @@ class Recording:
         )
 
     def beat(
-        self, kind: int, phase: int, unit: int, seq: int = -1, group: int = -1
+        self,
+        kind: int,
+        phase: int,
+        unit: int,
+        seq: int = -1,
+        group: int = -1,
+        size: int = 0,
     ) -> None:
         """Leave a trace of what this rank does now, even if it is killed."""
         self.heartbeat.beat(
@@ -130,4 +136,5 @@ class Recording:
             seq,
             group,
             perf_counter_ns(),
+            size,
         )

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.distributed import distributed_c10d
 
-from fsdpdoctor.rank_end import GONE, EndKind, Position
+from fsdpdoctor.rank_end import GONE, Call, EndKind, Position
 from fsdpdoctor.rank_end_files import process_state, read_fatal, read_stall
+from fsdpdoctor.recorder.host.position import call_in, frames_of
 from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
@@ -168,3 +174,21 @@ def test_a_process_that_has_ended_is_gone() -> None:
     assert process_state(socket.gethostname(), os.getpid(), now) in ("R", "S")
     assert process_state(socket.gethostname(), 2**22 + 1, now) == GONE
     assert process_state("elsewhere", os.getpid(), now) is None
+
+
+def test_an_error_that_is_being_noted_is_still_of_its_collective(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch asks for the backend, and more, before it passes an error on."""
+    seen: list[Call | None] = []
+    logger: Any = importlib.import_module("torch.distributed.c10d_logger")
+
+    def noted(name: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        seen.append(call_in(frames_of(sys._getframe())))
+        return {}
+
+    monkeypatch.setattr(logger, "_get_msg_dict", noted)
+    with pytest.raises(ValueError, match="Default process group"):
+        distributed_c10d.all_reduce(torch.ones(7))
+
+    assert seen == [Call(name="all_reduce", operands="float32[7]")]
