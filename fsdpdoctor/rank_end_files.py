@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,9 +112,17 @@ def is_users(path: str) -> bool:
     )
 
 
-def process_state(host: str | None, pid: int, since_unix_ns: int) -> str | None:
+CLOCK_SET_NS = 60 * 10**9
+"""By so much the system's clock may differ from when a rank began, without having been
+set, or the machine started again."""
+
+
+def process_state(
+    host: str | None, pid: int, since_unix_ns: int, unix_minus_clock_ns: int = 0
+) -> str | None:
     """The kernel's letter for a process, `GONE` where it has ended; None where that
-    cannot be known here: another host, or no /proc.
+    cannot be known here: another host, no /proc, or a clock that was set since, so that
+    another process might have the number.
     """
     if pid <= 0 or host != socket.gethostname() or not Path("/proc/self/stat").exists():
         return None
@@ -121,6 +130,9 @@ def process_state(host: str | None, pid: int, since_unix_ns: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return GONE
+    was_set_ns = time.time_ns() - time.perf_counter_ns() - unix_minus_clock_ns
+    if unix_minus_clock_ns and abs(was_set_ns) > CLOCK_SET_NS:
+        return None
     started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK") + _booted_unix_s()
     if started_s * 1e9 > since_unix_ns + 60e9:
         return GONE  # the number was given to another process since

@@ -427,4 +427,5 @@ def _process(header: RankHeader, stem: Path) -> str | None:
     if header.ended != "running":
         return None
     written_ns = stem.with_suffix(".json").stat().st_mtime_ns
-    return process_state(header.host, header.pid, written_ns)
+    shift_ns = header.unix_minus_clock_ns
+    return process_state(header.host, header.pid, written_ns, shift_ns)

@@ -188,11 +188,12 @@ def _written_over(path: Path, text: bytes) -> bool:
         return False
 
 
-def open_file(path: Path) -> int:
+def open_file(path: Path, *, new: bool = False) -> int:
     """Create a file, under a descriptor that is none of the three standard ones: a
-    script may have closed those, and go on printing.
+    script may have closed those, and go on printing. With `new` there must be none.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+    flags |= os.O_EXCL if new else 0
     low: list[int] = []
     try:
         while (file := os.open(path, flags, 0o666)) <= 2:
@@ -201,6 +202,50 @@ def open_file(path: Path) -> int:
         for taken in low:
             os.close(taken)
     return file
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    try:
+        there = os.fstat(file)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+class OwnFile:
+    """A file that stays open. The script may close its descriptor, as a daemon closes
+    all there are, and get the same number for a file of its own: what is there is asked
+    before each use, and is left alone.
+    """
+
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        self._file = open_file(path, new=new)
+        self._identity = _identity(self._file)
+
+    def _own(self) -> int:
+        if self._file < 0 or _identity(self._file) != self._identity:
+            raise OSError("the script has closed its file")
+        return self._file
+
+    def append(self, content: bytes, size: int) -> None:
+        """Write all of it behind the first `size` bytes, or nothing. Raises OSError."""
+        file = self._own()
+        try:
+            write_all(file, content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, size)
+            raise
+
+    def overwrite(self, content: bytes) -> None:
+        """Write from the beginning on. Raises OSError."""
+        os.pwrite(self._own(), content, 0)
+
+    def close(self) -> None:
+        """Close it; later calls do nothing."""
+        file, self._file = self._file, -1
+        if file >= 0 and self._identity == _identity(file):
+            os.close(file)
 
 
 def write_all(file: int, content: bytes) -> None:
@@ -226,7 +271,7 @@ class RankWriter:
         stem = folder / rank_stem(header.rank)
         self._header_path = stem.with_suffix(".json")
         self.write_header(header)
-        self._file = open_file(stem.with_suffix(".arrows"))
+        self._file = OwnFile(stem.with_suffix(".arrows"))
         self._size = 0
         self._broken = False
         self._bytes = io.BytesIO()
@@ -248,7 +293,7 @@ class RankWriter:
             if self._size and not self._broken:  # nothing ends what never began
                 self._append()
         finally:
-            os.close(self._file)
+            self._file.close()
 
     def _append(self) -> None:
         """A step is in the file whole, or not at all."""
@@ -256,11 +301,9 @@ class RankWriter:
         self._bytes.seek(0)
         self._bytes.truncate()
         try:
-            write_all(self._file, content)
+            self._file.append(content, self._size)
         except OSError:
             self._broken = True
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)
             raise
         self._size += len(content)
 
@@ -287,7 +330,14 @@ class Heartbeat:
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._ring = bytearray(HEARTBEAT.size * HEARTBEAT_SLOTS)
-        self._file = open_file((folder / rank_stem(rank)).with_suffix(".beat"))
+        # Who makes this file has the rank, in this folder.
+        path = (folder / rank_stem(rank)).with_suffix(".beat")
+        try:
+            self._file = OwnFile(path, new=True)
+        except FileExistsError:
+            raise FileExistsError(
+                f"rank {rank} has a record in {folder} already"
+            ) from None
         self._count = self._written = 0
         self._pack = HEARTBEAT.pack_into
 
@@ -328,15 +378,14 @@ class Heartbeat:
     def flush(self) -> None:
         """Bring the file up to date. Raises OSError."""
         count = self._count
-        if count != self._written and self._file >= 0:
-            os.pwrite(self._file, bytes(self._ring), 0)
+        if count != self._written:
+            self._file.overwrite(bytes(self._ring))
             self._written = count
 
     def close(self) -> None:
         """Close the file, which stays."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        self._written = self._count  # nothing more is brought there
+        self._file.close()
 
 
 class StringTable:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor import recorder
-from fsdpdoctor.cli.run import short
+from fsdpdoctor.recorder.launch.closing_words import short
 from fsdpdoctor.recorder.storage import run_folder
 
 SCRIPT = "fsdpdoctor.demo.train"

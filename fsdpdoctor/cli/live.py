@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.run import short
 from fsdpdoctor.cli.view import NEEDS_DASH
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.open_paths import ReadOptions
+from fsdpdoctor.recorder.launch.closing_words import short
 from fsdpdoctor.run import is_run_folder
 
 if TYPE_CHECKING:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -20,22 +17,23 @@ from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.launch import run_script as launching
+from fsdpdoctor.recorder.launch.closing_words import (
+    Surroundings,
+    report,
+    say_unseen_children,
+    short,
+    working_directory,
+)
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
 from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
 from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
-from fsdpdoctor.schema import rank_stem
 
 if TYPE_CHECKING:
     from fsdpdoctor.cli.live import LiveView
     from fsdpdoctor.recorder.recording_config import RecordingConfig
-
-REPORT_S = 300.0
-"""A report that takes longer is not waited for."""
-
-OTHERS_WAIT_S = 5.0
-"""How long rank 0 waits for the node's other ranks to end before it reports."""
+    from fsdpdoctor.recorder.session import Session
 
 
 @click.command(
@@ -172,15 +170,8 @@ def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:
 
 
 def _nowhere(out: Path | None) -> run_folder.RunLocation:
-    folder = _working_directory() / (out or run_folder.RUNS / "unrecorded")
+    folder = working_directory() / (out or run_folder.RUNS / "unrecorded")
     return run_folder.RunLocation(folder=folder, run_id="unrecorded")
-
-
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except OSError:
-        return Path("/")  # it has been removed
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -221,16 +212,18 @@ def run_rank(
 
     `job` surrounds the script and its recording, not the report.
     """
-    place = _place(asked)
-    first = os.environ.get("RANK", "0") == "0"
+    within = recorder.current()
+    place = _place(asked) if within is None else _of(within)
+    first = run_folder.number("RANK", 0) == 0 and within is None
     view = _live_view(place.folder) if first and asked.live else None
-    around = Surroundings.now()
+    around, pid = Surroundings.now(), os.getpid()
     with job or nullcontext():
         error = _run(asked, place)
-    if first and asked.report:
-        border.last_words(lambda: _report(place.folder, around))
-    if view is not None:
-        border.last_words(view.close)
+    if first and os.getpid() == pid:
+        if asked.report:
+            border.last_words(lambda: report(place.folder, around))
+        if view is not None:
+            border.last_words(view.close)
     if isinstance(error, (SystemExit, PlanError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
@@ -247,6 +240,15 @@ def _place(asked: RunOptions) -> run_folder.RunLocation:
         return _nowhere(asked.out)
 
 
+def _of(session: Session) -> run_folder.RunLocation:
+    """Where this process is recorded already: it has one record, and one report."""
+    border.say(
+        f"fsdpdoctor: this process is recorded into {short(session.folder)}, and not "
+        "a second time"
+    )
+    return run_folder.RunLocation(folder=session.folder, run_id="")
+
+
 def _live_view(folder: Path) -> LiveView | None:
     try:
         from fsdpdoctor.cli.live import LiveView
@@ -255,23 +257,6 @@ def _live_view(folder: Path) -> LiveView | None:
     except Exception as error:
         border.say(f"fsdpdoctor: no live view: {border.describe(error)}")
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the report needs of this process: a script may take it all away."""
-
-    python: str
-    environment: dict[str, str]
-    working_directory: str
-
-    @classmethod
-    def now(cls) -> Surroundings:
-        return cls(
-            python=sys.executable,
-            environment=dict(os.environ),
-            working_directory=str(_working_directory()),
-        )
 
 
 def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:
@@ -294,12 +279,12 @@ def _changes(
     if asked.stop_after is not None or asked.check_bits:
         from fsdpdoctor.recorder.changes.trial_run import on_trial
 
-        rank = int(os.environ.get("RANK", 0))
+        rank = run_folder.number("RANK", 0)
         yield on_trial(asked.stop_after, folder if asked.check_bits else None, rank)
     if asked.capture is not None:
         from fsdpdoctor.recorder.launch.profiler_capture import capturing
 
-        yield capturing(asked.capture, folder, int(os.environ.get("RANK", 0)))
+        yield capturing(asked.capture, folder, run_folder.number("RANK", 0))
 
 
 class ScriptListener(Protocol):
@@ -312,14 +297,16 @@ class ScriptListener(Protocol):
 
 def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> None:
     ended: SystemExit | None = None
+    pid = os.getpid()
     try:
         run()
     except SystemExit as caught:
         if caught.code:
             raise
         ended = caught
-    for watcher in watchers:
-        watcher.script_ended()
+    if os.getpid() == pid:
+        for watcher in watchers:
+            watcher.script_ended()
     if ended is not None:
         raise ended
 
@@ -327,14 +314,14 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 def _record(
     asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
-    recorder.start(_recording(asked, place))
-    session = recorder.current()
+    within, pid = recorder.current(), os.getpid()
+    session = None if within is not None else recorder.start(_recording(asked, place))
     watch = SigtermHandler(_nothing if session is None else session.say_ended)
-    fatal = FatalSignals(place.folder, int(os.environ.get("RANK", 0)))
+    fatal = FatalSignals(place.folder, run_folder.number("RANK", 0))
     if session is not None:
         watch.start()
         fatal.start()
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if run_folder.number("LOCAL_RANK", 0) == 0:
             run_folder.point_latest(place.folder)
     error: BaseException | None = None
     try:
@@ -343,6 +330,10 @@ def _record(
         error = caught
         if not isinstance(caught, (SystemExit, PlanError)):
             error = _reported(caught)
+    if os.getpid() != pid:
+        return error  # a forked child has come here: it is none of ours
+    if session is not None:
+        border.last_words(lambda: say_unseen_children(session))
     border.last_words(lambda: recorder.stop(run_folder.how_it_ended(error), error))
     # Last: a launcher's SIGTERM may come while the end is written down.
     border.last_words(watch.stop)
@@ -356,7 +347,7 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
     sampling, notes = sampling_of(asked.steps, asked.every), asked.notes
     if asked.capture is not None:
         sampling = AroundProfiler(sampling, asked.capture.steps)
-        notes += (asked.capture.note(int(os.environ.get("WORLD_SIZE", 1))),)
+        notes += (asked.capture.note(run_folder.number("WORLD_SIZE", 1)),)
     return RecordingConfig(
         folder=place.folder,
         run_id=place.run_id,
@@ -379,65 +370,3 @@ def _reported(error: BaseException) -> BaseException:
 
 def _nothing(ended: str) -> None:
     """Nothing is recorded that could say how it ended."""
-
-
-def _report(folder: Path, around: Surroundings) -> None:
-    """Print the summary to stderr: the script's own output stays its own."""
-    here = int(around.environment.get("LOCAL_WORLD_SIZE", 1))
-    _wait_for_others(folder, here)
-    if not (folder / "run.json").is_file() or not any(folder.glob("rank*.json")):
-        border.say(f"fsdpdoctor: nothing is recorded in {short(folder)}")
-        return
-    border.last_words(sys.stdout.flush)
-    shown = short(folder)
-    directory = around.working_directory
-    found = subprocess.run(
-        [around.python, "-m", "fsdpdoctor", "analyze", str(folder)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**_terminal(), **around.environment},
-        cwd=directory if Path(directory).is_dir() else folder,
-        timeout=REPORT_S,
-    )
-    report = found.stdout if found.returncode in (0, 1) else ""
-    border.say(
-        f"{report}fsdpdoctor: recorded in {shown}; "
-        f"again with: fsdpdoctor analyze {shown}"
-    )
-
-
-def _terminal() -> dict[str, str]:
-    """Kept until it is known to be a report, it does not see the terminal it is for."""
-    try:
-        if not sys.stderr.isatty():
-            return {}
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return {"FORCE_COLOR": "1", "COLUMNS": str(columns or 80)}
-
-
-def short(folder: Path) -> str:
-    """A folder as one would type it here."""
-    try:
-        return str(folder.relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(folder)
-
-
-def _wait_for_others(folder: Path, here: int) -> None:
-    paths = [(folder / rank_stem(r)).with_suffix(".json") for r in range(here)]
-    until = time.monotonic() + OTHERS_WAIT_S
-    while time.monotonic() < until:
-        if all(_has_ended(path) for path in paths):
-            return
-        time.sleep(0.05)
-
-
-def _has_ended(path: Path) -> bool:
-    try:
-        return '"ended": "running"' not in path.read_text(encoding="utf-8")
-    except OSError:
-        return False

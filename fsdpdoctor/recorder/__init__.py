@@ -58,6 +58,8 @@ def start(plan: RecordingConfig) -> Session | None:
 
         try:
             session = Session(plan)
+        except FileExistsError:  # of another process, or no folder
+            raise
         except Exception:
             remove_rank(plan.folder, place()[0])
             raise

@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import time
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, EveryStep
 from fsdpdoctor.run_writer import write_run_header
 from fsdpdoctor.schema import UNKNOWN, Evidence, RankHeader, RunHeader
@@ -73,8 +73,9 @@ class Headers:
         self._replicas = replicas
         self._names = names
         self._rank, self._world = place()
+        self._local_rank = number("LOCAL_RANK", UNKNOWN)
+        self._local_world = number("LOCAL_WORLD_SIZE", UNKNOWN)
         self._started_unix_ns = time.time_ns()
-        self._unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self._wrote_run = False
 
     def of_rank(
@@ -85,15 +86,15 @@ class Headers:
         return RankHeader(
             rank=self._rank,
             world_size=self._world,
-            local_rank=int(os.environ.get("LOCAL_RANK", UNKNOWN)),
-            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", UNKNOWN)),
+            local_rank=self._local_rank,
+            local_world_size=self._local_world,
             host=socket.gethostname(),
             pid=os.getpid(),
             device=self._device,
             device_name=torch.cuda.get_device_name() if cuda else None,
             device_bytes=_device_bytes() if cuda else UNKNOWN,
             clock=self._rec.clock.name,
-            unix_minus_clock_ns=self._unix_minus_clock_ns,
+            unix_minus_clock_ns=self._rec.unix_minus_clock_ns,
             evidence=self._evidence(),
             units=self._model.units(),
             groups=self._groups.specs,
@@ -162,7 +163,7 @@ def place() -> tuple[int, int]:
     """This process's rank, and how many there are."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return number("RANK", 0), number("WORLD_SIZE", 1)
 
 
 def _device_bytes() -> int:

@@ -117,6 +117,15 @@ class Session:
     def folder(self) -> Path:
         return self._plan.folder
 
+    @property
+    def trained(self) -> bool:
+        """Whether anything was trained in this process."""
+        return bool(self._rec.step or self._units.all)
+
+    def warn(self, words: str) -> None:
+        """Put a word into the record, with its next header."""
+        self._warnings.append(words)
+
     # Lifecycle
 
     def attach(self) -> None:
@@ -216,7 +225,8 @@ class Session:
     def _note_end(self, ended: str, error: BaseException | None) -> None:
         if self._end is None:
             with contextlib.suppress(Exception):  # the end comes, described or not
-                self._end = rank_end(ended, error, self._stall_watch.position())
+                position = self._stall_watch.position()
+                self._end = rank_end(ended, error, position, self._rec.unix_ns())
 
     def _write_header(self, header: RankHeader) -> None:
         self._last_header = header

@@ -117,8 +117,9 @@ def _progress(hang: RunHang) -> Iterator[tuple[str, str]]:
 
 def _progress_ns(one: Standing) -> int:
     position = one.position
-    of_stall = position.progress_unix_ns if position is not None else 0
-    return max(of_stall, one.last_unix_ns)
+    if position is None or (one.end is not None and one.last_unix_ns):
+        return one.last_unix_ns
+    return max(position.progress_unix_ns, one.last_unix_ns)
 
 
 def _where(one: Standing) -> str:

@@ -114,7 +114,9 @@ def call_in(frames: list[FrameType]) -> Call | None:
     for frame in frames:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path in _COLLECTIVE_FILES:
-            if inside or not name.startswith(_ASKING):
+            if name.startswith(_ASKING):
+                inside.clear()  # what it calls asks, too
+            else:
                 inside.append(frame)
         elif path == _LOGGER and name == "wrapper":
             logged = frame

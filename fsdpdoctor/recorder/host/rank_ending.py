@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 
 from fsdpdoctor import redact
@@ -16,10 +15,9 @@ _KIND = re.compile(r"(exception|signal|exit): ?(.*)", re.DOTALL)
 
 
 def rank_end(
-    ended: str, error: BaseException | None, position: Position
+    ended: str, error: BaseException | None, position: Position, now: int
 ) -> RankEnd | None:
     """The end that `ended` says in words; None where only the recording ended."""
-    now = time.time_ns()
     if ended == "done":
         return RankEnd(
             kind=EndKind.DONE, time_unix_ns=now, position=replace(position, stack=())

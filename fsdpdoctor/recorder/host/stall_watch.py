@@ -19,6 +19,7 @@ from pathlib import Path
 from fsdpdoctor.rank_end import GONE, STALL_SUFFIX, GroupCount, Position, Stall
 from fsdpdoctor.recorder.host.position import group_counts, position_now
 from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.schema import rank_stem
 
 LOOK_EVERY_S = 0.5
@@ -113,8 +114,7 @@ class StallWatch:
 
     def _neighbours(self) -> list[tuple[str, str]]:
         """The states of this node's other ranks, by the kernel's letter."""
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        count = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        local, count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
         first = self._rank - local
         states = []
         for rank in range(first, first + count):

@@ -4,6 +4,7 @@ that go on over the whole run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -38,6 +39,7 @@ class Recording:
 
     def __init__(self, clock: Clock, guard: ErrorBorder, heartbeat: Heartbeat) -> None:
         self.use(clock)
+        self.unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self.guard = guard
         self.heartbeat = heartbeat
         self.spans = SpanBuffer()
@@ -59,6 +61,10 @@ class Recording:
         """Take marks of this clock from here on; earlier ones must be times."""
         self.clock = clock
         self.mark: Callable[..., int] = clock.mark
+
+    def unix_ns(self) -> int:
+        """Now, on one axis with all that is recorded: the system's clock may be set."""
+        return perf_counter_ns() + self.unix_minus_clock_ns
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""

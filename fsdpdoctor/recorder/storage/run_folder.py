@@ -54,6 +54,14 @@ def _candidate(out: Path | None, script: str) -> RunLocation:
     return RunLocation(folder=folder.absolute(), run_id=run_id)
 
 
+def number(name: str, otherwise: int) -> int:
+    """A number that a launcher passes, where it does, and it is one."""
+    try:
+        return int(os.environ.get(name, otherwise))
+    except ValueError:
+        return otherwise
+
+
 def to_environment(place: RunLocation) -> dict[str, str]:
     """The environment by which the ranks of a launcher find the place."""
     return {VARIABLE: _to_json(place)}

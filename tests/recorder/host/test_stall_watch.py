@@ -97,7 +97,7 @@ def test_the_end_has_type_words_and_line() -> None:
         raise KeyError("api_key=sk-abcdefghijklmnop")
     except KeyError as caught:
         error = caught
-    end = rank_end("exception: KeyError: x", error, Position(step=3))
+    end = rank_end("exception: KeyError: x", error, Position(step=3), 5)
 
     assert end is not None
     assert (end.kind, end.exception) == (EndKind.EXCEPTION, "KeyError")
@@ -122,11 +122,11 @@ def test_ends_without_an_exception(
     ended: str, kind: EndKind, signal_name: str | None, status: int | None
 ) -> None:
     """As the header's words say."""
-    end = rank_end(ended, None, Position(step=0))
+    end = rank_end(ended, None, Position(step=0), 5)
 
     assert end is not None
     assert (end.kind, end.signal, end.status) == (kind, signal_name, status)
-    assert rank_end("detached: ours", None, Position(step=0)) is None
+    assert rank_end("detached: ours", None, Position(step=0), 5) is None
 
 
 ABORTS = """
@@ -174,6 +174,11 @@ def test_a_process_that_has_ended_is_gone() -> None:
     assert process_state(socket.gethostname(), os.getpid(), now) in ("R", "S")
     assert process_state(socket.gethostname(), 2**22 + 1, now) == GONE
     assert process_state("elsewhere", os.getpid(), now) is None
+    clock = time.time_ns() - time.perf_counter_ns()
+    assert process_state(socket.gethostname(), os.getpid(), now, clock) in ("R", "S")
+    earlier = clock - 3600 * 10**9
+    assert process_state(socket.gethostname(), os.getpid(), now, earlier) is None
+    assert process_state(socket.gethostname(), 2**22 + 1, now, earlier) == GONE
 
 
 def test_an_error_that_is_being_noted_is_still_of_its_collective(
