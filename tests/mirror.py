@@ -218,6 +218,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "recorder/launch/test_run_script.py": (
         "__init__.py",
         "recorder/__init__.py",
+        "recorder/launch/closing_words.py",
         "recorder/launch/sigterm.py",
         "recorder/storage/run_folder.py",
     ),

@@ -51,6 +51,7 @@ from fsdpdoctor.schema import (
     StepRecord,
 )
 
+DEVICE_LOOK_S = 0.001
 DEVICE_WAIT_S = 5.0
 """How long the end of the process may be put off for the device: longer is a hang."""
 
@@ -399,15 +400,16 @@ class Session:
 
     def _await_device(self, mark: int) -> None:
         """Never for good: of an error, the device may be in a kernel without end."""
-        until = time.monotonic() + DEVICE_WAIT_S
+        looks = round(DEVICE_WAIT_S / DEVICE_LOOK_S)
         while not self._rec.clock.ready(mark):
-            if time.monotonic() > until:
+            looks -= 1
+            if looks < 0:
                 self._warnings.append(
                     f"the device did not get to the end of {len(self._pending)} steps, "
                     "which were lost"
                 )
                 return
-            time.sleep(0.001)
+            time.sleep(DEVICE_LOOK_S)
 
     def _write_step(self, record: StepRecord, names: list[str]) -> None:
         self._disk.write(lambda: self._writer.write_step(record, names))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.schema import rank_stem
 
 REPORT_S = 300.0
@@ -46,6 +47,8 @@ def working_directory() -> Path:
         return Path("/")
 
 
+LOOK_EVERY_S = 0.05
+
 CHILDREN_S = 1.0
 """Of their processors' time: less is no training."""
 
@@ -74,8 +77,8 @@ def say_unseen_children(session: Recorded) -> None:
 
 def report(folder: Path, around: Surroundings) -> None:
     """Print the summary to stderr: the script's own output stays its own."""
-    here = int(around.environment.get("LOCAL_WORLD_SIZE", 1))
-    _wait_for_others(folder, here)
+    if (folder / "run.json").is_file():
+        _wait_for_others(folder, number("LOCAL_WORLD_SIZE", 1, around.environment))
     if not (folder / "run.json").is_file() or not any(folder.glob("rank*.json")):
         border.say(f"fsdpdoctor: nothing is recorded in {short(folder)}")
         return
@@ -119,11 +122,10 @@ def short(folder: Path) -> str:
 
 def _wait_for_others(folder: Path, here: int) -> None:
     paths = [(folder / rank_stem(r)).with_suffix(".json") for r in range(here)]
-    until = time.monotonic() + OTHERS_WAIT_S
-    while time.monotonic() < until:
+    for _ in range(round(OTHERS_WAIT_S / LOOK_EVERY_S)):  # a clock may stand still
         if all(_has_ended(path) for path in paths):
             return
-        time.sleep(0.05)
+        time.sleep(LOOK_EVERY_S)
 
 
 def _has_ended(path: Path) -> bool:

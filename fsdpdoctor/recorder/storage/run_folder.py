@@ -11,6 +11,7 @@ import re
 import secrets
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +55,12 @@ def _candidate(out: Path | None, script: str) -> RunLocation:
     return RunLocation(folder=folder.absolute(), run_id=run_id)
 
 
-def number(name: str, otherwise: int) -> int:
+def number(
+    name: str, otherwise: int, environment: Mapping[str, str] = os.environ
+) -> int:
     """A number that a launcher passes, where it does, and it is one."""
     try:
-        return int(os.environ.get(name, otherwise))
+        return int(environment.get(name, otherwise))
     except ValueError:
         return otherwise
 
