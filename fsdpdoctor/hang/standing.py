@@ -30,6 +30,7 @@ GroupKey = tuple[str, tuple[int, ...]]
 LIBRARY_ERRORS = re.compile(
     r"(RuntimeError|Dist\w*Error|ConnectionError|ConnectionResetError|BrokenPipeError)$"
 )
+OF_COMMUNICATION = re.compile(r"detached: (RuntimeError|Dist\w*Error)\b")
 TIMEOUT = re.compile(r"timed? ?out|timeout|watchdog", re.IGNORECASE)
 LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|refused|abort)|closed by peer|broken pipe"
@@ -268,7 +269,9 @@ def _state(words: RankWords) -> State:
     if ended == "running":
         return _state_of_running(words)
     if ended.startswith("detached"):
-        lost = LOST_PEER.search(ended) or TIMEOUT.search(ended)
+        # A disk that does not answer, or has no room, is no fault of training's.
+        theirs = OF_COMMUNICATION.match(ended)
+        lost = theirs and (LOST_PEER.search(ended) or TIMEOUT.search(ended))
         return State.CUT_OFF if lost else State.DETACHED
     if ended == "done":
         return State.DONE

@@ -168,6 +168,8 @@ def _lost_steps(rank: RankMeasures) -> str | None:
     if last < first:
         return None
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    if rank.header.ended == "running" and rank.alive is None:
+        return f"{steps} ran, not written yet: lost, if it has ended"
     return f"{steps} ran and had not been written when it ended: lost"
 
 

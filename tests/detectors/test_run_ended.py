@@ -146,8 +146,10 @@ def test_done_or_still_running_is_no_finding() -> None:
 def test_a_recording_that_stopped_is_no_rank_that_stopped() -> None:
     """Only where it stopped for a lost peer is the other one's end a fault."""
     ours = "detached: TypeError in _wait:10: no int"  # not a peer
+    disk = "detached: OSError in write_all:9: [Errno 110] Connection timed out"
     peer = "detached: RuntimeError in _wait:10: Connection closed by peer"
 
+    assert found(run_ended, ranks(disk, "running")) == []
     assert found(run_ended, ranks(ours, "done")) == []
     assert found(run_ended, ranks(ours, "running")) == []
     assert only(run_ended, ranks(peer, "running")).ranks == (1,)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rank_end import GONE
 from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.renderers.report_view import exposed_line
 from fsdpdoctor.report import decode, diagnose, encode, report_of
@@ -118,6 +121,34 @@ def test_a_rank_that_was_killed_is_named_with_its_last_deed() -> None:
     assert health.truncated == (
         Truncated(rank=1, reason="rank00001.arrows breaks off"),
     )
+
+
+@pytest.mark.parametrize(
+    ("process", "says"),
+    [
+        (
+            GONE,
+            ("rank 0: step 6 ran and had not been written when it ended: lost",),
+        ),
+        (
+            None,
+            ("rank 0: step 6 ran, not written yet: lost, if it has ended",),
+        ),
+        ("S", ()),
+    ],
+)
+def test_steps_that_were_not_written_are_counted(
+    process: str | None, says: tuple[str, ...]
+) -> None:
+    """As lost, where the rank has ended; it is not said of one that goes on."""
+    data = draw(EARLY, steps=3)
+    beat = Beat(9, 7, 0, -1, Kind.OPTIMIZER, Phase.OPTIMIZER, -1, -1, 1)
+    header = replace(data.header, ended="running")
+    rank = replace(data, header=header, beats=(beat,), process=process)
+
+    warnings = report_of(measured(rank)).health.warnings
+
+    assert tuple(words for words in warnings if "written" in words) == says
 
 
 def test_an_import_that_never_says_it_ended_has_not_stopped() -> None:

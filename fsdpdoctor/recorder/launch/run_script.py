@@ -66,7 +66,7 @@ def load(target: Target) -> Callable[[], None]:
     else:
         # As Python has it, so that a script may leave the working directory.
         path = _absolute(target.name)
-        found = _find_packed(path, main) or _read_script(path, main)
+        found = _find_packed(path, main) or _read_script(target.name, path, main)
         packed = main.__spec__ is not None
         argv0, first = target.name, path if packed else _folder_of(path)
     main.__file__ = found.path
@@ -110,11 +110,11 @@ def _folder_of(path: str) -> str:
     return str(Path(path).resolve().parent)
 
 
-def _read_script(path: str, main: types.ModuleType) -> _Source:
+def _read_script(name: str, path: str, main: types.ModuleType) -> _Source:
     try:
         source = Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot run {path}: {error.strerror}") from None
+        raise UsageError(f"cannot run {name}: {error.strerror}") from None
     main.__loader__ = SourceFileLoader("__main__", path)
     main.__dict__["__cached__"] = None
     return _Source(source=source, path=path)
