@@ -426,6 +426,17 @@ declare var fsdpdoctor_dashboard: Record<string, unknown> | undefined;
 declare var fsdpTimeline: Timeline | undefined; // the one of this page
 declare var fsdpFirstPaint: FirstPaint | null | undefined;
 
+/** How a table is sorted: by which column, and whether smallest first. */
+interface Order {
+  at: number;
+  up: boolean;
+}
+
+declare var fsdpPage: {
+  sort(table: HTMLTableElement, order: Order): void;
+  filter(input: HTMLInputElement): void;
+};
+
 declare var fsdpSettings: Settings;
 declare var fsdpTiles: typeof import("./fsdpdoctor_dashboard/timeline/data/tiles.js");
 declare var fsdpFormat: typeof import("./fsdpdoctor_dashboard/timeline/format.js");

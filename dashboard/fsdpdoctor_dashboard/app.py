@@ -95,6 +95,8 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
 INDEX = """<!DOCTYPE html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
+<noscript>The dashboard needs JavaScript. Without it: fsdpdoctor analyze, or fsdpdoctor
+report --out report.html, whose tables and words need none.</noscript>
 <!--early-->{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
 """
 
@@ -123,17 +125,25 @@ def _layout() -> Component:
             dcc.Store(id="state"),
             # Runs only while a run is being read or is still being written.
             dcc.Interval(id="tick", interval=POLL_MS, disabled=True),
+            html.A("Skip to the page", href="#page", className="skip"),
             html.Header(
                 [
-                    html.A("fsdpdoctor", href="", className="brand", id="brand"),
-                    html.Nav(id="nav"),
+                    dcc.Link("fsdpdoctor", href="", className="brand", id="brand"),
+                    _nav_landmark(),
                     html.Div(id="runs", className="runs"),
                     html.Button("Theme", id="theme-button", title="light or dark"),
-                ]
+                ],
+                id="header",
             ),
             html.Div(id="page"),
         ]
     )
+
+
+def _nav_landmark() -> Component:
+    nav = html.Nav(id="nav")
+    setattr(nav, "aria-label", "pages")
+    return nav
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +183,17 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
     @app.callback(
         Output("nav", "children"),
         Output("runs", "children"),
+        Output("brand", "href"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("state", "data"),
     )
-    def show_header(pathname: str, search: str, _: object) -> tuple[object, object]:
+    def show_header(
+        pathname: str, search: str, _: object
+    ) -> tuple[object, object, str]:
         asked = _asked(app, library, pathname, search)
-        return _nav(serving, asked), _runs(serving, library, asked)
+        overview = f"{serving.prefix}?{asked.query}"
+        return _nav(serving, asked), _runs(serving, library, asked), overview
 
     @app.callback(
         Output("state", "data"),
@@ -265,9 +279,13 @@ def _show(
         network=serving.network,
     )
     # The timeline follows a growing run by itself, and its theme too.
-    if asked.page == "timeline" and shown is not None and state[:-1] == shown[:-1]:
-        _renew_side(context)
-        return dash.no_update, state, done
+    if shown is not None and state[:-1] == shown[:-1]:
+        if asked.page == "timeline":
+            _renew_side(context)
+            return dash.no_update, state, done
+        if asked.page == "whatif":  # its knobs stand where somebody set them
+            dash.set_props("whatif-revision", {"data": runs[0].revision})
+            return dash.no_update, state, done
     return _page(asked.page)(context), state, done
 
 
@@ -313,11 +331,11 @@ def _runs(serving: Serving, library: Library, asked: PageRequest) -> Component:
     lines = []
     for entry in library.entries:
         links = [
-            html.A(visible(entry.id), href=f"{here}?{urlencode({'run': entry.id})}")
+            dcc.Link(visible(entry.id), href=f"{here}?{urlencode({'run': entry.id})}")
         ]
         if entry.id not in asked.runs:
             both = urlencode({"run": asked.runs[0], "with": entry.id})
-            links.append(html.A("compare", href=f"{here}?{both}"))
+            links.append(dcc.Link("compare", href=f"{here}?{both}"))
         lines.append(html.P(links))
     title = " and ".join(visible(run) for run in asked.runs)
     listed = html.Details([html.Summary(title, title=title), html.Div(lines)])

@@ -30,6 +30,7 @@ class Column:
     keep: int = 9
     exposed: bool = False  # of exposed time, which alone is vermillion
     breaks: bool = True  # words go on in another line where there is no room
+    unit: str = ""  # of the cells' values, where a table is saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

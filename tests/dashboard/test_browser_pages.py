@@ -69,18 +69,26 @@ def test_two_runs_stand_beside_each_other(visit: Visit, runs: dict[str, Path]) -
 
 
 def test_tables_sort_filter_and_save(visit: Visit) -> None:
-    """A click on a head sorts by number, the field filters, the button saves."""
+    """A head sorts by number, by mouse and by key; the field filters, the button
+    saves: counted figures under heads with their unit, nothing where none is known.
+    """
     visit.open("units?run=before")
     first = "table.data tbody tr:not([hidden]) td:first-child"
     visit.page.wait_for_selector(first)
     visit.page.get_by_role("columnheader", name="exposed in forward").click()
     assert visit.page.locator(first).first.inner_text() == "model.layers.7"
+    visit.page.get_by_role("columnheader", name="exposed in forward").focus()
+    visit.page.keyboard.press("Enter")
+    assert visit.page.locator(first).first.inner_text() != "model.layers.7"
     visit.page.locator(".toolbar input").fill("layers.2")
     assert visit.page.locator(first).all_inner_texts() == ["model.layers.2"]
     with visit.page.expect_download() as saved:
         visit.page.get_by_role("button", name="Save as CSV").click()
     lines = Path(saved.value.path()).read_text().splitlines()
     assert lines[0].startswith('"unit","gathers in forward"')
+    assert '"exposed in forward [ns]"' in lines[0]
+    assert '"bytes gathered [bytes]"' in lines[0]
+    assert "-" not in "".join(lines[1:])
     assert [line.split(",")[0] for line in lines[1:]] == ['"model.layers.2"']
 
 
@@ -204,4 +212,57 @@ def test_a_growing_run_is_followed_in_the_page(
         found.until(f"fsdpTimeline.end > {before} * 1.2")
         assert time.monotonic() - began < PATIENCE_SECONDS
         assert found.wrong == []
+        context.close()
+
+
+def test_a_renewed_page_keeps_what_was_set(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A growing run's order, filter and opened details, and What-if's knobs."""
+    folder = tmp_path / "growing"
+    folder.mkdir()
+    for file in runs["before"].iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    streams = {f: f.read_bytes() for f in folder.glob("*.arrows")}
+    for file in folder.glob("rank*.json"):
+        file.write_text(file.read_text().replace('"done"', '"running"'))
+    for file, content in streams.items():
+        file.write_bytes(content[: len(content) * 2 // 3])
+    with serve_runs(folder) as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        visits = []
+        for path in ("units", "", "whatif"):
+            found = Visit(context.new_page(), served)
+            found.page.goto(served.url if not visits else served.base)
+            found.open(f"{path}?run=growing")
+            visits.append(found)
+        units, overview, whatif = visits
+        first = "table.data tbody tr:not([hidden]) td:first-child"
+        units.page.wait_for_selector(first)
+        units.page.get_by_role("columnheader", name="forward compute").click()
+        units.page.locator(".toolbar input").fill("layers")
+        before = units.page.locator("table.data tbody").inner_text()
+        overview.page.locator("main details summary").last.click()
+        whatif.until("document.querySelector('#prediction').children.length > 0")
+        whatif.page.locator("#knob-merge").click()
+        whatif.page.get_by_text("two", exact=True).click()
+        asked = "document.querySelector('#knob-merge').textContent.includes('two')"
+        whatif.until(asked)
+        for file, content in streams.items():
+            file.write_bytes(content)
+        for visit in visits:
+            visit.page.bring_to_front()
+        units.until(
+            "document.querySelector('table.data tbody').innerText !== "
+            f"{json.dumps(before)}"
+        )
+        units.page.wait_for_timeout(300)
+        sorted_by = units.page.locator("th[aria-sort=descending]")
+        assert sorted_by.all_inner_texts()[0].startswith("forward compute")
+        assert units.page.locator(".toolbar input").input_value() == "layers"
+        assert "<root>" not in units.page.locator(first).all_inner_texts()
+        assert overview.page.locator("main details[open]").count() == 1
+        assert whatif.page.evaluate(asked)
+        assert [visit.wrong for visit in visits] == [[], [], []]
         context.close()

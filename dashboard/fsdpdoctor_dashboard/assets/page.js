@@ -46,14 +46,14 @@
     return given === "" ? -Infinity : Number(given);
   };
 
-  /** @param {HTMLTableCellElement} head */
-  function sortBy(head) {
-    const table = head.closest("table");
-    if (!table) return;
-    const at = head.cellIndex;
-    const up = head.getAttribute("aria-sort") === "descending";
-    table.querySelectorAll("th").forEach((th) => th.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  /**
+   * @param {HTMLTableElement} table
+   * @param {Order} order
+   */
+  function sort(table, { at, up }) {
+    const heads = [...table.querySelectorAll("th")];
+    heads.forEach((th) => th.removeAttribute("aria-sort"));
+    heads[at]?.setAttribute("aria-sort", up ? "ascending" : "descending");
     const rows = [...table.tBodies[0].rows];
     rows.sort((a, b) => {
       const x = cellValue(a, at), y = cellValue(b, at);
@@ -62,6 +62,17 @@
       return up ? order : -order;
     });
     table.tBodies[0].append(...rows);
+  }
+
+  /** @param {HTMLTableCellElement} head */
+  function sortBy(head) {
+    const table = head.closest("table");
+    if (!table) return;
+    const order = {
+      at: head.cellIndex, up: head.getAttribute("aria-sort") === "descending",
+    };
+    sort(table, order);
+    table.dispatchEvent(new CustomEvent("fsdp-sorted", { bubbles: true, detail: order }));
   }
 
   /**
@@ -73,11 +84,11 @@
     return found instanceof HTMLTableElement ? found : null;
   }
 
-  /**
-   * @param {HTMLInputElement} input
-   * @param {HTMLTableElement} table
-   */
-  function filter(input, table) {
+  /** @param {HTMLInputElement} input */
+  function filter(input) {
+    const holder = input.closest("[data-filter-for]");
+    const table = holder instanceof HTMLElement && tableOf(holder.dataset.filterFor);
+    if (!table) return;
     const text = input.value.toLowerCase();
     for (const row of table.tBodies[0].rows) {
       row.hidden = !(row.cells[0].textContent || "").toLowerCase().includes(text);
@@ -91,12 +102,20 @@
     return `"${safe.replaceAll('"', '""')}"`;
   };
 
+  // A number is saved as it was counted, its unit in the head; what was not measured is
+  // an empty cell, so that a column of numbers stays one.
+  /** @param {HTMLTableCellElement} cell */
+  const saved = (cell) => {
+    const text = cell.dataset.value ?? cell.dataset.saved ?? cell.textContent ?? "";
+    return text === "-" ? "" : text;
+  };
+
   /** @param {HTMLElement} button */
   function csv(button) {
     const table = tableOf(button.dataset.csv);
     if (!table) return;
     const lines = [...table.rows].filter((row) => !row.hidden).map((row) =>
-      [...row.cells].map((cell) => field(cell.dataset.value || cell.textContent || "")).join(","));
+      [...row.cells].map((cell) => field(saved(cell))).join(","));
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([lines.join("\r\n")], { type: "text/csv" }));
     link.download = `${button.dataset.csv}.csv`;
@@ -122,6 +141,8 @@
     }
   }
 
+  const MENUS = "header .runs details[open]";
+
   /**
    * The element itself or the nearest one around it.
    * @template {HTMLElement} Kind
@@ -138,6 +159,11 @@
   document.addEventListener("click", (event) => {
     const head = around(event, "th[data-sort]", HTMLTableCellElement);
     if (head) sortBy(head);
+    for (const menu of document.querySelectorAll(MENUS)) {
+      const inside = event.target instanceof Node && menu.contains(event.target);
+      const chosen = inside && event.target instanceof Element && event.target.closest("a");
+      if (!inside || chosen) menu.removeAttribute("open");
+    }
     const saver = around(event, "[data-csv]", HTMLElement);
     if (saver) csv(saver);
     const copier = around(event, "[data-copy]", HTMLElement);
@@ -151,8 +177,19 @@
     }
   });
   document.addEventListener("input", (event) => {
-    const holder = around(event, "[data-filter-for]", HTMLElement);
-    const table = holder && tableOf(holder.dataset.filterFor);
-    if (table && event.target instanceof HTMLInputElement) filter(event.target, table);
+    if (event.target instanceof HTMLInputElement) filter(event.target);
   });
+  document.addEventListener("keydown", (event) => {
+    const head = around(event, "th[data-sort]", HTMLTableCellElement);
+    if (head && (event.key === "Enter" || event.key === " ")) {
+      event.preventDefault();
+      sortBy(head);
+    }
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll(MENUS)) {
+      if (menu.contains(document.activeElement)) menu.querySelector("summary")?.focus();
+      menu.removeAttribute("open");
+    }
+  });
+  window.fsdpPage = { sort, filter };
 })();

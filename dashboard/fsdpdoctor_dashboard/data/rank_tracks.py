@@ -110,8 +110,8 @@ def place_on_timeline(
         return None
     found = measures.of(rank)
     starts = found.steps.start_ns[found.steps.step == step]
-    if len(starts) == 0:
-        return None
+    if len(starts) == 0:  # a step that never ended has a place on the clock, too
+        return int(clock.to_reference(np.array([time_ns], dtype=np.int64))[0])
     return time_ns + int(clock.to_reference(starts[:1])[0]) - int(starts[0])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from urllib.parse import urlencode
 
+import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
@@ -14,6 +16,7 @@ from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell, Column
+from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
@@ -23,6 +26,7 @@ CAUSES_EXPLAINED = {
     "straggler": "the last rank had not arrived",
     "wire": "bytes were moving",
     "tail": "done, until compute went on",
+    "wire_or_straggler": "a late rank or moving bytes: ranks could not be matched",
 }
 """What compute waited for while it stood still for a collective."""
 
@@ -108,7 +112,7 @@ def chooser(
             links.append(html.B(str(number)))
         else:
             href = context.link(page, **(others | {name: number}))
-            links.append(html.A(str(number), href=href))
+            links.append(dcc.Link(str(number), href=href))
     return html.Div(links, className="toolbar")
 
 
@@ -135,11 +139,19 @@ def with_data(component: Component, **data: str) -> Component:
 
 
 def columns(
-    *titles: str, left: Collection[str] = (), exposed: Collection[str] = ()
+    *titles: str,
+    left: Collection[str] = (),
+    exposed: Collection[str] = (),
+    units: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Column, ...]:
-    """A table's columns by title; those of words are `left`."""
+    """A table's columns by title; those of words are `left`, `units` are values'."""
     return tuple(
-        Column(title=title, left=title in left, exposed=title in exposed)
+        Column(
+            title=title,
+            left=title in left,
+            exposed=title in exposed,
+            unit=units.get(title, ""),
+        )
         for title in titles
     )
 
@@ -168,7 +180,13 @@ def data_table(
 
 def _head(column: Column) -> Component:
     kind = "words" if column.left else ""
-    return with_data(html.Th(column.title, className=kind), sort="1")
+    head = html.Th(column.title, className=kind, tabIndex=0, title="sort by this")
+    return with_data(head, sort="1", saved=_saved_title(column))
+
+
+def _saved_title(column: Column) -> str:
+    """A head as a saved table has it: figures are saved in the unit it names."""
+    return f"{column.title} [{column.unit}]" if column.unit else column.title
 
 
 def _cell(column: Column, cell: Cell) -> Component:
@@ -231,6 +249,26 @@ def table_tools(name: str, what: str) -> Component:
         ],
         className="toolbar",
     )
+
+
+def shown_place(run: OpenRun, row: FindingRow) -> Location | None:
+    """Where a finding can be seen: its first place, else a step of the middle length
+    on its rank. Every finding has something to look at.
+    """
+    if row.places:
+        return row.places[0]
+    measures = run.measures
+    numbers = [n for n in row.ranks if n in measures.rank_numbers]
+    for rank in [measures.of(n) for n in numbers] or measures.ranks:
+        rows = np.flatnonzero(rank.judged) if rank.judged.any() else []
+        if len(rows):
+            order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
+            at = int(rows[order[len(order) // 2]])
+            start = int(rank.steps.start_ns[at])
+            end = start + int(rank.steps.duration_ns[at])
+            step = int(rank.steps.step[at])
+            return Location(rank=rank.rank, step=step, start_ns=start, end_ns=end)
+    return None
 
 
 def place_link(context: Context, run: OpenRun, place: Location) -> str | None:

@@ -109,7 +109,7 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
             peaks.append(int(times.peak_bytes[mine].max()) if mine.any() else None)
         parts.append(number_cells(peaks, [byte_words(peak) for peak in peaks]))
     rows = zip(*parts, strict=True)
-    return [
-        table_tools(name, "units"),
-        data_table(name, columns("unit", "forward", "backward", left=("unit",)), rows),
-    ]
+    phases = ("forward", "backward")
+    counted = dict.fromkeys(phases, "bytes")
+    heads = columns("unit", *phases, left=("unit",), units=counted)
+    return [table_tools(name, "units"), data_table(name, heads, rows)]

@@ -36,17 +36,20 @@ class Figure(NamedTuple):
     words: Callable[[float | None], str]
     bars: bool = False
 
+    @property
+    def unit(self) -> str:
+        """What its values count."""
+        return "ns" if self.words is ns_words else "bytes"
+
 
 IN_FORWARD, IN_BACKWARD = "exposed in forward", "exposed in backward"
 
 FIGURES = (
     Figure(IN_FORWARD, lambda u: u.exposed_ns.forward, ns_words, True),
     Figure(IN_BACKWARD, lambda u: u.exposed_ns.backward, ns_words, True),
+    Figure("by all-gathers", lambda u: u.exposed_ns_by_kind.all_gather, ns_words),
     Figure(
-        "of it for all-gathers", lambda u: u.exposed_ns_by_kind.all_gather, ns_words
-    ),
-    Figure(
-        "of it for reduce-scatters",
+        "by reduce-scatters",
         lambda u: u.exposed_ns_by_kind.reduce_scatter,
         ns_words,
     ),
@@ -57,13 +60,14 @@ FIGURES = (
     Figure("peak memory", lambda u: u.peak_bytes, byte_words),
     Figure("time unsharded", lambda u: u.unsharded_ns, ns_words),
 )
+UNITS = {figure.head: figure.unit for figure in FIGURES}
 MAIN_CAUSE = Column(title="main cause", left=True, breaks=False)
 
 
 EXPLAINED = (
     "Times are per step, counts per micro-batch, with the expected count where it "
     "differs. The main cause is that of most of the exposed time; point at it for all. "
-    "A dash: not measured. A click on a head sorts."
+    "A dash: not measured. A click on a head, or Enter, sorts."
 )
 
 
@@ -100,9 +104,11 @@ def _table(name: str, run: OpenRun) -> list[Component]:
     counts = ("gathers in forward", "gathers in backward", "reduce-scatters")
     heads = (
         *columns("unit", *counts, left=("unit",)),
-        *columns(IN_FORWARD, IN_BACKWARD, exposed=(IN_FORWARD, IN_BACKWARD)),
+        *columns(
+            IN_FORWARD, IN_BACKWARD, exposed=(IN_FORWARD, IN_BACKWARD), units=UNITS
+        ),
         MAIN_CAUSE,
-        *columns(*(figure.head for figure in others)),
+        *columns(*(figure.head for figure in others), units=UNITS),
     )
     parts = [
         [Cell(text=unit_name(unit.unit)) for unit in units],
@@ -168,7 +174,8 @@ def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
         for value in (_exposed, lambda u: u.forward_ns, lambda u: u.backward_ns):
             cells.append(_difference(value(unit), value(match)))
         rows.append(cells)
-    heads = columns("unit", "exposed", "forward", "backward", left=("unit",))
+    times = ("exposed", "forward", "backward")
+    heads = columns("unit", *times, left=("unit",), units=dict.fromkeys(times, "ns"))
     return [
         html.H2(f"Difference: {visible(other.id)} less {visible(one.id)}"),
         table_tools("unit-differences", "units"),

@@ -72,15 +72,29 @@ def page(context: Context) -> Component:
             html.H1(f"What if{about}"),
             *so_far(context.run),
             html.Div(
-                [html.Div(_knobs(), className="knobs"), html.Div(results)],
+                [
+                    html.Div(_knobs(context.run.id), className="knobs"),
+                    html.Div(results),
+                ],
                 className="whatif",
             ),
             dcc.Store(id="whatif-run", data=context.run.id),
+            dcc.Store(id="whatif-revision", data=context.run.revision),
         ]
     )
 
 
-def _knobs() -> list[Component]:
+def _knobs(run_id: str) -> list[Component]:
+    """The controls; a browser's tab keeps how they stand, for each run."""
+    made = _controls()
+    for part in made:
+        if getattr(part, "id", "").startswith("knob-"):
+            setattr(part, "persistence", run_id)  # noqa: B010
+            setattr(part, "persistence_type", "session")  # noqa: B010
+    return made
+
+
+def _controls() -> list[Component]:
     dtypes = {name: name for name in ITEMSIZE}
     return [
         *_slider("forward_prefetch", "Forward prefetch, units ahead"),

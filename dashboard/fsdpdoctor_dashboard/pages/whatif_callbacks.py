@@ -56,10 +56,11 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         Output("prediction", "children"),
         Output("simulated", "children"),
         Input("whatif-run", "data"),
+        Input("whatif-revision", "data"),
         *KNOB_INPUTS,
         State("theme", "data"),
     )
-    def show_prediction(run_id: str, *values: object) -> tuple[object, object]:
+    def show_prediction(run_id: str, _: int, *values: object) -> tuple[object, object]:
         *knobs, theme = values
         try:
             run = library.wait(run_id)

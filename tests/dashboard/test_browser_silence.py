@@ -1,0 +1,88 @@
+"""In a real browser: what is said where nobody answers, or nothing can be shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+pytest.importorskip("playwright", reason="needs playwright, and Chromium")
+
+from tests.dashboard.conftest import Served, serve_runs
+from tests.dashboard.visits import Visit, visiting
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("", "units", "collectives", "ranks", "memory", "whatif", "timeline")
+
+
+def test_a_server_that_is_gone_is_said_on_every_page(
+    browser: Browser, runs: dict[str, Path]
+) -> None:
+    """Its address and what it shows stay, and nothing is asked any more."""
+    with serve_runs(runs["before"]) as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        visits = []
+        for path in PAGES:
+            visit = Visit(context.new_page(), served)
+            if not visits:
+                visit.page.goto(served.url)
+            visit.open(f"{path}?run=before")
+            visits.append(visit)
+    for path, visit in zip(PAGES, visits, strict=True):
+        before = visit.page.url.split("?")[0]
+        visit.page.bring_to_front()
+        visit.page.locator("#nav a").nth(3 if path != "collectives" else 2).click(
+            force=True, no_wait_after=True
+        )
+        visit.until("document.querySelector('#gone')")
+        assert visit.page.get_by_role("alert").inner_text().startswith("The dashboard")
+        assert visit.page.url.split("?")[0] == before, path
+        assert visit.page.locator("#nav").get_attribute("inert") is not None
+        knobs = visit.page.locator(".whatif")
+        assert knobs.count() == 0 or knobs.get_attribute("inert") is not None
+    visits[0].picture("gone-overview")
+    context.close()
+
+
+def test_what_cannot_be_read_is_said_and_not_drawn(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """Such a run's timeline page has the reason in full, and no black picture."""
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    with serve_runs(runs["before"], broken) as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        visit = Visit(context.new_page(), served)
+        visit.page.goto(served.url)
+        for run, words in (("broken", "damaged"), ("nosuchrun", "no run")):
+            visit.page.goto(f"{served.base}timeline?run={run}")
+            visit.until("!document.querySelector('#first-paint') || null")
+            visit.until("document.querySelector('#page main p')")
+            assert words in visit.page.locator("#page main").inner_text()
+            assert visit.page.locator(".fd-timeline").count() == 0
+        context.close()
+
+
+def test_pages_say_their_names(browser: Browser, served: Served) -> None:
+    """The tab, the nav and the brand say and lead where one expects."""
+    with visiting(browser, served) as visit:
+        visit.open("units?run=after")
+        visit.until("document.title === 'Units - after - fsdpdoctor'")
+        here = visit.page.locator("#nav a[aria-current=page]")
+        assert here.all_inner_texts() == ["Units"]
+        visit.page.locator("#runs summary").click()
+        visit.page.keyboard.press("Escape")
+        assert visit.page.locator("#runs details[open]").count() == 0
+        visit.page.locator("#runs summary").click()
+        visit.page.locator("h1").click()
+        assert visit.page.locator("#runs details[open]").count() == 0
+        visit.page.locator("#brand").click()
+        visit.until("document.title === 'Overview - after - fsdpdoctor'")
+        assert "run=after" in visit.page.url
