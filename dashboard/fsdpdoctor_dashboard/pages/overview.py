@@ -16,11 +16,11 @@ from fsdpdoctor.renderers.report_view import (
     CAUSE_WORDS,
     PART_WORDS,
     Content,
-    FindingWords,
     content_of,
 )
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
+from fsdpdoctor.report.value import ByCause
 from fsdpdoctor.report.comparison import Difference, Subject, compare
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
@@ -31,11 +31,11 @@ from fsdpdoctor_dashboard.pages.components import (
     columns,
     data_table,
     ns_words,
-    place_link,
     side_by_side,
     so_far,
-    with_data,
 )
+from fsdpdoctor_dashboard.pages.findings import cards
+from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
 
 MANY_RANKS = 16
 """From here on a rank's bar is half as high, so that 64 fit a screen."""
@@ -98,29 +98,48 @@ def _figure(name: str) -> str:
 def _of(context: Context, run: OpenRun) -> list[Component]:
     content = content_of(run.report)
     return [
-        html.H1(content.headline),
-        *[html.P(line, className="lead") for line in content.lead],
+        verdict_box(context, run, content),
         *[html.P(fact, className="faint") for fact in content.facts],
         *so_far(run),
         *[html.P(alert, className="alert") for alert in content.alerts],
-        html.H2(f"Step budget: {content.budget_total}"),
-        *_budget(run),
+        *_dear_recording(run.report),
+        html.H2("Findings, those with most to gain first"),
+        *cards(context, run, content),
+        html.H2(f"Step budget: {content.budget_total} (mean of the judged steps)"),
+        *_budget(context, run),
         html.H2("Exposed time by cause"),
         *_causes(run.report),
-        html.H2("Findings"),
-        *_findings(context, run, content),
         *_trust(run.report, content),
     ]
 
 
-def _budget(run: OpenRun) -> Iterator[Component]:
-    """One bar per rank, all to the scale of the slowest."""
+DEAR = 0.05
+"""Of the step's time: recording that costs more makes the figures another run's."""
+
+
+def _dear_recording(report: Report) -> Iterator[Component]:
+    share = report.recorder.overhead_share
+    if share is not None and share > DEAR:
+        yield html.P(
+            f"Recording itself took {percent(share)} of the step time: without it, "
+            "steps are shorter, and the host is later than it would be.",
+            className="alert",
+        )
+
+
+def _budgets(run: OpenRun) -> dict[int, dict[str, int]]:
     measures = run.measures
-    budgets = {
-        rank.rank: replace(measures, ranks=(rank,)).budget_ns_per_step()
+    return {
+        rank.rank: dict(replace(measures, ranks=(rank,)).budget_ns_per_step())
         for rank in measures.ranks
     }
-    longest = max((sum(budget.values()) for budget in budgets.values()), default=0)
+
+
+def _budget(context: Context, run: OpenRun) -> Iterator[Component]:
+    """One bar per rank, all of both runs to the scale of the slowest."""
+    budgets = _budgets(run)
+    every = (b for each in context.runs for b in _budgets(each).values())
+    longest = max((sum(budget.values()) for budget in every), default=0)
     if not longest:
         yield html.P("Cannot tell: no whole step was recorded.", className="faint")
         return
@@ -131,12 +150,21 @@ def _budget(run: OpenRun) -> Iterator[Component]:
             html.Div(
                 [_piece(part, ns, longest) for part, ns in budget.items() if ns],
                 className="stack",
+                role="img",
+                title=_said(rank, budget),
             ),
             html.Span(ms(sum(budget.values())), className="faint"),
         ]
     many = " many" if len(budgets) > MANY_RANKS else ""
     yield html.Div(cells, className=f"budget{many}")
     yield _legend(run.report)
+
+
+def _said(rank: int, budget: dict[str, int]) -> str:
+    """A bar in words, the largest part first."""
+    parts = sorted(budget.items(), key=lambda item: -item[1])
+    named = [f"{PART_WORDS.get(p, p)} {ms(ns)}" for p, ns in parts if ns]
+    return f"rank {rank}: {', '.join(named)}"
 
 
 def _piece(part: str, ns: int, longest: int) -> Component:
@@ -180,7 +208,7 @@ def _legend(report: Report) -> Component:
 
 
 def _causes(report: Report) -> Iterator[Component]:
-    """What compute waited for, in a table whose bars share one scale."""
+    """What compute waited for: a bar of causes for each kind, all to one scale."""
     exposed = report.exposed_ns_per_step
     if exposed.total is None:
         yield html.P("Cannot tell: the source shows no stalls.", className="faint")
@@ -189,77 +217,62 @@ def _causes(report: Report) -> Iterator[Component]:
     if not kinds:
         yield html.P("Compute never stood still for a collective.")
         return
-    cells = {
-        (kind, cause): getattr(exposed.by_kind_and_cause[kind.key], cause)
-        for kind in kinds
-        for cause in CAUSES
-    }
-    most = max((ns for ns in cells.values() if ns), default=1)
-    rows = [
-        [
-            Cell(text=kind.label),
-            *[_cause(cells[kind, cause], most) for cause in CAUSES],
-            Cell(text=ms(getattr(exposed, kind.key)), value=getattr(exposed, kind.key)),
+    longest = max(getattr(exposed, kind.key) for kind in kinds)
+    cells: list[Component] = []
+    for kind in kinds:
+        parts = _by_cause(exposed.by_kind_and_cause[kind.key])
+        words = ", ".join(f"{CAUSE_TITLES[cause]} {ms(ns)}" for cause, ns in parts)
+        cells += [
+            html.Span(kind.label),
+            html.Div(
+                [
+                    html.I(
+                        className=f"cause {cause}",
+                        style={"width": f"{100 * ns / longest:.3f}%"},
+                    )
+                    for cause, ns in parts
+                ],
+                className="stack",
+                role="img",
+                title=f"exposed {kind.label}: {words}",
+            ),
+            html.Span(ms(getattr(exposed, kind.key)), className="exposed"),
         ]
-        for kind in kinds
-    ]
-    words = CAUSE_WORDS.values()
-    heads = columns("per step", *words, "total", left=("per step",), exposed=words)
-    yield data_table("causes", heads, rows)
-    explained = [f"{CAUSE_WORDS[c]}: {words}" for c, words in CAUSES_EXPLAINED.items()]
-    yield html.P(f"{'; '.join(explained)}.", className="faint small")
+    yield html.Div(cells, className="budget", id="causes")
+    yield html.Ul(
+        [
+            html.Li(
+                [
+                    html.Span(className=f"swatch cause {cause}"),
+                    html.Span(
+                        [
+                            html.B(CAUSE_TITLES[cause]),
+                            html.Span(f": {CAUSES_EXPLAINED[cause]}", className="faint"),
+                        ]
+                    ),
+                    html.Span(ms(ns)),
+                ]
+            )
+            for cause, ns in _by_cause(exposed.by_cause)
+        ],
+        className="legend causes",
+    )
 
 
-def _cause(ns: int | None, most: int) -> Cell:
-    return Cell(text=ns_words(ns), value=ns, share=ns / most if ns else None)
+UNTOLD = "wire_or_straggler"
+CAUSE_TITLES = CAUSE_WORDS | {UNTOLD: "straggler or wire"}
 
 
-def _findings(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:
-    if content.no_findings is not None:
-        yield html.P(content.no_findings)
-    for row, words in zip(run.report.findings, content.findings, strict=True):
-        place = row.places[0] if row.places else None
-        link = place_link(context, run, place) if place else None
-        yield finding(words, link)
-
-
-def finding(words: FindingWords, link: str | None) -> Component:
-    """One finding as a card, with its advice and the place to jump to."""
-    head: list[Component] = [
-        html.Span(words.severity, className="level"),
-        html.Span(f"{words.code} {words.name}"),
-    ]
-    if words.cost is not None:
-        head.append(html.Span(words.cost, className="cost"))
-    if link is not None:
-        head.append(html.A("Show on the timeline", href=link, className="button"))
-    where = f"{words.where}; " if words.where else ""
-    parts: list[Component] = [
-        html.H3(head),
-        html.P(words.summary),
-        html.P(f"{where}{words.confidence} confidence", className="faint"),
-    ]
-    for advice in words.advice:
-        parts.append(html.P([html.B("Try: "), advice.text], className="advice"))
-        if advice.code is not None:
-            summary = html.Summary(f"Code, {len(advice.code.splitlines())} lines")
-            parts.append(html.Details([summary, *_code(advice.code)]))
-    return html.Section(parts, className=f"finding {words.severity}")
-
-
-def _code(code: str) -> list[Component]:
-    copy = with_data(html.Button("Copy"), copy="")
-    return [html.Div([copy, html.Pre(code)], className="code")]
+def _by_cause(found: ByCause) -> list[tuple[str, int]]:
+    """What is known and not 0; two causes that cannot be told apart are one."""
+    told = {cause: getattr(found, cause) for cause in CAUSES}
+    if found.wire_or_straggler is not None:
+        told |= {"straggler": 0, "wire": 0, UNTOLD: found.wire_or_straggler}
+    return [(cause, ns) for cause, ns in told.items() if ns]
 
 
 def _trust(report: Report, content: Content) -> Iterator[Component]:
-    cost = report.recorder
     yield html.H2("How far to trust it")
-    if cost.overhead_share is not None:
-        yield html.P(
-            f"Recording cost {percent(cost.overhead_share)} of the step time, "
-            f"over {cost.steps_recorded:,} recorded steps."
-        )
     for line in content.health:
         yield html.P(line)
     if content.not_judged:

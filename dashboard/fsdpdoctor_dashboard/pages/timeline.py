@@ -10,6 +10,7 @@ from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     on_timeline,
+    shown_place,
     so_far,
     with_data,
 )
@@ -75,10 +76,11 @@ def side(context: Context) -> list[Component]:
         for row, words, cost in zip(
             run.report.findings, content.findings, costs, strict=True
         ):
-            stretch = on_timeline(run, row.places[0]) if row.places else None
+            place = shown_place(run, row)
+            stretch = on_timeline(run, place) if place is not None else None
             jump = None
-            if stretch is not None:
-                jump = f"{row.places[0].rank},{stretch[0]},{stretch[1]}"
+            if place is not None and stretch is not None:
+                jump = f"{place.rank},{stretch[0]},{stretch[1]}"
             parts.append(_card(words, run.id, jump, cost / most))
     return parts
 

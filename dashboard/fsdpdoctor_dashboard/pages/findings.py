@@ -1,0 +1,104 @@
+"""Findings as cards: what can be gained first, each second of a step told once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.renderers.report_view import Content, FindingWords
+from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor.report.verdict import gain_ns
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import (
+    Context,
+    place_link,
+    shown_place,
+    with_data,
+)
+
+NOTHING = "Nothing to change"
+"""How advice begins that is none."""
+
+
+def nothing_to_change(row: FindingRow) -> bool:
+    """Whether a finding only informs: nothing is won by acting on it."""
+    if row.advice and all(one.text.startswith(NOTHING) for one in row.advice):
+        return True
+    return row.severity == "info" and not gain_ns(row) and not row.cost_bytes
+
+
+def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:
+    """Every finding: those that are part of another's cost under that one, those with
+    nothing to change under one line.
+    """
+    if content.no_findings is not None:
+        yield html.P(content.no_findings)
+    rows = run.report.findings
+    parts: defaultdict[int, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        if row.part_of is not None:
+            parts[row.part_of.index].append(at)
+
+    def made(at: int) -> Component:
+        link = _link(context, run, rows[at])
+        return finding(content.findings[at], link, [made(part) for part in parts[at]])
+
+    whole = [at for at, row in enumerate(rows) if row.part_of is None]
+    yield from (made(at) for at in whole if not nothing_to_change(rows[at]))
+    folded = [at for at in whole if nothing_to_change(rows[at])]
+    if folded:
+        names = [f"{rows[at].code} {rows[at].name}" for at in folded]
+        yield html.Details(
+            [
+                html.Summary(f"{NOTHING} about {', '.join(names)}"),
+                *[made(at) for at in folded],
+            ],
+            className="folded",
+        )
+
+
+def _link(context: Context, run: OpenRun, row: FindingRow) -> Component | None:
+    """To its own place on the timeline, or to a step like the others."""
+    place = shown_place(run, row)
+    href = place_link(context, run, place) if place is not None else None
+    if href is None:
+        return None
+    words = "Show on the timeline" if row.places else "Show a typical step"
+    about = html.Span(f" {row.code} {row.name}", className="unseen")
+    return dcc.Link([words, about], href=href, className="button")
+
+
+def finding(
+    words: FindingWords, link: Component | None, parts: list[Component]
+) -> Component:
+    """One finding as a card, with its advice, its place and what it holds."""
+    head: list[Component] = [
+        html.Span(words.severity, className="level"),
+        html.Span(f"{words.code} {words.name}"),
+    ]
+    if words.cost is not None:
+        head.append(html.Span(words.cost, className="cost"))
+    where = f"{words.where}; " if words.where else ""
+    heading = html.H3(head)
+    inside: list[Component] = [
+        heading if link is None else html.Div([heading, link], className="head"),
+        html.P(words.summary),
+        html.P(f"{where}{words.confidence} confidence", className="faint"),
+    ]
+    for advice in words.advice:
+        inside.append(html.P([html.B("Try: "), advice.text], className="advice"))
+        if advice.code is not None:
+            summary = html.Summary(f"Code, {len(advice.code.splitlines())} lines")
+            inside.append(html.Details([summary, *code_block(advice.code)]))
+    if parts:
+        inside.append(html.Div(parts, className="parts"))
+    return html.Section(inside, className=f"finding {words.severity}")
+
+
+def code_block(code: str) -> list[Component]:
+    """Code with a button that copies it."""
+    copy = with_data(html.Button("Copy"), copy="")
+    return [html.Div([copy, html.Pre(code)], className="code")]

@@ -1,0 +1,164 @@
+"""The verdict: what costs most, beside it what to do, and one bar of what it gives.
+
+It says what the report's verdict says and judges nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.quantities import ms, percent, size
+from fsdpdoctor.renderers.formatting import visible, visible_lines
+from fsdpdoctor.renderers.report_view import Content, exposed_line
+from fsdpdoctor.report import Report
+from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import (
+    Context,
+    place_link,
+    shown_place,
+    with_data,
+)
+from fsdpdoctor_dashboard.pages.try_command import try_command
+
+
+def verdict_box(context: Context, run: OpenRun, content: Content) -> Component:
+    """The sentence and the bar; beside them what to do, where there is something."""
+    report = run.report
+    left = [
+        html.H1(content.headline),
+        *_bar(report),
+        html.P(_sentence(exposed_line(report)), className="lead"),
+    ]
+    verdict = report.verdict
+    todo = []
+    if verdict.most_to_gain is not None:
+        todo.append(_most_to_gain(context, run, verdict.most_to_gain))
+    if verdict.best_change is not None:
+        todo.append(_best_change(context, run, verdict.best_change))
+    if not todo:
+        return html.Div(left, className="verdict alone")
+    return html.Div([html.Div(left), html.Div(todo, className="todo")], className="verdict")
+
+
+def _sentence(line: str) -> str:
+    line = visible(line)
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def _share(ns: int, report: Report) -> str:
+    mean = report.step_time_ns.mean
+    return f" ({percent(ns / mean)})" if mean else ""
+
+
+def _most_to_gain(context: Context, run: OpenRun, first: MostToGain) -> Component:
+    row = next((f for f in run.report.findings if f.code == first.code), None)
+    gain = f"up to {ms(first.up_to_ns)} per step{_share(first.up_to_ns, run.report)}"
+    return html.Section(
+        [
+            html.H2(f"Most to gain: {gain}"),
+            html.P(visible(first.text)),
+            html.P(f"{first.code}; what it costs, not simulated", className="faint"),
+            html.Div([*_show(context, run, row)], className="toolbar"),
+        ]
+    )
+
+
+def _best_change(context: Context, run: OpenRun, best: BestChange) -> Component:
+    """The change that the simulator backs most, ready to be taken."""
+    low, high = best.gain_range_ns
+    gain = f"{ms(best.predicted_gain_ns)} per step"
+    effects = [f"predicted {ms(low)} to {ms(high)}", _memory(best.memory_cost_bytes)]
+    buttons: list[Component] = []
+    hidden: list[Component] = []
+    name = f"best-{run.id}"
+    if best.code:
+        lines = visible_lines(best.code.strip("\n"))
+        buttons.append(_copier("Copy code", f"{name}-code", len(lines.splitlines())))
+        hidden.append(html.Pre(lines, id=f"{name}-code"))
+    buttons += _show(context, run, _about(run.report, best))
+    command = try_command(run.entry.path, best.apply or {}, run.report.run.command)
+    if command is not None:
+        summary = html.Summary("Try it: command")
+        words = html.Pre(visible_lines(command), id=f"{name}-try")
+        copy = with_data(html.Button("Copy"), copy=f"{name}-try")
+        hidden.append(
+            html.Details([summary, html.Div([copy, words], className="code")])
+        )
+    return html.Section(
+        [
+            html.H2(f"Best change: -{gain}{_share(best.predicted_gain_ns, run.report)}"),
+            html.P(visible(best.text)),
+            html.P("; ".join(effects), className="faint"),
+            html.Div(buttons, className="toolbar"),
+            *hidden,
+        ]
+    )
+
+
+def _memory(cost: int | None) -> str:
+    if cost is None:
+        return "memory not known"
+    if not cost:
+        return "no more memory"
+    return f"{'+' if cost > 0 else '-'}{size(abs(cost))} of memory per rank"
+
+
+def _copier(words: str, code: str, lines: int) -> Component:
+    title = f"{lines} {'line' if lines == 1 else 'lines'}"
+    return with_data(html.Button(words, title=title), copy=code)
+
+
+def _about(report: Report, best: BestChange) -> FindingRow | None:
+    """The finding that the change is advice of."""
+    return next(
+        (f for f in report.findings if any(a.text == best.text for a in f.advice)), None
+    )
+
+
+def _show(context: Context, run: OpenRun, row: FindingRow | None) -> Iterator[Component]:
+    place = shown_place(run, row) if row is not None else None
+    href = place_link(context, run, place) if place is not None else None
+    if href is not None:
+        yield dcc.Link("Show it", href=href, className="button")
+
+
+def _bar(report: Report) -> Iterator[Component]:
+    """Now, after the change, and the floor: one bar, whose whole is the mean step."""
+    mean, floor = report.step_time_ns.mean, report.verdict.floor_ns
+    if not mean or floor is None:
+        return
+    best = report.verdict.best_change
+    after = mean if best is None else max(mean - best.predicted_gain_ns, 0)
+    floor = min(floor, after)
+    pieces = [("floor", floor), ("left", after - floor), ("gain", mean - after)]
+    words = [f"now {ms(mean)}", f"it cannot go below {ms(floor)}"]
+    if best is not None:
+        words.insert(1, f"after the change {ms(after)}")
+    yield html.Div(
+        [
+            html.I(className=kind, style={"width": f"{100 * ns / mean:.3f}%"})
+            for kind, ns in pieces
+            if ns > 0
+        ],
+        className="outlook",
+        role="img",
+        **_label(f"The mean step: {', '.join(words)}."),
+    )
+    yield html.P(_outlook_words(mean, None if best is None else after, floor))
+
+
+def _label(words: str) -> dict[str, str]:
+    return {"title": words}
+
+
+def _outlook_words(mean: int, after: int | None, floor: int) -> list[Component | str]:
+    """The bar's ends in words, each with its colour."""
+    said: list[Component | str] = [html.B(f"Now {ms(mean)}"), " (mean step)"]
+    if after is not None:
+        said += [", ", html.I(className="key left"), f"after the change {ms(after)}"]
+    said += [", ", html.I(className="key floor"), f"cannot go below {ms(floor)}"]
+    return said
