@@ -260,7 +260,7 @@ def shown_place(run: OpenRun, row: FindingRow) -> Location | None:
     measures = run.measures
     numbers = [n for n in row.ranks if n in measures.rank_numbers]
     for rank in [measures.of(n) for n in numbers] or measures.ranks:
-        rows = np.flatnonzero(rank.judged) if rank.judged.any() else []
+        rows = np.flatnonzero(rank.judged)
         if len(rows):
             order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
             at = int(rows[order[len(order) // 2]])

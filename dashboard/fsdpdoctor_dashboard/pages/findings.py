@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.quantities import ms, size
 from fsdpdoctor.renderers.report_view import Content, FindingWords
 from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor.report.verdict import gain_ns
@@ -43,12 +45,18 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
             parts[row.part_of.index].append(at)
 
     def made(at: int) -> Component:
-        link = _link(context, run, rows[at])
-        return finding(content.findings[at], link, [made(part) for part in parts[at]])
+        words, link = content.findings[at], _link(context, run, rows[at])
+        if rows[at].part_of is not None:  # it stands under what it is counted in
+            words = replace(words, cost=_own_cost(rows[at]))
+        return finding(words, link, [made(part) for part in parts[at]])
+
+    def folds(at: int) -> bool:
+        """Not one that holds a finding to act on."""
+        return all(nothing_to_change(rows[each]) for each in (at, *parts[at]))
 
     whole = [at for at, row in enumerate(rows) if row.part_of is None]
-    yield from (made(at) for at in whole if not nothing_to_change(rows[at]))
-    folded = [at for at in whole if nothing_to_change(rows[at])]
+    yield from (made(at) for at in whole if not folds(at))
+    folded = [at for at in whole if folds(at)]
     if folded:
         names = [f"{rows[at].code} {rows[at].name}" for at in folded]
         yield html.Details(
@@ -58,6 +66,14 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
             ],
             className="folded",
         )
+
+
+def _own_cost(row: FindingRow) -> str:
+    """What a part of another finding's cost comes to."""
+    said = [f"of it {ms(row.cost_ns_per_step or 0)} per step"]
+    if row.cost_bytes is not None:
+        said.append(size(row.cost_bytes))
+    return ", ".join(said)
 
 
 def _link(context: Context, run: OpenRun, row: FindingRow) -> Component | None:

@@ -20,8 +20,8 @@ from fsdpdoctor.renderers.report_view import (
 )
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
-from fsdpdoctor.report.value import ByCause
 from fsdpdoctor.report.comparison import Difference, Subject, compare
+from fsdpdoctor.report.value import ByCause
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
@@ -180,11 +180,15 @@ def _colour(part: str) -> str:
     return PARTS.get(part, "var(--exposed-mark)")
 
 
+SEEN_SHARE = 0.0005
+"""A smaller part would be listed as 0.0 %."""
+
+
 def _legend(report: Report) -> Component:
     total = sum(report.budget_ns_per_step.values()) or 1
     items = []
     for part, ns in report.budget_ns_per_step.items():
-        if not ns:
+        if ns < SEEN_SHARE * total:
             continue
         hatched = " hatched" if part.startswith("exposed_") else ""
         exposed = part.startswith("exposed_") and part not in PARTS
@@ -247,7 +251,9 @@ def _causes(report: Report) -> Iterator[Component]:
                     html.Span(
                         [
                             html.B(CAUSE_TITLES[cause]),
-                            html.Span(f": {CAUSES_EXPLAINED[cause]}", className="faint"),
+                            html.Span(
+                                f": {CAUSES_EXPLAINED[cause]}", className="faint"
+                            ),
                         ]
                     ),
                     html.Span(ms(ns)),

@@ -41,7 +41,9 @@ def verdict_box(context: Context, run: OpenRun, content: Content) -> Component:
         todo.append(_best_change(context, run, verdict.best_change))
     if not todo:
         return html.Div(left, className="verdict alone")
-    return html.Div([html.Div(left), html.Div(todo, className="todo")], className="verdict")
+    return html.Div(
+        [html.Div(left), html.Div(todo, className="todo")], className="verdict"
+    )
 
 
 def _sentence(line: str) -> str:
@@ -90,7 +92,9 @@ def _best_change(context: Context, run: OpenRun, best: BestChange) -> Component:
         )
     return html.Section(
         [
-            html.H2(f"Best change: -{gain}{_share(best.predicted_gain_ns, run.report)}"),
+            html.H2(
+                f"Best change: -{gain}{_share(best.predicted_gain_ns, run.report)}"
+            ),
             html.P(visible(best.text)),
             html.P("; ".join(effects), className="faint"),
             html.Div(buttons, className="toolbar"),
@@ -119,7 +123,9 @@ def _about(report: Report, best: BestChange) -> FindingRow | None:
     )
 
 
-def _show(context: Context, run: OpenRun, row: FindingRow | None) -> Iterator[Component]:
+def _show(
+    context: Context, run: OpenRun, row: FindingRow | None
+) -> Iterator[Component]:
     place = shown_place(run, row) if row is not None else None
     href = place_link(context, run, place) if place is not None else None
     if href is not None:
@@ -146,13 +152,9 @@ def _bar(report: Report) -> Iterator[Component]:
         ],
         className="outlook",
         role="img",
-        **_label(f"The mean step: {', '.join(words)}."),
+        title=f"The mean step: {', '.join(words)}.",
     )
     yield html.P(_outlook_words(mean, None if best is None else after, floor))
-
-
-def _label(words: str) -> dict[str, str]:
-    return {"title": words}
 
 
 def _outlook_words(mean: int, after: int | None, floor: int) -> list[Component | str]:
