@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -64,6 +65,9 @@ class World:
     shard_size: int  # ranks per replica: `size` without HSDP
     node_size: int  # ranks per node
     log: list[Transfer] | None = None  # None: not kept
+    # On a modelled device, what puts a collective on its current stream, and says
+    # when it starts and ends; None: a real one.
+    virtual: Callable[[int, str], tuple[int, int]] | None = None
 
     def role(self, ranks: Sequence[int]) -> Role:
         """What a group of these ranks is, from the shape of the job."""
@@ -293,7 +297,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self._seq += 1
         done = None
         with torch.no_grad():
-            if payload and payload[0].is_cuda:
+            if payload and self._on_device(payload[0]):
                 done = self._spin(transfer, payload[0].device, length_ns, fill)
             else:
                 fill()
@@ -303,6 +307,18 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    def _on_device(self, tensor: torch.Tensor) -> bool:
+        # On a modelled device, C++ knows its tensors as meta ones.
+        virtual = self._modelled.virtual is not None
+        return tensor.is_cuda or (virtual and tensor.is_meta)
+
+    def fsdpdoctor_modelled(
+        self, kind: Kind, name: str, payload: list[torch.Tensor], *, asynchronous: bool
+    ) -> WireWork:
+        """A collective whose tensors are none of the group's business."""
+        opts = SimpleNamespace(asyncOp=asynchronous)
+        return self._run(kind, name, payload, opts, lambda: None)
 
     def _spin(
         self,
@@ -331,8 +347,12 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
             start: torch.cuda.Event = _cuda.Event(enable_timing=timed)
             done: torch.cuda.Event = _cuda.Event(enable_timing=timed)
             start.record(stream)
-            fill()
-            _cuda._sleep(round(length_ns * cycles_per_ns(device)))
+            virtual = self._modelled.virtual
+            if virtual is None:
+                fill()
+                _cuda._sleep(round(length_ns * cycles_per_ns(device)))
+            else:
+                transfer.start_ns, transfer.end_ns = virtual(length_ns, transfer.name)
             done.record(stream)
         self._device_free = done
         transfer.device = (start, done) if timed else None

@@ -97,7 +97,9 @@ class Rehearsal:
 
 @contextmanager
 def rehearsing(
-    rehearsal: Rehearsal, log: list[Transfer] | None = None
+    rehearsal: Rehearsal,
+    log: list[Transfer] | None = None,
+    virtual: Callable[[int, str], tuple[int, int]] | None = None,
 ) -> Iterator[None]:
     """While it is open, whatever uses torch.distributed is rank 0 of the job.
 
@@ -109,6 +111,7 @@ def rehearsing(
         shard_size=rehearsal.shard_size,
         node_size=rehearsal.node_size,
         log=log,
+        virtual=virtual,
     )
     patches = Patches()
     with _environment(rehearsal.environment), modelling(world):

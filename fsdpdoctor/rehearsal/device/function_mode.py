@@ -1,0 +1,273 @@
+"""Answers Python for the device: where a tensor is, and what a call with a device does.
+
+Sees every function of torch that Python calls. C++ knows tensors on the device as
+meta tensors, so that what Python asks for on `cuda` is asked for on `meta` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from fsdpdoctor.rehearsal.device import fused_functions, host_values
+from fsdpdoctor.rehearsal.device.autocast import Autocast
+from fsdpdoctor.rehearsal.device.dispatch_mode import faking
+from fsdpdoctor.rehearsal.device.placement import Place, Placement
+from fsdpdoctor.rehearsal.device.storages import holding_of, on_device, put_on_host
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+META = torch.device("meta")
+_Tensor: Any = torch.Tensor
+
+
+def is_cuda(device: object) -> bool:
+    """Whether a call's device is the virtual one."""
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """What the script believes. Called where no mode is on."""
+    local = getattr(tensor, "_local_tensor", None)
+    if local is not None:
+        return device_of(local)
+    if not tensor.is_meta:
+        return tensor.device
+    holding = holding_of(tensor)
+    if holding is None:
+        return META
+    return CPU if holding.ledger is None else CUDA
+
+
+class FunctionMode(TorchFunctionMode):
+    """The device, as Python sees it."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self._placement = placement
+        self.autocast = Autocast()
+        self.handlers: dict[Any, Handler] = {
+            _Tensor.device.__get__: _device,
+            _Tensor.is_cuda.__get__: _is_cuda,
+            _Tensor.is_cpu.__get__: _is_cpu,
+            _Tensor.is_meta.__get__: _is_meta,
+            _Tensor.get_device: _get_device,
+            _Tensor.type: _type,
+            _Tensor.to: self._to,
+            _Tensor.cuda: self._cuda,
+            _Tensor.cpu: self._cpu,
+            _Tensor.tolist: self._read,
+            _Tensor.numpy: self._read,
+            _Tensor.__array__: self._read,
+            _Tensor.__repr__: _repr,
+            _Tensor.__format__: _format,
+            _Tensor.data_ptr: _data_ptr,
+            _Tensor.pin_memory: lambda f, a, k: host_values.pin(a[0]),
+            _Tensor.is_pinned: lambda f, a, k: host_values.is_pinned(a[0]),
+            _Tensor.record_stream: _record_stream,
+            _Tensor.backward: self._backward,
+            **fused_functions.handlers(),
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if faking():
+            return func(*args, **kwargs)
+        handler = self.handlers.get(func)
+        if handler is None:
+            return self._call(func, args, kwargs)
+        return handler(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Any function that nothing is special about."""
+        if self.autocast.on():
+            args, kwargs = self.autocast.cast(func, args, kwargs)
+        asked = kwargs.get("device")
+        if asked is None:
+            return func(*args, **kwargs)
+        with self._placement.to(place := _place(asked)):
+            if place is Place.DEVICE:
+                kwargs = {**kwargs, "device": META}
+                kwargs.pop("pin_memory", None)
+            elif place is Place.HOST and _on_host_as_shape(args):
+                kwargs = {**kwargs, "device": META}
+            return func(*args, **_own_generator(kwargs))
+
+    def _backward(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Hooks that run in it need their answers, too."""
+        names = ("gradient", "retain_graph", "create_graph", "inputs")
+        given = dict(zip(names, args[1:], strict=False)) | kwargs
+        gradient = given.pop("gradient", None)
+        with self:
+            torch.autograd.backward(args[0], gradient, **given)
+
+    def _to(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        if len(args) > 1 and isinstance(args[1], torch.Tensor):
+            other = args[1]
+            return self._moved(func, tensor, device_of(other), other.dtype, kwargs)
+        if "other" in kwargs:
+            other = kwargs.pop("other")
+            return self._moved(func, tensor, device_of(other), other.dtype, kwargs)
+        copy = kwargs.pop("copy", False)
+        # Positions: (device|dtype)[, dtype], non_blocking, copy
+        rest = list(args[1:])
+        device = kwargs.pop("device", None)
+        if rest and (rest[0] is None or not isinstance(rest[0], torch.dtype)):
+            device = rest.pop(0)
+        dtype = kwargs.pop("dtype", None)
+        if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+            dtype = rest.pop(0)
+        kwargs.setdefault("non_blocking", rest.pop(0) if rest else False)
+        copy = rest.pop(0) if rest else copy
+        if device is not None:
+            device = CUDA if is_cuda(device) else torch.device(device)
+        return self._moved(func, tensor, device, dtype, {**kwargs, "copy": copy})
+
+    def _moved(
+        self,
+        func: Any,
+        tensor: torch.Tensor,
+        device: torch.device | None,
+        dtype: torch.dtype | None,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        here = device_of(tensor)
+        dtype = tensor.dtype if dtype is None else dtype
+        if device is None or device.type == here.type:
+            return func(tensor, dtype, **kwargs)
+        if here.type == "meta" and device.type == "cuda":
+            raise NotImplementedError(
+                "Cannot copy out of meta tensor; no data! Please use "
+                "torch.nn.Module.to_empty() instead of torch.nn.Module.to()"
+            )
+        if device.type == "meta" and here.type != "cpu":
+            return torch.empty_like(tensor, dtype=dtype, device=META)
+        kwargs.pop("copy", None)
+        if device.type not in ("cuda", "cpu"):
+            return func(tensor, device, dtype, **kwargs)
+        place = Place.DEVICE if device.type == "cuda" else Place.HOST
+        onto = META if place is Place.DEVICE else CPU
+        with self._placement.to(place):
+            return torch.ops.aten._to_copy(tensor, dtype=dtype, device=onto, **kwargs)
+
+    def _cuda(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = {k: v for k, v in kwargs.items() if k == "non_blocking"}
+        return self._moved(_Tensor.to, args[0], CUDA, None, kwargs)
+
+    def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return self._moved(_Tensor.to, args[0], CPU, None, {})
+
+
+    def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The host reads all of a tensor."""
+        tensor = args[0]
+        if not tensor.is_meta:
+            return func(*args, **kwargs)
+        if on_device(tensor):
+            with self._placement.to(Place.HOST):
+                torch.ops.aten._to_copy(tensor.detach(), device=CPU)
+        numbers = torch.ones(tuple(tensor.shape), dtype=tensor.dtype)
+        return func(numbers, *args[1:], **kwargs)
+
+
+def _place(device: object) -> Place | None:
+    if is_cuda(device):
+        return Place.DEVICE
+    kind = device.type if isinstance(device, torch.device) else str(device)
+    return Place.HOST if kind.startswith("cpu") else None
+
+
+def _on_host_as_shape(args: tuple[Any, ...]) -> bool:
+    """Whether a host tensor is made like one that has a shape only."""
+    like = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    return like is not None and like.is_meta
+
+
+def _own_generator(kwargs: dict[str, Any]) -> dict[str, Any]:
+    if kwargs.get("generator") is not None and kwargs.get("device") is META:
+        return {**kwargs, "generator": None}
+    return kwargs
+
+
+def _device(func: Any, args: Any, kwargs: Any) -> torch.device:
+    return device_of(args[0])
+
+
+def _is_cuda(func: Any, args: Any, kwargs: Any) -> bool:
+    return device_of(args[0]).type == "cuda"
+
+
+def _is_cpu(func: Any, args: Any, kwargs: Any) -> bool:
+    return device_of(args[0]).type == "cpu"
+
+
+def _is_meta(func: Any, args: Any, kwargs: Any) -> bool:
+    return device_of(args[0]).type == "meta"
+
+
+def _get_device(func: Any, args: Any, kwargs: Any) -> int:
+    return 0 if device_of(args[0]).type == "cuda" else -1
+
+
+def _type(func: Any, args: Any, kwargs: Any) -> Any:
+    if len(args) > 1 or kwargs:
+        kind = args[1] if len(args) > 1 else kwargs["dtype"]
+        if isinstance(kind, torch.dtype):
+            return args[0].to(kind)
+        return func(*args, **kwargs)
+    name: str = func(*args)
+    if device_of(args[0]).type == "cuda":
+        return name.replace("torch.", "torch.cuda.")
+    return name
+
+
+def _repr(func: Any, args: Any, kwargs: Any) -> str:
+    tensor = args[0]
+    if tensor.is_meta and holding_of(tensor) is not None:
+        return (
+            f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, "
+            f"dtype={tensor.dtype})"
+        )
+    return str(func(*args, **kwargs))
+
+
+def _format(func: Any, args: Any, kwargs: Any) -> str:
+    tensor = args[0]
+    if tensor.is_meta and tensor.dim() == 0:
+        return format(tensor.item(), *args[1:])
+    return str(func(*args, **kwargs))
+
+
+def _data_ptr(func: Any, args: Any, kwargs: Any) -> int:
+    tensor = args[0]
+    if tensor.is_meta:
+        return id(tensor.untyped_storage()) + tensor.storage_offset()
+    return int(func(*args))
+
+
+def _record_stream(func: Any, args: Any, kwargs: Any) -> None:
+    tensor, stream = args
+    holding = holding_of(tensor) if tensor.is_meta else None
+    if holding is not None and holding.ledger is not None and holding.block is not None:
+        stream.device_allocator.record_stream(holding.block, stream.number)
+
+
+def as_host_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """A parameter's shape: what it holds is never looked at."""
+    shape = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META
+    )
+    put_on_host(shape)
+    return shape

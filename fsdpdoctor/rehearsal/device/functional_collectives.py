@@ -1,0 +1,73 @@
+"""Collectives that DTensor asks for by the name of a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import _resolve_process_group
+
+from fsdpdoctor.rehearsal.device import operators
+from fsdpdoctor.rehearsal.device.storages import on_device
+from fsdpdoctor.schema import Kind
+
+if TYPE_CHECKING:
+    from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
+
+_KINDS = {
+    "all_gather_into_tensor": Kind.ALL_GATHER,
+    "all_gather_into_tensor_coalesced": Kind.ALL_GATHER,
+    "reduce_scatter_tensor": Kind.REDUCE_SCATTER,
+    "reduce_scatter_tensor_coalesced": Kind.REDUCE_SCATTER,
+    "all_reduce": Kind.ALL_REDUCE,
+    "all_reduce_": Kind.ALL_REDUCE,
+    "all_reduce_coalesced": Kind.ALL_REDUCE,
+    "all_reduce_coalesced_": Kind.ALL_REDUCE,
+    "all_to_all_single": Kind.COLLECTIVE,
+    "broadcast": Kind.COLLECTIVE,
+    "broadcast_": Kind.COLLECTIVE,
+}
+_DONE = "_fsdpdoctor_done"
+
+
+def register(mode: DispatchMode) -> None:
+    """Tell the mode which operators are collectives."""
+    found = _Collectives(mode)
+    for namespace in ("_c10d_functional", "_c10d_functional_autograd"):
+        operators_of: Any = getattr(torch.ops, namespace)
+        for name in (*_KINDS, "wait_tensor"):
+            packet = getattr(operators_of, name, None)
+            if packet is not None:
+                wait = name == "wait_tensor"
+                mode.special[packet.default] = found.wait if wait else found.issue
+
+
+class _Collectives:
+    def __init__(self, mode: DispatchMode) -> None:
+        self._mode = mode
+
+    def issue(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Shapes as ever; the wire says how long it takes."""
+        with self._mode.placement.uncharged():
+            results = self._mode.run(func, args, kwargs)
+        name = func._opname
+        group = _resolve_process_group(args[-1])
+        kind = _KINDS[name]
+        given = operators.tensors_of(args, kwargs)
+        outs = operators.flat_results(results)
+        payload = given if kind is Kind.REDUCE_SCATTER else outs
+        done = group.fsdpdoctor_modelled(  # type: ignore[attr-defined]
+            kind, name, payload, asynchronous=True
+        )
+        for out in outs:
+            if out.is_meta and on_device(out):
+                setattr(torch.Tensor.untyped_storage(out), _DONE, done)
+        return results
+
+    def wait(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The stream waits, as for any collective."""
+        storage: Any = torch.Tensor.untyped_storage(args[0])
+        done = storage.__dict__.pop(_DONE, None)
+        if done is not None:
+            done.wait()
+        return args[0]

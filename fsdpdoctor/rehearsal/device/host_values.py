@@ -1,0 +1,228 @@
+"""Where the host needs what the device has: copies, numbers, data-dependent shapes.
+
+Each makes the virtual host wait, and is counted with the script's line. A number that
+nobody computed is answered with one that is finite: 1, or False. How many elements a
+mask selects is taken to be half of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fsdpdoctor.recorder.host.host_hooks import user_line
+from fsdpdoctor.rehearsal.device import operators
+from fsdpdoctor.rehearsal.device.op_prices import memory_kernel, tensor_bytes
+from fsdpdoctor.rehearsal.device.placement import Place
+from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
+from fsdpdoctor.rehearsal.device.storages import holding_of, on_device, put_on_host
+from fsdpdoctor.rehearsal.device.virtual_device import Kernel
+
+if TYPE_CHECKING:
+    from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
+
+_aten: Any = torch.ops.aten
+_META = torch.device("meta")
+_ALWAYS_REAL = 1 << 18
+"""Elements of a device tensor that the host gets as numbers, not as a shape."""
+
+_PINNED = "_fsdpdoctor_pinned"
+
+
+def register(mode: DispatchMode) -> None:
+    """Tell the mode which operators are special."""
+    values = _HostValues(mode)
+    for names, handler in (
+        (("_local_scalar_dense",), values.scalar),
+        (("equal", "is_nonzero"), values.truth),
+        (("nonzero", "masked_select"), values.selected),
+        (("_unique2", "unique_dim", "unique_consecutive"), values.unique),
+        (("_to_copy",), values.to_copy),
+        (("copy_",), values.copy_into),
+        (("index",), values.index),
+        (("bincount",), values.bincount),
+    ):
+        for name in names:
+            packet = getattr(_aten, name, None)
+            for overload in packet.overloads() if packet is not None else ():
+                mode.special[getattr(packet, overload)] = handler
+
+
+class _HostValues:
+    def __init__(self, mode: DispatchMode) -> None:
+        self._mode = mode
+        self._device = mode.device
+
+    def _sync(self) -> None:
+        self._device.synchronize_stream(self._device.current, user_line())
+
+    def scalar(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not tensor.is_meta:
+            return func(*args, **kwargs)
+        if on_device(tensor):
+            self._copy(tensor.element_size(), pinned=False)
+            self._sync()
+        if tensor.dtype == torch.bool:
+            return False
+        return 1.0 if tensor.is_floating_point() else 1
+
+    def truth(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if not any(t.is_meta for t in operators.tensors_of(args, kwargs)):
+            return func(*args, **kwargs)
+        self._sync()
+        return True
+
+    def selected(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not tensor.is_meta:
+            return func(*args, **kwargs)
+        count = _some_of(tensor)
+        selects = "masked_select" in str(func)
+        shape = (count,) if selects else (count, tensor.ndim)
+        dtype = tensor.dtype if selects else torch.int64
+        return self._made([(shape, dtype)], tensor)[0]
+
+    def unique(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not tensor.is_meta:
+            return func(*args, **kwargs)
+        count = _some_of(tensor)
+        made = self._made(
+            [((count,), tensor.dtype), (tensor.shape, torch.int64)]
+            + [((count,), torch.int64)],
+            tensor,
+        )
+        return tuple(made)
+
+    def bincount(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if not tensor.is_meta:
+            return func(*args, **kwargs)
+        least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
+        return self._made([((max(least, 1),), torch.int64)], tensor)[0]
+
+    def _made(self, specs: Any, like: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        for shape, dtype in specs:
+            result = torch.empty(tuple(shape), dtype=dtype, device=_META)
+            if on_device(like):
+                self._mode.ledger.hold(result)
+            else:
+                put_on_host(result)
+            made.append(result)
+        if on_device(like):
+            kernel = memory_kernel(self._device.spec, 2 * tensor_bytes(like))
+            self._device.charge_host(self._device.host.op_ns)
+            self._device.launch(kernel, "select")
+            self._sync()
+        return made
+
+    def index(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A mask among the indices selects as many rows as `selected` says."""
+        indices = args[1]
+        masks = [i for i in indices if i is not None and i.dtype == torch.bool]
+        if not masks or not any(
+            t.is_meta for t in operators.tensors_of(args, kwargs)
+        ):
+            return self._mode.run(func, args, kwargs)
+        changed: list[Any] = []
+        for one in indices:
+            if one is not None and one.dtype == torch.bool:
+                rows = torch.empty(_some_of(one), dtype=torch.int64, device=_META)
+                if on_device(one):
+                    self._mode.ledger.hold(rows)
+                changed += [rows] * one.ndim
+            else:
+                changed.append(one)
+        self._sync()
+        return self._mode.run(func, (args[0], changed, *args[2:]), kwargs)
+
+    # Copies
+
+    def _copy(self, size: int, *, pinned: bool) -> None:
+        device = self._device
+        device.charge_host(device.host.op_ns)
+        length = copy_ns(device.spec, size, pinned=pinned)
+        device.launch(Kernel(length_ns=length, kind="copy"), "copy")
+
+    def to_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor, target = args[0], self._mode.placement.target
+        asked = kwargs.get("device")
+        here = tensor.is_meta and on_device(tensor)
+        if target is Place.HOST and here:
+            return self._to_host(tensor, kwargs)
+        moves = target is Place.DEVICE or (
+            target is None and asked is not None and asked.type == "meta"
+        )
+        if moves and not here and (not tensor.is_meta or holding_of(tensor)):
+            return self._to_device(tensor, kwargs)
+        return self._mode.run(func, args, kwargs)
+
+    def _to_device(self, tensor: torch.Tensor, kwargs: Any) -> torch.Tensor:
+        result = torch.empty_like(
+            tensor, dtype=kwargs.get("dtype") or tensor.dtype, device=_META
+        )
+        self._mode.ledger.hold(result)
+        waits = not kwargs.get("non_blocking", False)
+        self._copy(tensor_bytes(tensor), pinned=is_pinned(tensor))
+        if waits:
+            self._device.synchronize_stream(self._device.current)
+        return result
+
+    def _to_host(self, tensor: torch.Tensor, kwargs: Any) -> torch.Tensor:
+        dtype = kwargs.get("dtype") or tensor.dtype
+        self._copy(tensor_bytes(tensor), pinned=True)
+        if not kwargs.get("non_blocking", False):
+            self._sync()
+        if tensor.numel() <= _ALWAYS_REAL:
+            return torch.ones(tensor.shape, dtype=dtype)
+        result = torch.empty(tensor.shape, dtype=dtype, device=_META)
+        put_on_host(result)
+        return result
+
+    def copy_into(self, func: Any, args: Any, kwargs: Any) -> Any:
+        to, source = args[0], args[1]
+        there, here = (t.is_meta and on_device(t) for t in (to, source))
+        if not there and not here:
+            if to.is_meta or source.is_meta:
+                return to
+            return func(*args, **kwargs)
+        waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        device = self._device
+        if there and here:
+            moved = tensor_bytes(to) + tensor_bytes(source)
+            device.charge_host(device.host.op_ns)
+            device.launch(memory_kernel(device.spec, moved), "aten.copy_")
+        elif source.is_meta and holding_of(source) is None:
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        else:
+            pinned = is_pinned(source if there else to)
+            self._copy(tensor_bytes(source), pinned=pinned)
+            if waits and source.numel() > 1:
+                if there:
+                    device.synchronize_stream(device.current)
+                else:
+                    self._sync()
+        return to
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """`Tensor.pin_memory`: the same memory, known to be pinned."""
+    setattr(_owner(tensor), _PINNED, True)
+    return tensor
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """`Tensor.is_pinned`."""
+    return bool(getattr(_owner(tensor), _PINNED, False))
+
+
+def _owner(tensor: torch.Tensor) -> Any:
+    with torch._C.DisableTorchFunction():
+        return torch.Tensor.untyped_storage(tensor)
+
+
+def _some_of(mask: torch.Tensor) -> int:
+    return max(1, mask.numel() // 2) if mask.numel() else 0

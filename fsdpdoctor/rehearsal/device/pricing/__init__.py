@@ -1,0 +1,1 @@
+"""What a kernel takes on a device, from its shapes. No torch in here."""
