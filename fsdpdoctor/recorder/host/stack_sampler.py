@@ -101,7 +101,9 @@ class StackSampler:
     def edge(self, *, ends_pass: bool = False) -> None:
         """A pass, or an optimizer step, begins or ends here."""
         mine = threading.get_ident() == self._training
-        frame = sys._getframe() if mine else frame_of(self._training)
+        # The caller's: a frame that held itself would keep all above it, and their
+        # tensors, until the garbage collector comes.
+        frame = sys._getframe(1) if mine else frame_of(self._training)
         site = self._stack.site(frame, 1)
         now = perf_counter_ns()
         self._rec.stacks.add(now, Activity.EDGE, site.place, site.via)
