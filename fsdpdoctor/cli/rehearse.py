@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,13 +15,32 @@ from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, parse_network
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
+from fsdpdoctor.rehearsal.device.spec import known_devices, load_spec
+
+if TYPE_CHECKING:
+    from fsdpdoctor.rehearsal.rehearsal import Rehearsal
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog=f"Links: {', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s@10us.",
+    epilog=f"Links: {', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s@10us. "
+    f"Devices: {', '.join(known_devices())}.",
 )
 @click.option("--world-size", type=int, help="Ranks of the job that is rehearsed.")
+@click.option(
+    "--on",
+    metavar="DEVICE",
+    help="Rehearse on a device that is not here: a name, such as h100, or a file. "
+    "Time is modelled then; no GPU is needed.",
+)
+@click.option(
+    "--host",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="With --on: how much slower the host is than a server of today.",
+)
 @click.option("--mesh", help="Replicas and shards, as in 8x64: HSDP.")
 @click.option(
     "--bandwidth",
@@ -45,6 +66,8 @@ from fsdpdoctor.recorder.storage.sampling import sampling_of
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def command(
     world_size: int | None,
+    on: str | None,
+    host: float,
     mesh: str | None,
     bandwidth: str,
     nproc_per_node: int,
@@ -60,10 +83,12 @@ def command(
 
     Kernels, allocator, host cost and the 1/N shards are real. The network is a
     model, and every other rank is taken to be a copy of this one: losses are
-    meaningless.
+    meaningless. With --on, the device is a model, too: the script runs as it is,
+    with tensors that have no memory, in virtual time.
 
     \b
     fsdpdoctor rehearse --world-size 64 train.py --lr 1e-4
+    fsdpdoctor rehearse --on h100 --world-size 64 train.py
     fsdpdoctor rehearse --mesh 8x64 --bandwidth shard=nvlink4,replicate=ib400 train.py
     """
     size, replicas = _job(world_size, mesh)
@@ -77,7 +102,10 @@ def command(
     rehearsal = Rehearsal(
         wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node
     )
-    click.echo(f"fsdpdoctor: {rehearsal.note}", err=True)
+    job, notes = _job_on(on, host, rehearsal) if on else (rehearsing(rehearsal), ())
+    notes = (rehearsal.note, *notes)
+    for note in notes:
+        click.echo(f"fsdpdoctor: {note}", err=True)
     run_rank(
         RunOptions(
             target=Target(name=script, is_module=is_module, args=args),
@@ -86,10 +114,20 @@ def command(
             every=every,
             report=not no_report,
             source="rehearsal",
-            notes=(rehearsal.note,),
+            notes=notes,
         ),
-        rehearsing(rehearsal),
+        job,
     )
+
+
+def _job_on(
+    on: str, host: float, rehearsal: Rehearsal
+) -> tuple[AbstractContextManager[None], tuple[str, ...]]:
+    """A rehearsal on a modelled device, and what its reader must know."""
+    from fsdpdoctor.rehearsal.on_device import device_note, rehearsing_on
+
+    spec = load_spec(on)
+    return rehearsing_on(spec, rehearsal, host_scale=host), (device_note(spec),)
 
 
 def _job(world_size: int | None, mesh: str | None) -> tuple[int, int]:

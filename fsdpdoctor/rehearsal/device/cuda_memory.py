@@ -18,22 +18,15 @@ class MemoryNames:
         self._allocator = device.allocator
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """By name."""
+        """By name. What torch derives from these, it derives as ever: whoever stands
+        before `memory_stats_as_nested_dict`, as the recorder does, is asked.
+        """
         it = self._allocator
         return {
-            "memory_allocated": lambda *_, **__: it.allocated,
-            "max_memory_allocated": lambda *_, **__: it.peak_allocated,
-            "memory_reserved": lambda *_, **__: it.reserved,
-            "max_memory_reserved": lambda *_, **__: it.peak_reserved,
-            "memory_cached": lambda *_, **__: it.reserved,
-            "max_memory_cached": lambda *_, **__: it.peak_reserved,
             "mem_get_info": lambda *_, **__: self._info(),
             "empty_cache": lambda *_, **__: it.empty_cache(),
-            "memory_stats": lambda *_, **__: _flat(self._nested()),
             "memory_stats_as_nested_dict": lambda *_, **__: self._nested(),
             "reset_peak_memory_stats": lambda *_, **__: it.reset_peaks(),
-            "reset_max_memory_allocated": lambda *_, **__: it.reset_peaks(),
-            "reset_max_memory_cached": lambda *_, **__: it.reset_peaks(),
             "reset_accumulated_memory_stats": lambda *_, **__: None,
             "memory_summary": lambda *_, **__: "a modelled allocator has no summary",
             "memory_snapshot": lambda *_, **__: [],
@@ -75,13 +68,3 @@ class MemoryNames:
 def _figures(current: int, peak: int) -> dict[str, int]:
     return {"current": current, "peak": peak, "allocated": 0, "freed": 0}
 
-
-def _flat(nested: Statistics) -> Statistics:
-    found: Statistics = {}
-    for name, value in nested.items():
-        if isinstance(value, dict):
-            for key, inner in _flat(value).items():
-                found[f"{name}.{key}"] = inner
-        else:
-            found[name] = value
-    return found

@@ -18,6 +18,23 @@ from fsdpdoctor.rehearsal.device.virtual_device import DEFAULT_STREAM, VirtualDe
 Function = Callable[..., Any]
 
 
+_MEMORY = (
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+)
+
+
+def _as_cuda_has(name: str) -> Function:
+    """A function of `torch.cuda`, as it is when it is called."""
+    return lambda *_, **__: getattr(torch.cuda, name)()
+
+
 _NVTX = ("range_push", "range_pop", "mark", "range_start", "range_end")
 
 
@@ -120,19 +137,7 @@ class CudaNames:
             "synchronize": of_cuda["synchronize"],
             "get_device_capability": lambda *_: {"supported_dtypes": set()},
             "get_memory_info": memory["mem_get_info"],
-            **{
-                name: memory[name]
-                for name in (
-                    "empty_cache",
-                    "max_memory_allocated",
-                    "max_memory_reserved",
-                    "memory_allocated",
-                    "memory_reserved",
-                    "memory_stats",
-                    "reset_accumulated_memory_stats",
-                    "reset_peak_memory_stats",
-                )
-            },
+            **{name: _as_cuda_has(name) for name in _MEMORY},
             "empty_host_cache": lambda: device.charge_host(0),
         }
 

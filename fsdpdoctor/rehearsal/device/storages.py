@@ -51,6 +51,7 @@ class Ledger:
         self.peak_place = ""
         self.place: Callable[[], str] = lambda: ""
         self.failed: OutOfMemory | None = None
+        self.failed_place = ""
 
     def hold(self, tensor: torch.Tensor) -> None:
         """A tensor was made on the device."""
@@ -80,7 +81,9 @@ class Ledger:
         try:
             block = allocator.allocate(size, self._device.current)
         except OutOfMemory as error:
-            self.failed = self.failed or error
+            if self.failed is None:
+                self.failed, self.failed_place = error, self.place()
+                self.at_peak = self.held.copy()
             raise
         holding.block = block
         if block is not None:

@@ -13,8 +13,9 @@ import torch._dynamo  # before its tables meet what replaces functions of torch
 import torch.distributed.fsdp
 from torch import nn
 
-import fsdpdoctor.recorder.session  # its clock's functions are replaced below
+import fsdpdoctor.recorder.session  # whose clocks are replaced below
 from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.host import stack_sampler
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal import modelled_work
 from fsdpdoctor.rehearsal.device import functional_collectives, host_values
@@ -69,6 +70,8 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         _take_over_tensors(patches, ledger)
         _take_over_fsdp(patches, device, places)
         compiled.take_over(patches)
+        # What it sees of a stack between two virtual moments says nothing.
+        patches.put(stack_sampler, "start_thread", lambda run: None)
         patches.put(modelled_work, "sleep_until", device.clock.advance_to)
         stack.enter_context(dispatch)
         stack.enter_context(functions)
