@@ -297,7 +297,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self._seq += 1
         done = None
         with torch.no_grad():
-            if payload and self._on_device(payload[0]):
+            if payload and payload[0].is_cuda:
                 done = self._spin(transfer, payload[0].device, length_ns, fill)
             else:
                 fill()
@@ -307,11 +307,6 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
-
-    def _on_device(self, tensor: torch.Tensor) -> bool:
-        # On a modelled device, C++ knows its tensors as meta ones.
-        virtual = self._modelled.virtual is not None
-        return tensor.is_cuda or (virtual and tensor.is_meta)
 
     def fsdpdoctor_modelled(
         self, kind: Kind, name: str, payload: list[torch.Tensor], *, asynchronous: bool

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fsdpdoctor.recorder.patching import Patches
-from fsdpdoctor.rehearsal.device.storages import on_device
+from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
 
 _on: Callable[[str], bool] = torch.is_autocast_enabled
 _dtype: Callable[[str], torch.dtype] = torch.get_autocast_dtype
@@ -105,4 +105,4 @@ class Autocast:
 def _is_cuda(tensor: torch.Tensor) -> bool:
     local = getattr(tensor, "_local_tensor", None)
     tensor = tensor if local is None else local
-    return tensor.is_meta and on_device(tensor)
+    return is_shape(tensor) and on_device(tensor)

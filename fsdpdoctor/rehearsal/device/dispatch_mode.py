@@ -24,6 +24,7 @@ from fsdpdoctor.rehearsal.device.placement import Place, Placement
 from fsdpdoctor.rehearsal.device.storages import (
     Ledger,
     holding_of,
+    is_shape,
     on_device,
     put_on_host,
 )
@@ -114,7 +115,8 @@ class DispatchMode(TorchDispatchMode):
             if faking():
                 return func(*args, **kwargs or {})
             special = self.special.get(func, self.run)
-            return special(func, args, kwargs or {})
+            with self.placement.beneath():
+                return special(func, args, kwargs or {})
 
     def _is_subclass(self, kind: type) -> bool:
         found = self._subclasses.get(kind)
@@ -137,7 +139,7 @@ class DispatchMode(TorchDispatchMode):
             with self.placement.to(Place.DEVICE):
                 return self.run(func, args, {**kwargs, "device": META})
         tensors = operators.tensors_of(args, kwargs)
-        shapes = [t for t in tensors if t.is_meta]
+        shapes = [t for t in tensors if is_shape(t)]
         if not shapes:
             return self._without_shapes(func, args, kwargs, tensors)
         place = self._place(shapes)
@@ -283,7 +285,7 @@ DispatchMode.__torch_dispatch__ = inspect.unwrap(  # type: ignore[method-assign]
 
 def as_shape(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor's shape, as a meta tensor; a meta tensor itself."""
-    if tensor.is_meta:
+    if is_shape(tensor):
         return tensor
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META

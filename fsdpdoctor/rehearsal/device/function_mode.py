@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device import fused_functions, host_values
 from fsdpdoctor.rehearsal.device.autocast import Autocast
 from fsdpdoctor.rehearsal.device.dispatch_mode import faking
 from fsdpdoctor.rehearsal.device.placement import Place, Placement
-from fsdpdoctor.rehearsal.device.storages import holding_of, on_device, put_on_host
+from fsdpdoctor.rehearsal.device.storages import holding_of, is_shape, on_device, put_on_host
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -24,6 +26,8 @@ CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 META = torch.device("meta")
 _Tensor: Any = torch.Tensor
+_base: Any = torch._C.TensorBase
+_raw_device: Callable[[torch.Tensor], torch.device] = _base.device.__get__
 
 
 def is_cuda(device: object) -> bool:
@@ -40,12 +44,33 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     local = getattr(tensor, "_local_tensor", None)
     if local is not None:
         return device_of(local)
-    if not tensor.is_meta:
-        return tensor.device
+    if not is_shape(tensor):
+        return _raw_device(tensor)
     holding = holding_of(tensor)
     if holding is None:
         return META
     return CPU if holding.ledger is None else CUDA
+
+
+def take_over_properties(patches: Patches, placement: Placement) -> None:
+    """Answer `tensor.device` and its like, also where no mode is on: in the hooks that
+    C++ calls inside an operator.
+    """
+
+    def put(name: str, of_device: Callable[[torch.device], Any]) -> None:
+        raw: Callable[[torch.Tensor], Any] = getattr(_base, name).__get__
+
+        def answer(tensor: torch.Tensor) -> Any:
+            with torch._C.DisableTorchFunction():
+                if placement.depth or faking() or isinstance(tensor, FakeTensor):
+                    return raw(tensor)
+                return of_device(device_of(tensor))
+
+        patches.put(torch.Tensor, name, property(answer, lambda t, v: None))
+
+    put("device", lambda device: device)
+    for name in ("cuda", "cpu", "meta"):
+        put(f"is_{name}", lambda device, kind=name: device.type == kind)
 
 
 class FunctionMode(TorchFunctionMode):
@@ -56,10 +81,6 @@ class FunctionMode(TorchFunctionMode):
         self._placement = placement
         self.autocast = Autocast()
         self.handlers: dict[Any, Handler] = {
-            _Tensor.device.__get__: _device,
-            _Tensor.is_cuda.__get__: _is_cuda,
-            _Tensor.is_cpu.__get__: _is_cpu,
-            _Tensor.is_meta.__get__: _is_meta,
             _Tensor.get_device: _get_device,
             _Tensor.type: _type,
             _Tensor.to: self._to,
@@ -173,7 +194,7 @@ class FunctionMode(TorchFunctionMode):
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host reads all of a tensor."""
         tensor = args[0]
-        if not tensor.is_meta:
+        if not is_shape(tensor):
             return func(*args, **kwargs)
         if on_device(tensor):
             with self._placement.to(Place.HOST):
@@ -192,29 +213,13 @@ def _place(device: object) -> Place | None:
 def _on_host_as_shape(args: tuple[Any, ...]) -> bool:
     """Whether a host tensor is made like one that has a shape only."""
     like = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    return like is not None and like.is_meta
+    return like is not None and is_shape(like)
 
 
 def _own_generator(kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("generator") is not None and kwargs.get("device") is META:
         return {**kwargs, "generator": None}
     return kwargs
-
-
-def _device(func: Any, args: Any, kwargs: Any) -> torch.device:
-    return device_of(args[0])
-
-
-def _is_cuda(func: Any, args: Any, kwargs: Any) -> bool:
-    return device_of(args[0]).type == "cuda"
-
-
-def _is_cpu(func: Any, args: Any, kwargs: Any) -> bool:
-    return device_of(args[0]).type == "cpu"
-
-
-def _is_meta(func: Any, args: Any, kwargs: Any) -> bool:
-    return device_of(args[0]).type == "meta"
 
 
 def _get_device(func: Any, args: Any, kwargs: Any) -> int:
@@ -235,7 +240,7 @@ def _type(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _repr(func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
-    if tensor.is_meta and holding_of(tensor) is not None:
+    if is_shape(tensor) and holding_of(tensor) is not None:
         return (
             f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, "
             f"dtype={tensor.dtype})"
@@ -245,21 +250,21 @@ def _repr(func: Any, args: Any, kwargs: Any) -> str:
 
 def _format(func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
-    if tensor.is_meta and tensor.dim() == 0:
+    if is_shape(tensor) and tensor.dim() == 0:
         return format(tensor.item(), *args[1:])
     return str(func(*args, **kwargs))
 
 
 def _data_ptr(func: Any, args: Any, kwargs: Any) -> int:
     tensor = args[0]
-    if tensor.is_meta:
+    if is_shape(tensor):
         return id(tensor.untyped_storage()) + tensor.storage_offset()
     return int(func(*args))
 
 
 def _record_stream(func: Any, args: Any, kwargs: Any) -> None:
     tensor, stream = args
-    holding = holding_of(tensor) if tensor.is_meta else None
+    holding = holding_of(tensor) if is_shape(tensor) else None
     if holding is not None and holding.ledger is not None and holding.block is not None:
         stream.device_allocator.record_stream(holding.block, stream.number)
 

@@ -8,7 +8,7 @@ import torch
 from torch._C._distributed_c10d import _resolve_process_group
 
 from fsdpdoctor.rehearsal.device import operators
-from fsdpdoctor.rehearsal.device.storages import on_device
+from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
 from fsdpdoctor.schema import Kind
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _Collectives:
             kind, name, payload, asynchronous=True
         )
         for out in outs:
-            if out.is_meta and on_device(out):
+            if is_shape(out) and on_device(out):
                 setattr(torch.Tensor.untyped_storage(out), _DONE, done)
         return results
 

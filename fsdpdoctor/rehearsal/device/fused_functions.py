@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fsdpdoctor.rehearsal.device.storages import on_device
+from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _aten: Any = torch.ops.aten
@@ -28,7 +28,7 @@ def handlers() -> dict[Any, Handler]:
 
 def _plain(*tensors: Any) -> bool:
     return all(
-        t is None or (t.is_meta and on_device(t) and not hasattr(t, "_local_tensor"))
+        t is None or (is_shape(t) and on_device(t) and not hasattr(t, "_local_tensor"))
         for t in tensors
     )
 

@@ -16,7 +16,7 @@ from fsdpdoctor.rehearsal.device import operators
 from fsdpdoctor.rehearsal.device.op_prices import memory_kernel, tensor_bytes
 from fsdpdoctor.rehearsal.device.placement import Place
 from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
-from fsdpdoctor.rehearsal.device.storages import holding_of, on_device, put_on_host
+from fsdpdoctor.rehearsal.device.storages import holding_of, is_shape, on_device, put_on_host
 from fsdpdoctor.rehearsal.device.virtual_device import Kernel
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _HostValues:
 
     def scalar(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.is_meta:
+        if not is_shape(tensor):
             return func(*args, **kwargs)
         if on_device(tensor):
             self._copy(tensor.element_size(), pinned=False)
@@ -69,14 +69,14 @@ class _HostValues:
         return 1.0 if tensor.is_floating_point() else 1
 
     def truth(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if not any(t.is_meta for t in operators.tensors_of(args, kwargs)):
+        if not any(is_shape(t) for t in operators.tensors_of(args, kwargs)):
             return func(*args, **kwargs)
         self._sync()
         return True
 
     def selected(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.is_meta:
+        if not is_shape(tensor):
             return func(*args, **kwargs)
         count = _some_of(tensor)
         selects = "masked_select" in str(func)
@@ -86,7 +86,7 @@ class _HostValues:
 
     def unique(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.is_meta:
+        if not is_shape(tensor):
             return func(*args, **kwargs)
         count = _some_of(tensor)
         made = self._made(
@@ -98,7 +98,7 @@ class _HostValues:
 
     def bincount(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
-        if not tensor.is_meta:
+        if not is_shape(tensor):
             return func(*args, **kwargs)
         least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
         return self._made([((max(least, 1),), torch.int64)], tensor)[0]
@@ -124,7 +124,7 @@ class _HostValues:
         indices = args[1]
         masks = [i for i in indices if i is not None and i.dtype == torch.bool]
         if not masks or not any(
-            t.is_meta for t in operators.tensors_of(args, kwargs)
+            is_shape(t) for t in operators.tensors_of(args, kwargs)
         ):
             return self._mode.run(func, args, kwargs)
         changed: list[Any] = []
@@ -150,13 +150,13 @@ class _HostValues:
     def to_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor, target = args[0], self._mode.placement.target
         asked = kwargs.get("device")
-        here = tensor.is_meta and on_device(tensor)
+        here = is_shape(tensor) and on_device(tensor)
         if target is Place.HOST and here:
             return self._to_host(tensor, kwargs)
         moves = target is Place.DEVICE or (
-            target is None and asked is not None and asked.type == "meta"
+            target is None and asked is not None and asked.type in ("meta", "cuda")
         )
-        if moves and not here and (not tensor.is_meta or holding_of(tensor)):
+        if moves and not here and (not is_shape(tensor) or holding_of(tensor)):
             return self._to_device(tensor, kwargs)
         return self._mode.run(func, args, kwargs)
 
@@ -184,9 +184,9 @@ class _HostValues:
 
     def copy_into(self, func: Any, args: Any, kwargs: Any) -> Any:
         to, source = args[0], args[1]
-        there, here = (t.is_meta and on_device(t) for t in (to, source))
+        there, here = (is_shape(t) and on_device(t) for t in (to, source))
         if not there and not here:
-            if to.is_meta or source.is_meta:
+            if is_shape(to) or is_shape(source):
                 return to
             return func(*args, **kwargs)
         waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
@@ -195,7 +195,7 @@ class _HostValues:
             moved = tensor_bytes(to) + tensor_bytes(source)
             device.charge_host(device.host.op_ns)
             device.launch(memory_kernel(device.spec, moved), "aten.copy_")
-        elif source.is_meta and holding_of(source) is None:
+        elif is_shape(source) and holding_of(source) is None:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         else:
             pinned = is_pinned(source if there else to)

@@ -22,6 +22,17 @@ class Placement:
     target: Place | None = None  # None: where its arguments are
     free: bool = False  # nothing is charged: a wrapper charges it as one kernel
 
+    depth: int = 0  # of operators that run: torch's own code wants C++'s answers
+
+    @contextmanager
+    def beneath(self) -> Iterator[None]:
+        """An operator runs."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
     @contextmanager
     def to(self, place: Place | None) -> Iterator[None]:
         """A call with a device."""

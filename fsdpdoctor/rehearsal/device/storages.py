@@ -18,6 +18,9 @@ from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 
 _ATTRIBUTE = "_fsdpdoctor_holding"
 _storage: Callable[[torch.Tensor], Any] = torch.Tensor.untyped_storage
+_base: Any = torch._C.TensorBase
+is_shape: Callable[[torch.Tensor], bool] = _base.is_meta.__get__
+"""Whether C++ knows a tensor as a meta one. Called where no function mode is on."""
 
 
 class Holding:

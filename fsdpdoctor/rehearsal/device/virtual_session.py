@@ -22,11 +22,15 @@ from fsdpdoctor.rehearsal.device import functional_collectives, host_values
 from fsdpdoctor.rehearsal.device.compiled import CompiledRegions
 from fsdpdoctor.rehearsal.device.cuda_names import CudaNames
 from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
-from fsdpdoctor.rehearsal.device.function_mode import FunctionMode, as_host_shape
+from fsdpdoctor.rehearsal.device.function_mode import (
+    FunctionMode,
+    as_host_shape,
+    take_over_properties,
+)
 from fsdpdoctor.rehearsal.device.memory_places import MemoryPlaces
 from fsdpdoctor.rehearsal.device.op_prices import add_fsdp_prices
 from fsdpdoctor.rehearsal.device.placement import Placement
-from fsdpdoctor.rehearsal.device.storages import Ledger, holding_of
+from fsdpdoctor.rehearsal.device.storages import Ledger, is_shape
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 
 _HOOKS = (
@@ -67,7 +71,8 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         device.clock.take_over(patches, ours)
         CudaNames(device, count).take_over(patches)
         functions.autocast.take_over(patches)
-        _take_over_tensors(patches, ledger)
+        take_over_properties(patches, placement)
+        _take_over_tensors(patches)
         _take_over_fsdp(patches, device, places)
         compiled.take_over(patches)
         # What it sees of a stack between two virtual moments says nothing.
@@ -79,7 +84,7 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         device.clock.advance_to(device.times.all_free_ns())
 
 
-def _take_over_tensors(patches: Patches, ledger: Ledger) -> None:
+def _take_over_tensors(patches: Patches) -> None:
     resize: Callable[..., Any] = torch.UntypedStorage.resize_
     new: Callable[..., Any] = nn.Parameter.__new__
 
@@ -93,7 +98,7 @@ def _take_over_tensors(patches: Patches, ledger: Ledger) -> None:
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) is torch.Tensor:
             with torch._C.DisableTorchFunction():
-                if not data.is_meta:
+                if not is_shape(data):
                     data = as_host_shape(data)
         return new(cls, data, requires_grad)
 
@@ -129,4 +134,4 @@ def _take_over_fsdp(
             patches.wrap(group_class, name, wrap)
 
 
-__all__ = ["Rig", "fsdpdoctor", "holding_of", "on_device"]
+__all__ = ["Rig", "fsdpdoctor", "on_device"]
