@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
-
 from fsdpdoctor.recorder import border
-from fsdpdoctor.rehearsal.device import verdict
+from fsdpdoctor.rehearsal.device.memory import verdict
 from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 from fsdpdoctor.rehearsal.device.virtual_session import on_device
@@ -38,5 +35,3 @@ def rehearsing_on(
     ):
         yield
     border.say(f"fsdpdoctor: {verdict.in_words(rig)}")
-
-

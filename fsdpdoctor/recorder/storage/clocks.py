@@ -298,5 +298,6 @@ def device_clock() -> CudaClock:
         current_stream=cuda.current_stream,
         synchronize=cuda.synchronize,
         capturing=cuda.is_current_stream_capturing,
+        host_ns=perf_counter_ns,  # that of now: a rehearsal has another
         idle_stream=None if one_queue else cuda.Stream(),
     )

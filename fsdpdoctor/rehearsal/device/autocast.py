@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from fsdpdoctor.recorder.patching import Patches
-from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
+from fsdpdoctor.rehearsal.device.memory.storages import is_shape, on_device
 
 _on: Callable[[str], bool] = torch.is_autocast_enabled
 _dtype: Callable[[str], torch.dtype] = torch.get_autocast_dtype

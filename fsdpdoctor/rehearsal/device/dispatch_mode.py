@@ -18,19 +18,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdpdoctor.rehearsal.device import host_values, operators
-from fsdpdoctor.rehearsal.device.op_prices import price
-from fsdpdoctor.rehearsal.device.operators import Operator, Shape
-from fsdpdoctor.rehearsal.device.placement import Place, Placement
-from fsdpdoctor.rehearsal.device.storages import (
+from fsdpdoctor.rehearsal.device.memory.storages import (
     Ledger,
     holding_of,
     is_shape,
-    on_device,
     put_on_host,
 )
+from fsdpdoctor.rehearsal.device.op_prices import price
+from fsdpdoctor.rehearsal.device.operators import Operator, Shape
+from fsdpdoctor.rehearsal.device.placement import Place, Placement
 from fsdpdoctor.rehearsal.device.virtual_device import Kernel, VirtualDevice
 
 _aten: Any = torch.ops.aten
+_Mode: Any = TorchDispatchMode  # its own methods have no types
 _NO_FUNCTION: Any = torch._C.DisableTorchFunction
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _disabled = torch._C._disabled_torch_dispatch_impl
@@ -49,8 +49,6 @@ LARGE_ELEMENTS = 1 << 20
 
 META = torch.device("meta")
 
-Results = tuple[Any, list[tuple[Any, ...]]]
-
 
 class _Remembered:
     """What an operator gave for arguments of these shapes."""
@@ -66,9 +64,7 @@ class _Remembered:
         made = [
             one
             if not isinstance(one, _Spec)
-            else torch.empty_strided(
-                one.size, one.stride, dtype=one.dtype, device=META
-            )
+            else torch.empty_strided(one.size, one.stride, dtype=one.dtype, device=META)
             for one in self.specs
         ]
         return made[0] if self.single else tuple(made)
@@ -86,7 +82,7 @@ def _spec(one: Any) -> Any:
     return _Spec(one) if isinstance(one, torch.Tensor) else one
 
 
-class DispatchMode(TorchDispatchMode):
+class DispatchMode(_Mode):  # type: ignore[misc]
     """The device, as the dispatcher of torch sees it."""
 
     def __init__(
@@ -144,7 +140,10 @@ class DispatchMode(TorchDispatchMode):
             return self._without_shapes(func, args, kwargs, tensors)
         place = self._place(shapes)
         if len(shapes) < len(tensors):
-            args, kwargs = _as_shapes(args), {k: _as_shapes(v) for k, v in kwargs.items()}
+            args, kwargs = (
+                _as_shapes(args),
+                {k: _as_shapes(v) for k, v in kwargs.items()},
+            )
             tensors = operators.tensors_of(args, kwargs)
         return self.run_at(place, func, args, kwargs, tensors)
 
@@ -242,9 +241,7 @@ class DispatchMode(TorchDispatchMode):
             for tensor in operators.flat_results(results):
                 self.resized(tensor)
             return results, None
-        back = [
-            kwargs[w] if isinstance(w, str) else args[w] for w in operator.returned
-        ]
+        back = [kwargs[w] if isinstance(w, str) else args[w] for w in operator.returned]
         outs = back or _mutable_lists(func, args, kwargs)
         kernel = price(self.device.spec, func, args, tensors, outs)
         if not back:
@@ -278,9 +275,8 @@ class DispatchMode(TorchDispatchMode):
 
 
 # Dynamo never sees it: what keeps it from looking costs as much as the rest.
-DispatchMode.__torch_dispatch__ = inspect.unwrap(  # type: ignore[method-assign]
-    DispatchMode.__torch_dispatch__
-)
+_class: Any = DispatchMode
+_class.__torch_dispatch__ = inspect.unwrap(_class.__torch_dispatch__)
 
 
 def as_shape(tensor: torch.Tensor) -> torch.Tensor:
@@ -336,6 +332,3 @@ def _elements(args: tuple[Any, ...]) -> int:
         if all(isinstance(size, int) for size in sizes):
             return math.prod(sizes)
     return 0
-
-
-__all__ = ["DispatchMode", "as_shape", "on_device"]

@@ -7,6 +7,7 @@ meta tensors, so that what Python asks for on `cuda` is asked for on `meta` ther
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,13 @@ from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device import fused_functions, host_values
 from fsdpdoctor.rehearsal.device.autocast import Autocast
 from fsdpdoctor.rehearsal.device.dispatch_mode import faking
+from fsdpdoctor.rehearsal.device.memory.storages import (
+    holding_of,
+    is_shape,
+    on_device,
+    put_on_host,
+)
 from fsdpdoctor.rehearsal.device.placement import Place, Placement
-from fsdpdoctor.rehearsal.device.storages import holding_of, is_shape, on_device, put_on_host
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -52,6 +58,10 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     return CPU if holding.ledger is None else CUDA
 
 
+def _is_of(kind: str, device: torch.device) -> bool:
+    return device.type == kind
+
+
 def take_over_properties(patches: Patches, placement: Placement) -> None:
     """Answer `tensor.device` and its like, also where no mode is on: in the hooks that
     C++ calls inside an operator.
@@ -70,7 +80,7 @@ def take_over_properties(patches: Patches, placement: Placement) -> None:
 
     put("device", lambda device: device)
     for name in ("cuda", "cpu", "meta"):
-        put(f"is_{name}", lambda device, kind=name: device.type == kind)
+        put(f"is_{name}", partial(_is_of, name))
 
 
 class FunctionMode(TorchFunctionMode):
@@ -190,7 +200,6 @@ class FunctionMode(TorchFunctionMode):
     def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return self._moved(_Tensor.to, args[0], CPU, None, {})
 
-
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host reads all of a tensor."""
         tensor = args[0]
@@ -258,7 +267,7 @@ def _format(func: Any, args: Any, kwargs: Any) -> str:
 def _data_ptr(func: Any, args: Any, kwargs: Any) -> int:
     tensor = args[0]
     if is_shape(tensor):
-        return id(tensor.untyped_storage()) + tensor.storage_offset()
+        return int(id(tensor.untyped_storage()) + tensor.storage_offset())
     return int(func(*args))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch._C._distributed_c10d import _resolve_process_group
 
 from fsdpdoctor.rehearsal.device import operators
-from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
+from fsdpdoctor.rehearsal.device.memory.storages import is_shape, on_device
 from fsdpdoctor.schema import Kind
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fsdpdoctor.rehearsal.device.storages import is_shape, on_device
+from fsdpdoctor.rehearsal.device.memory.storages import is_shape, on_device
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _aten: Any = torch.ops.aten
@@ -88,7 +88,8 @@ class _ShareHeads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return grads[0].unflatten(1, ctx.shape[1:3]).sum(2), None
+        batch, _, length, size = grads[0].shape
+        return grads[0].reshape(batch, *ctx.shape[1:3], length, size).sum(2), None
 
 
 def _padded(tensor: torch.Tensor) -> torch.Tensor:

@@ -54,3 +54,7 @@ class HostCosts:
     @property
     def sync_ns(self) -> int:
         return self._ns(5.0)
+
+    def driver_ns(self, size: int) -> int:
+        """Of cudaMalloc and cudaFree: some 0.1 ms, and as much for each 256 MiB."""
+        return self._ns(100.0 * (1 + size / (256 << 20)))

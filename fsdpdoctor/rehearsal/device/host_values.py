@@ -13,10 +13,15 @@ import torch
 
 from fsdpdoctor.recorder.host.host_hooks import user_line
 from fsdpdoctor.rehearsal.device import operators
+from fsdpdoctor.rehearsal.device.memory.storages import (
+    holding_of,
+    is_shape,
+    on_device,
+    put_on_host,
+)
 from fsdpdoctor.rehearsal.device.op_prices import memory_kernel, tensor_bytes
 from fsdpdoctor.rehearsal.device.placement import Place
 from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
-from fsdpdoctor.rehearsal.device.storages import holding_of, is_shape, on_device, put_on_host
 from fsdpdoctor.rehearsal.device.virtual_device import Kernel
 
 if TYPE_CHECKING:
@@ -90,8 +95,11 @@ class _HostValues:
             return func(*args, **kwargs)
         count = _some_of(tensor)
         made = self._made(
-            [((count,), tensor.dtype), (tensor.shape, torch.int64)]
-            + [((count,), torch.int64)],
+            [
+                ((count,), tensor.dtype),
+                (tensor.shape, torch.int64),
+                ((count,), torch.int64),
+            ],
             tensor,
         )
         return tuple(made)

@@ -125,42 +125,36 @@ def _by_flops(
 
 
 def _attention(spec: DeviceSpec, args: Any, ins: Tensors, outs: Tensors) -> Kernel:
-    q, k, v = ins[:3]
-    length = attention.forward_ns(spec, _call(q, k, v, _is_causal(args)))
-    return Kernel(length_ns=length, kind="attention")
+    call = _call(ins[:3], causal=_flag(args, 4))
+    return Kernel(length_ns=attention.forward_ns(spec, call), kind="attention")
 
 
 def _attention_backward(
     spec: DeviceSpec, args: Any, ins: Tensors, outs: Tensors
 ) -> Kernel:
-    q, k, v = ins[1:4]
-    length = attention.backward_ns(spec, _call(q, k, v, _is_causal(args)))
-    return Kernel(length_ns=length, kind="attention")
+    call = _call(ins[1:4], causal=_flag(args, 11))
+    return Kernel(length_ns=attention.backward_ns(spec, call), kind="attention")
 
 
 def _efficient(spec: DeviceSpec, args: Any, ins: Tensors, outs: Tensors) -> Kernel:
-    call = _call(*ins[:3], causal=_is_causal(args), masked=True)
+    call = _call(ins[:3], causal=_flag(args, 6), masked=True)
     return Kernel(length_ns=attention.forward_ns(spec, call), kind="attention")
 
 
 def _efficient_backward(
     spec: DeviceSpec, args: Any, ins: Tensors, outs: Tensors
 ) -> Kernel:
-    call = _call(*ins[1:4], causal=_is_causal(args), masked=True)
+    call = _call(ins[1:4], causal=_flag(args, 11), masked=True)
     return Kernel(length_ns=attention.backward_ns(spec, call), kind="attention")
 
 
-def _is_causal(args: tuple[Any, ...]) -> bool:
-    return any(arg is True for arg in args)
+def _flag(args: tuple[Any, ...], at: int) -> bool:
+    """Whether attention is causal, as the operator's schema places it."""
+    return len(args) > at and args[at] is True
 
 
-def _call(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    masked: bool = False,
-) -> Attention:
+def _call(tensors: Tensors, *, causal: bool, masked: bool = False) -> Attention:
+    q, k, v = tensors
     batch, heads, queries, head_dim = q.shape
     return Attention(
         batch=batch,

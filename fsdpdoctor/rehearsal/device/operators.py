@@ -49,7 +49,9 @@ def inspect(func: Any) -> Operator:
             return Operator(name=name, shape=Shape.IN_PLACE, changes_shape=changes)
         if all(a is not None and a.is_write for a in returns):
             returned = tuple(
-                next(where for where, info in mutable if info.before_set == a.before_set)
+                next(
+                    where for where, info in mutable if info.before_set == a.before_set
+                )
                 for a in returns
                 if a is not None
             )

@@ -1,4 +1,4 @@
-"""Streams and events in virtual time; see [Note: The virtual device]."""
+"""Streams in virtual time: each is the moment until which it is busy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.rehearsal.device.host_clock import HostClock
-
 
 _REMEMBERED = 64
 """Collectives, the newest: what is older ended long before compute gets there."""

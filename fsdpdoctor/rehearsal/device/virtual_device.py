@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fsdpdoctor.quantities import US
-from fsdpdoctor.rehearsal.device.caching_allocator import CachingAllocator
 from fsdpdoctor.rehearsal.device.host_clock import HostClock
 from fsdpdoctor.rehearsal.device.host_costs import HostCosts
+from fsdpdoctor.rehearsal.device.memory.caching_allocator import CachingAllocator
 from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 from fsdpdoctor.rehearsal.device.streams import DeviceLog, StreamTimes
 
@@ -61,7 +61,14 @@ class VirtualDevice:
             spec.allocatable_bytes,
             expandable="expandable_segments:true" in settings.lower(),
             stream_done=lambda s: (self.clock.now_ns, self.times.free_ns(s)),
+            device_call=self._driver_call,
         )
+
+    def _driver_call(self, size: int, freed: bool) -> None:
+        """Mapping pages takes its time; cudaFree waits for the whole device first."""
+        if freed:
+            self.clock.advance_to(self.times.all_free_ns())
+        self.charge_host(self.host.driver_ns(size))
 
     def charge_host(self, ns: int) -> None:
         """The host works."""

@@ -20,7 +20,7 @@ from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 _SMALLER = ((1, 1, 1.0), (2, 1, 0.93), (2, 2, 0.80), (4, 2, 0.60))
 
 _RAMP = 192
-"""What filling and emptying a tile's pipeline costs, as steps of the inner dimension."""
+"""What filling and emptying a tile's pipeline costs, in steps of the inner size."""
 
 _SPLITS = (1, 2, 4, 8)
 

@@ -10,9 +10,9 @@ import torch
 
 from fsdpdoctor.recorder.host.host_hooks import user_line
 from fsdpdoctor.recorder.patching import Patches
-from fsdpdoctor.rehearsal.device.cuda_memory import MemoryNames
+from fsdpdoctor.rehearsal.device.cuda.memory_names import MemoryNames
+from fsdpdoctor.rehearsal.device.cuda.stream_types import Types
 from fsdpdoctor.rehearsal.device.function_mode import CUDA
-from fsdpdoctor.rehearsal.device.stream_types import Types
 from fsdpdoctor.rehearsal.device.virtual_device import DEFAULT_STREAM, VirtualDevice
 
 Function = Callable[..., Any]

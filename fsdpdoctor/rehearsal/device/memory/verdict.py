@@ -27,6 +27,6 @@ def in_words(rig: Rig) -> str:
             f"{room:.1f} GiB, of which GiB: {held}"
         )
     return (
-        f"fits: {allocator.peak_reserved / GIB:.1f} of {room:.1f} GiB reserved, at most "
-        f"{ledger.peak / GIB:.1f} GiB allocated, in {at}; of which GiB: {held}"
+        f"fits: {allocator.peak_reserved / GIB:.1f} of {room:.1f} GiB reserved, at "
+        f"most {ledger.peak / GIB:.1f} GiB allocated, in {at}; of which GiB: {held}"
     )

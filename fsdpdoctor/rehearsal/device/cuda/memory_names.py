@@ -67,4 +67,3 @@ class MemoryNames:
 
 def _figures(current: int, peak: int) -> dict[str, int]:
     return {"current": current, "peak": peak, "allocated": 0, "freed": 0}
-

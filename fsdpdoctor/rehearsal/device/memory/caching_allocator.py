@@ -93,7 +93,12 @@ class CachingAllocator:
     """Sizes in bytes. `allocate` and `free` are in the order of the host's calls."""
 
     def __init__(
-        self, capacity: int, *, expandable: bool = False, stream_done: StreamDone
+        self,
+        capacity: int,
+        *,
+        expandable: bool = False,
+        stream_done: StreamDone,
+        device_call: Callable[[int, bool], None] | None = None,
     ) -> None:
         self.capacity = capacity
         self.allocated = self.reserved = 0
@@ -102,6 +107,8 @@ class CachingAllocator:
         self.device_allocations = self.device_frees = 0
         self._expandable = expandable
         self._stream_done = stream_done
+        # Of a segment that was asked of the device, or given back to it (True).
+        self._device_call = device_call or (lambda size, freed: None)
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._tails: dict[tuple[int, bool], Block] = {}  # of expandable segments
         self._numbers = 0
@@ -147,6 +154,7 @@ class CachingAllocator:
                 pool.remove(block)
                 self.reserved -= block.size
                 self.device_frees += 1
+                self._device_call(block.size, True)
                 if self._expandable:
                     self._tails.pop(block.segment.pool, None)
 
@@ -178,6 +186,7 @@ class CachingAllocator:
             raise OutOfMemory(size, self.allocated, self.reserved, self.capacity)
         self.reserved += wanted
         self.device_allocations += 1
+        self._device_call(wanted, False)
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return self._append(key, wanted, tail)
 

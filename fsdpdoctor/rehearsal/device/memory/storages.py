@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.rehearsal.device.caching_allocator import Block, OutOfMemory
+from fsdpdoctor.rehearsal.device.memory.caching_allocator import Block, OutOfMemory
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 
 _ATTRIBUTE = "_fsdpdoctor_holding"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fsdpdoctor.recorder.host.host_hooks import user_line
-from fsdpdoctor.rehearsal.device.caching_allocator import CachingAllocator
 from fsdpdoctor.rehearsal.device.function_mode import CUDA
+from fsdpdoctor.rehearsal.device.memory.caching_allocator import CachingAllocator
 from fsdpdoctor.rehearsal.device.streams import elapsed_ms
 from fsdpdoctor.rehearsal.device.virtual_device import DEFAULT_STREAM, VirtualDevice
 
@@ -17,7 +17,12 @@ class Stream:
     _virtual: VirtualDevice  # of the subclass that a rehearsal makes
 
     def __init__(
-        self, device: Any = None, priority: int = 0, *, number: int | None = None, **_: Any
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        number: int | None = None,
+        **_: Any,
     ) -> None:
         self.number = self._virtual.times.new_stream() if number is None else number
         self.priority = priority
@@ -118,7 +123,9 @@ class Event:
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds, of which no nanosecond is lost."""
         if self.time_ns is None or end_event.time_ns is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+            raise RuntimeError(
+                "Both events must be recorded before calculating elapsed time."
+            )
         return elapsed_ms(self.time_ns, end_event.time_ns)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.rehearsal.device.storages import Ledger
+from fsdpdoctor.rehearsal.device.memory.storages import Ledger
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 

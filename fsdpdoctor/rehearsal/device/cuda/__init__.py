@@ -1,0 +1,1 @@
+"""`torch.cuda` and `torch.accelerator`, as the virtual device answers for them."""
