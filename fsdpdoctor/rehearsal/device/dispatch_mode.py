@@ -110,7 +110,7 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         with _NO_FUNCTION():
             if faking():
                 return func(*args, **kwargs or {})
-            special = self.special.get(func, self.run)
+            special: Callable[..., Any] = self.special.get(func, self.run)
             with self.placement.beneath():
                 return special(func, args, kwargs or {})
 

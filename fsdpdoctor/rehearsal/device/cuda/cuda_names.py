@@ -12,7 +12,6 @@ from fsdpdoctor.recorder.host.host_hooks import user_line
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device.cuda.memory_names import MemoryNames
 from fsdpdoctor.rehearsal.device.cuda.stream_types import Types
-from fsdpdoctor.rehearsal.device.function_mode import CUDA
 from fsdpdoctor.rehearsal.device.virtual_device import DEFAULT_STREAM, VirtualDevice
 
 Function = Callable[..., Any]
@@ -60,7 +59,7 @@ class CudaNames:
             (cuda.random, self._of_random()),
             (getattr(torch, "accelerator", None), self._of_accelerator()),
             (torch._C, {"_get_accelerator": lambda *_: torch.device("cuda")}),
-            (cuda.nvtx, dict.fromkeys(_NVTX, _nothing)),
+            (cuda.nvtx, {name: _no_op() for name in _NVTX}),
         ]
         for owner, names in places:
             for name, function in names.items():
@@ -72,12 +71,12 @@ class CudaNames:
         return {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
-            "init": _nothing,
-            "_lazy_init": _nothing,
+            "init": _no_op(),
+            "_lazy_init": _no_op(),
             "_lazy_call": lambda function, **_: None,
             "device_count": lambda: self._count,
             "current_device": lambda: 0,
-            "set_device": _nothing,
+            "set_device": _no_op(),
             "_exchange_device": lambda index: 0,
             "_maybe_exchange_device": lambda index: 0,
             "get_device_name": lambda *_: device.spec.name,
@@ -88,7 +87,7 @@ class CudaNames:
             "can_device_access_peer": lambda *_: True,
             "get_arch_list": lambda: ["sm_{}{}".format(*device.spec.capability)],
             "synchronize": lambda *_, **__: device.synchronize(user_line()),
-            "ipc_collect": _nothing,
+            "ipc_collect": _no_op(),
             "current_stream": lambda *_, **__: types.stream(device.current),
             "default_stream": lambda *_, **__: types.stream(DEFAULT_STREAM),
             "set_stream": self._set_stream,
@@ -107,17 +106,17 @@ class CudaNames:
             self._state = state
 
         return {
-            "manual_seed": _nothing,
-            "manual_seed_all": _nothing,
-            "seed": _nothing,
-            "seed_all": _nothing,
+            "manual_seed": _no_op(),
+            "manual_seed_all": _no_op(),
+            "seed": _no_op(),
+            "seed_all": _no_op(),
             "initial_seed": lambda: 0,
             "get_rng_state": lambda *_, **__: self._state.clone(),
             "get_rng_state_all": lambda: [self._state.clone()] * self._count,
             "set_rng_state": set_rng_state,
-            "set_rng_state_all": _nothing,
+            "set_rng_state_all": _no_op(),
             "_get_rng_state_offset": lambda *_, **__: 0,
-            "_set_rng_state_offset": _nothing,
+            "_set_rng_state_offset": _no_op(),
         }
 
     def _of_accelerator(self) -> dict[str, Function]:
@@ -129,8 +128,8 @@ class CudaNames:
             "current_accelerator": lambda *_, **__: torch.device("cuda"),
             "current_device_index": lambda: 0,
             "current_device_idx": lambda: 0,
-            "set_device_index": _nothing,
-            "set_device_idx": _nothing,
+            "set_device_index": _no_op(),
+            "set_device_idx": _no_op(),
             "device_index": _DeviceContext,
             "current_stream": of_cuda["current_stream"],
             "set_stream": self._set_stream,
@@ -184,8 +183,8 @@ class _DeviceContext:
         return None
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """What has no meaning on a device that is not there."""
-
-
-__all__ = ["CUDA", "CudaNames"]
+def _no_op() -> Function:
+    """For what has no meaning on a device that is not there. A function each: tables
+    of dynamo's refuse one under several names.
+    """
+    return lambda *_, **__: None
