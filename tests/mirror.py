@@ -202,7 +202,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "rehearsal/device/host_values.py",
         "rehearsal/device/memory/memory_places.py",
         "rehearsal/device/memory/storages.py",
-        "rehearsal/device/memory/verdict.py",
         "rehearsal/device/op_prices.py",
         "rehearsal/device/operators.py",
         "rehearsal/device/placement.py",

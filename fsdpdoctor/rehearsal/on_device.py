@@ -33,5 +33,7 @@ def rehearsing_on(
         rehearsing(rehearsal, virtual=device.collective),
         on_device(device, rehearsal.node_size) as rig,
     ):
-        yield
-    border.say(f"fsdpdoctor: {verdict.in_words(rig)}")
+        try:
+            yield
+        finally:
+            border.say(f"fsdpdoctor: {verdict.in_words(device, rig.ledger)}")

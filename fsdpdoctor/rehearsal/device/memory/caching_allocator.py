@@ -109,6 +109,9 @@ class CachingAllocator:
         self._stream_done = stream_done
         # Of a segment that was asked of the device, or given back to it (True).
         self._device_call = device_call or (lambda size, freed: None)
+        # Told of a failure, and memory grows beyond the device's, so that what the
+        # job needs is known at its end; without it, a failure is raised.
+        self.on_failure: Callable[[OutOfMemory], None] | None = None
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._tails: dict[tuple[int, bool], Block] = {}  # of expandable segments
         self._numbers = 0
@@ -183,7 +186,11 @@ class CachingAllocator:
             joins = tail is not None and tail.free
         if self.reserved + wanted > self.capacity:
             self.ooms += 1
-            raise OutOfMemory(size, self.allocated, self.reserved, self.capacity)
+            failed = OutOfMemory(size, self.allocated, self.reserved, self.capacity)
+            if self.on_failure is None:
+                raise failed
+            self.on_failure(failed)
+            self.capacity = self.reserved + wanted
         self.reserved += wanted
         self.device_allocations += 1
         self._device_call(wanted, False)

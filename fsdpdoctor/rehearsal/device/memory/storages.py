@@ -55,6 +55,7 @@ class Ledger:
         self.place: Callable[[], str] = lambda: ""
         self.failed: OutOfMemory | None = None
         self.failed_place = ""
+        device.allocator.on_failure = self._fails
 
     def hold(self, tensor: torch.Tensor) -> None:
         """A tensor was made on the device."""
@@ -78,16 +79,15 @@ class Ledger:
             self.held[holding.bucket] -= block.size
             self._device.allocator.free(block)
 
+    def _fails(self, error: OutOfMemory) -> None:
+        """A real job would end here; a rehearsal goes on, to learn what it needs."""
+        if self.failed is None:
+            self.failed, self.failed_place = error, self.place()
+
     def _take(self, holding: Holding, size: int) -> None:
         holding.size = size
         allocator = self._device.allocator
-        try:
-            block = allocator.allocate(size, self._device.current)
-        except OutOfMemory as error:
-            if self.failed is None:
-                self.failed, self.failed_place = error, self.place()
-                self.at_peak = self.held.copy()
-            raise
+        block = allocator.allocate(size, self._device.current)
         holding.block = block
         if block is not None:
             self.held[holding.bucket] += block.size

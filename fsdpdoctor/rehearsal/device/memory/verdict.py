@@ -1,32 +1,62 @@
-"""Whether the job fits into the device, in words."""
+"""Whether the job fits into the device, in words, and what would make it fit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from fsdpdoctor.quantities import GIB
+from fsdpdoctor.rehearsal.device.memory import memory_places as places
+from fsdpdoctor.rehearsal.device.memory.storages import Ledger
+from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 
-if TYPE_CHECKING:
-    from fsdpdoctor.rehearsal.device.virtual_session import Rig
+_WORTH_NAMING = GIB // 20
 
 
-def in_words(rig: Rig) -> str:
-    """One sentence, and where the memory is."""
-    allocator, ledger = rig.device.allocator, rig.ledger
-    room = rig.device.spec.allocatable_bytes / GIB
+def in_words(device: VirtualDevice, ledger: Ledger) -> str:
+    """One sentence, where the memory is, and what to change where it is too much."""
+    room = device.spec.allocatable_bytes
     held = ", ".join(
         f"{bucket} {size / GIB:.1f}"
         for bucket, size in ledger.at_peak.most_common()
-        if size >= GIB / 20
+        if size >= _WORTH_NAMING
     )
-    at = ledger.peak_place or "before the first step"
-    if ledger.failed is not None:
+    of_which = f"; of which GiB: {held}" if held else ""
+    if ledger.failed is None:
         return (
-            f"out of memory in {ledger.failed_place}: needs "
-            f"{(ledger.failed.allocated + ledger.failed.asked) / GIB:.1f} of "
-            f"{room:.1f} GiB, of which GiB: {held}"
+            f"fits: {device.allocator.peak_reserved / GIB:.1f} of {room / GIB:.1f} GiB "
+            f"reserved, at most {ledger.peak / GIB:.1f} GiB allocated, in "
+            f"{ledger.peak_place or 'no step'}{of_which}"
         )
+    needed = max(ledger.peak, ledger.failed.allocated + ledger.failed.asked)
+    remedies = "; ".join(_remedies(ledger.at_peak, needed, room))
     return (
-        f"fits: {allocator.peak_reserved / GIB:.1f} of {room:.1f} GiB reserved, at "
-        f"most {ledger.peak / GIB:.1f} GiB allocated, in {at}; of which GiB: {held}"
+        f"out of memory in {ledger.failed_place}: needs {needed / GIB:.1f} of "
+        f"{room / GIB:.1f} GiB, most of it in {ledger.peak_place}{of_which}. "
+        f"To make it fit: {remedies}"
     )
+
+
+def _remedies(held: Mapping[str, int], needed: int, room: int) -> Iterator[str]:
+    """What is largest first; each with whether it alone would do."""
+    over = needed - room
+    activations = held.get(places.ACTIVATIONS, 0)
+    sharded = held.get(places.PARAMETERS, 0) + held.get(places.OPTIMIZER, 0)
+    gathered = held.get(places.GATHERED, 0)
+    if activations > over:
+        share = (activations - over) / activations
+        yield (
+            f"a micro-batch of {share:.0%} of this one's size, or activation "
+            "checkpointing"
+        )
+    elif activations >= _WORTH_NAMING:
+        yield "activation checkpointing or a smaller micro-batch, which is not enough"
+    if sharded > over:
+        times = sharded / (sharded - over)
+        yield f"{times:.1f} times as many ranks to shard over, or CPU offload"
+    if gathered > over:
+        yield "smaller units, resharded after forward"
+    if held.get(places.BACKWARD, 0) > over and activations <= over:
+        yield "a loss in chunks, so that logits are not there all at once"
+
+
+__all__ = ["in_words"]
