@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device.memory.storages import is_shape, on_device
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -24,6 +25,21 @@ def handlers() -> dict[Any, Handler]:
         if hasattr(owner, "rms_norm"):
             found[getattr(owner, "rms_norm")] = _rms_norm  # noqa: B009
     return found
+
+
+def take_over(patches: Patches) -> None:
+    """Stand where functions of torch's that are written in Python look for it."""
+    attention: Any = F.scaled_dot_product_attention
+
+    def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+        tensors = (*args, *kwargs.values())
+        if torch._C._len_torch_function_stack() or any(
+            hasattr(t, "_local_tensor") for t in tensors
+        ):
+            return attention(*args, **kwargs)
+        return _attention(attention, args, kwargs)
+
+    patches.put(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
 def _plain(*tensors: Any) -> bool:

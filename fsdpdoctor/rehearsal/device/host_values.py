@@ -33,6 +33,7 @@ _ALWAYS_REAL = 1 << 18
 """Elements of a device tensor that the host gets as numbers, not as a shape."""
 
 _PINNED = "_fsdpdoctor_pinned"
+_CONSTANT = "_fsdpdoctor_constant"
 
 
 def register(mode: DispatchMode) -> None:
@@ -47,6 +48,10 @@ def register(mode: DispatchMode) -> None:
         (("copy_",), values.copy_into),
         (("index",), values.index),
         (("bincount",), values.bincount),
+        (
+            ("full", "zeros", "zeros_like", "full_like", "scalar_tensor"),
+            values.constant,
+        ),
     ):
         for name in names:
             packet = getattr(_aten, name, None)
@@ -69,9 +74,25 @@ class _HostValues:
         if on_device(tensor):
             self._copy(tensor.element_size(), pinned=False)
             self._sync()
+        known = getattr(_owner(tensor), _CONSTANT, None)
+        if known is not None:
+            return known
         if tensor.dtype == torch.bool:
             return False
         return 1.0 if tensor.is_floating_point() else 1
+
+    def constant(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """One number that the script itself gave: a gradient scaler's "no overflow"."""
+        result = self._mode.run(func, args, kwargs)
+        if is_shape(result) and result.numel() == 1:
+            value: Any = 0.0
+            if "full" in func._opname:
+                value = args[1]
+            elif "scalar" in func._opname:
+                value = args[0]
+            whole = result.dtype.is_floating_point
+            setattr(_owner(result), _CONSTANT, float(value) if whole else int(value))
+        return result
 
     def truth(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not any(is_shape(t) for t in operators.tensors_of(args, kwargs)):

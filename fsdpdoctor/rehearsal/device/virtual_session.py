@@ -20,7 +20,11 @@ from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.recorder.storage import memory_samples
 from fsdpdoctor.rehearsal import modelled_work
-from fsdpdoctor.rehearsal.device import functional_collectives, host_values
+from fsdpdoctor.rehearsal.device import (
+    functional_collectives,
+    fused_functions,
+    host_values,
+)
 from fsdpdoctor.rehearsal.device.compiled import CompiledRegions
 from fsdpdoctor.rehearsal.device.cuda.cuda_names import CudaNames
 from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
@@ -79,6 +83,7 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         _take_over_tensors(patches)
         _take_over_fsdp(patches, device, places)
         compiled.take_over(patches)
+        fused_functions.take_over(patches)
         # What it sees of a stack between two virtual moments says nothing.
         patches.put(stack_sampler, "start_thread", lambda run: None)
         # Replicas are copies of this rank, and their numbers are nobody's.
