@@ -70,7 +70,7 @@ _OTHERS: Mapping[str, CostKind] = {
     "FD901": "unexplained",
 }
 
-_SYMPTOMS = frozenset({"FD101", "FD102"})
+SYMPTOMS = frozenset({"FD101", "FD102"})
 """They say that time is exposed; of two equal costs the one that says why stands."""
 
 
@@ -92,14 +92,14 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
         key=lambda at: (
             -(findings[at].cost_ns_per_step or 0),
             -SEVERITY[findings[at].severity],
-            findings[at].code in _SYMPTOMS,
+            findings[at].code in SYMPTOMS,
             at,
         ),
     )
     whole: list[int] = []
     part_of: dict[int, PartOf] = {}
     for at in in_order:
-        parent = next((w for w in whole if _share(findings[w], findings[at])), None)
+        parent = next((w for w in whole if share_time(findings[w], findings[at])), None)
         if parent is None:
             whole.append(at)
         else:
@@ -108,7 +108,7 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
         yield part_of.get(at)
 
 
-def _share(one: FindingRow, other: FindingRow) -> bool:
+def share_time(one: FindingRow, other: FindingRow) -> bool:
     """Whether two findings may speak of the same stretch of a step."""
     kind = kind_of(one)
     if kind is None or kind != kind_of(other):

@@ -13,10 +13,12 @@ from fsdpdoctor.report.costs import (
     NAMED_SHARE,
     PARTS,
     SEVERITY,
+    SYMPTOMS,
     CostKind,
     kind_of,
     linked,
     lost_ns,
+    share_time,
 )
 from fsdpdoctor.report.most_to_gain import most_to_gain
 from fsdpdoctor.report.value import (
@@ -146,18 +148,55 @@ def _of_costs(report: Report) -> Verdict:
     kind = max(costs, key=lambda kind: costs[kind])
     cost = costs[kind]
     if cost < NAMED_SHARE * mean:
-        lost = sum(lost_ns(report.budget_ns_per_step, one) for one in PARTS)
-        return Verdict(
-            kind="nothing",
-            text=f"Nothing to gain beyond {percent(lost / mean)} of a step",
-            cost_ns_per_step=lost,
-        )
+        return _little(report, mean)
     return Verdict(
         kind=kind,
         text=_sentence(kind, cost, mean, report),
         cost_ns_per_step=cost,
-        code=next((f.code for f in report.findings if kind_of(f) == kind), None),
+        code=_code_of(kind, report.findings),
     )
+
+
+def _little(report: Report, mean: int) -> Verdict:
+    """Where no part of the step is lost that is worth a name."""
+    lost = sum(lost_ns(report.budget_ns_per_step, one) for one in PARTS)
+    text = f"Nothing to gain beyond {percent(lost / mean)} of a step"
+    warned = [f for f in report.findings if SEVERITY[f.severity] >= 1]
+    if not warned:
+        return Verdict(kind="nothing", text=text, cost_ns_per_step=lost)
+    # The host's launches are work and lost time at once, and a record cannot tell.
+    bound = next((f for f in warned if f.code == "FD103"), None)
+    if bound is not None:
+        said = bound.summary
+        return Verdict(
+            kind="host", text=f"{said[:1].upper()}{said[1:]}", code=bound.code
+        )
+    first = warned[0]
+    return Verdict(
+        kind="nothing",
+        text=_joined(text, first.summary),
+        cost_ns_per_step=lost,
+        code=first.code,
+    )
+
+
+def _code_of(kind: CostKind, findings: Sequence[FindingRow]) -> str | None:
+    """The first finding of a kind; in a symptom's place what explains most of it."""
+    mine = [finding for finding in findings if kind_of(finding) == kind]
+    if not mine:
+        return None
+    first = mine[0]
+    if first.code not in SYMPTOMS:
+        return first.code
+    causes = (
+        finding.code
+        for finding in mine
+        if finding.code not in SYMPTOMS
+        and SEVERITY[finding.severity] >= 1
+        and share_time(first, finding)
+        and (finding.cost_ns_per_step or 0) * 2 >= (first.cost_ns_per_step or 0)
+    )
+    return next(causes, first.code)
 
 
 def _costs(report: Report) -> Mapping[CostKind, int]:
