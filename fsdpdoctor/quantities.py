@@ -70,8 +70,9 @@ def size(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage: `12.3 %`."""
-    return f"{share * 100:.1f} %"
+    """A share of one as a percentage: `12.3 %`. What is not all is never `100.0 %`."""
+    text = f"{share * 100:.1f} %"
+    return "over 99.9 %" if share < 1 and text == "100.0 %" else text
 
 
 def signed_percent(share: float) -> str:

@@ -68,6 +68,11 @@ def test_sizes_shares_and_counts() -> None:
     ]
     assert gbps(25e9) == "25.0 GB/s"
     assert percent(0.1234) == "12.3 %"
+    assert [percent(share) for share in (0.9994, 0.9998, 1.0)] == [
+        "99.9 %",
+        "over 99.9 %",
+        "100.0 %",
+    ]
     assert signed_percent(0.0123) == "+1.2 %"
     assert signed_percent(-0.0123) == "-1.2 %"
     assert signed_percent(-0.0004) == "0.0 %"
