@@ -35,6 +35,7 @@ class Calls:
 
     count: int = 0
     most: int = 0  # of one rank
+    steps: int = 0  # in so many judged steps of one rank
     bytes: int = 0
     sized: int = 0  # of `count`, those of a known size
     ns: int = 0
@@ -61,6 +62,7 @@ def calls(m: Measures) -> dict[CalledFrom, Calls]:
             sizes = rows.bytes[mine]
             into.count += int(mine.sum())
             into.most = max(into.most, int(mine.sum()))
+            into.steps = max(into.steps, len(np.unique(rows.step[mine])))
             into.bytes += int(sizes[sizes != UNKNOWN].sum())
             into.sized += int((sizes != UNKNOWN).sum())
             into.ns += int(rows.duration_ns[mine].sum())

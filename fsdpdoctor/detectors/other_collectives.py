@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from fsdpdoctor.analysis.call_sites import CalledFrom, Calls, calls
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.changes.sharding_code import dimensions
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
+from fsdpdoctor.detectors.judged_steps import all_units, few_steps, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, percent, size
 from fsdpdoctor.schema import Evidence, Phase, Within
@@ -94,6 +95,7 @@ def _by_site(m: Measures) -> dict[_Site, Calls]:
         into = sites[_site(of)]
         for name in ("count", "most", "bytes", "sized", "ns", "exposed_ns", "own_ns"):
             setattr(into, name, getattr(into, name) + getattr(found, name))
+        into.steps = max(into.steps, found.steps)
         into.ranks = tuple(sorted({*into.ranks, *found.ranks}))
     return dict(sorted(sites.items(), key=lambda item: -item[1].exposed_ns))
 
@@ -107,25 +109,32 @@ def _site(of: CalledFrom) -> _Site:
 def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | None:
     cost_ns = per_step(m, found.exposed_ns)
     own_share = per_step(m, found.own_ns) / step_ns
-    each = found.most / max(max(int(rank.judged.sum()) for rank in m.ranks), 1)
+    steps = max(max(int(rank.judged.sum()) for rank in m.ranks), 1)
+    each = found.most / steps
     mean = found.bytes / found.sized if found.sized else 0.0
-    many = each > MANY * _micro_batches(m) and mean <= SMALL_BYTES
-    single = each <= 1 and mean <= SMALL_BYTES and site.kind != "barrier"
+    micro_batches = _micro_batches(m)
+    many = each > MANY * micro_batches and mean <= SMALL_BYTES
+    needed = micro_batches * (_dimensions(m) if site.kind == "all_reduce" else 1)
+    single = each <= needed and mean <= SMALL_BYTES and site.kind != "barrier"
     share = own_share if single else cost_ns / step_ns
     if share < (LEAST_SHARE if many else WARNING_SHARE):
         return None
     severity = level(share, WARNING_SHARE, CRITICAL_SHARE)
     if many and not site.of_model:
         severity = max(severity, Severity.WARNING)
+    if single and site.within == Within.CLIP:
+        severity = Severity.INFO
     return Finding(
         severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=_summary(site, each, mean, cost_ns, step_ns),
+        summary=_summary(site, _number(site, found, mean, steps), cost_ns, step_ns),
         phase=_PHASES.get(site.phase),
         ranks=found.ranks,
         cost_ns_per_step=cost_ns,
         evidence=_evidence(m, site, found, each),
-        advice=_advice(site, each),
+        advice=(Advice(text=_NEEDED),)
+        if single and site.within == Within.CLIP
+        else _advice(site, each),
     )
 
 
@@ -141,18 +150,22 @@ _WITHIN = {
 }
 
 
-def _summary(
-    site: _Site, each: float, mean: float, cost_ns: int, step_ns: float
-) -> str:
-    what = site.kind.replace("_", "-")
-    number = count(round(each), what) if each >= 1 else f"{each:.2g} {what}s"
+def _summary(site: _Site, number: str, cost_ns: int, step_ns: float) -> str:
     call = f" ({site.via})" if site.via and site.via != site.kind else ""
     where = f" at {site.where}{call}" if site.where else f" that no unit issued{call}"
-    sizes = f" of {size(round(mean))} each" if mean else ""
     return (
-        f"{number} a step{sizes}{where}{_WITHIN[site.within]}: compute stands still "
+        f"{number}{where}{_WITHIN[site.within]}: compute stands still "
         f"for {ms(cost_ns)} per step ({percent(cost_ns / step_ns)})"
     )
+
+
+def _number(site: _Site, found: Calls, mean: float, steps: int) -> str:
+    """How many there are in a step that has any, how large, and which steps have."""
+    number = count(round(found.most / max(found.steps, 1)), site.kind.replace("_", "-"))
+    sizes = f" of {size(round(mean))} each" if mean else ""
+    if found.steps < steps:
+        return f"{number}{sizes} in {found.steps} of {steps} judged steps"
+    return f"{number} a step{sizes}"
 
 
 def _evidence(
@@ -168,6 +181,14 @@ def _evidence(
         "ns_per_step": per_step(m, found.ns),
         "waiting_for_last_rank_ns": per_step(m, found.exposed_ns - found.own_ns),
     }
+
+
+def _dimensions(m: Measures) -> int:
+    """Of the meshes that units are on, together: a norm over all parameters needs a
+    reduction over each.
+    """
+    meshes = {spec.mesh for spec in all_units(m).values() if spec.mesh}
+    return max(sum(len(dimensions(mesh)) for mesh in meshes), 1)
 
 
 def _micro_batches(m: Measures) -> float:
@@ -219,7 +240,8 @@ def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
     if site.untold:
         return (Advice(text=_UNTOLD),)
     if site.within == Within.OPTIMIZER:
-        return (Advice(text=_OPTIMIZER),)
+        reduces = site.kind in ("all_reduce", "reduce")
+        return (Advice(text=_OPTIMIZER_REDUCES if reduces else _OPTIMIZER),)
     if site.within == Within.CLIP:
         return (Advice(text=_CLIP, code=_CLIPPED, memory_cost_bytes=0),)
     if site.within == Within.LOADER:
@@ -247,7 +269,12 @@ _OPTIMIZER = (
     "async_op=True while others are being computed, or use an optimizer that works on "
     "the shards."
 )
+_OPTIMIZER_REDUCES = (
+    "The optimizer reduces one tensor at a time: put the step's numbers (sums of "
+    "squares over each rank's shards) into one tensor, and reduce it once for all."
+)
 _CLIP = "Clip with the built-in function, which needs one collective per mesh."
+_NEEDED = "Nothing to change: a norm over all parameters needs one collective per mesh."
 _LOADER = (
     "Let each rank read its own part of the batch (a sampler by rank), or send "
     "tensors of a known shape in one broadcast; fetch the next batch while this one "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsdpdoctor.detectors.other_collectives import other_collectives
 from fsdpdoctor.detectors.unexplained import unexplained
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Activity, Evidence, ModelSpec, Phase, Within
-from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured
+from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged
 
 SEEN = (*RECORDED, Evidence.OTHER_COLLECTIVES, Evidence.STACKS)
@@ -79,6 +81,36 @@ def test_advice_goes_by_what_they_ran_in() -> None:
     assert "clip_grad_norm_" in codes(clip)[0]
 
 
+def test_an_optimizers_reductions_are_put_together() -> None:
+    """No rank needs to own a number."""
+    call = Call(kind="all_reduce", site="lamb.py:4", within=Within.OPTIMIZER)
+    (finding,) = found(
+        other_collectives, measured(draw(GATHERS, AROUND, calls=(call,)))
+    )
+
+    assert "one tensor" in finding.advice[0].text
+    assert "own" not in finding.advice[0].text
+
+
+def test_what_is_seldom_is_not_averaged_away() -> None:
+    """Five gathers in one of six steps are not one a step."""
+    busy = draw(GATHERS, AROUND, calls=(EXPORT,))
+    (first, *_), (_, *rest) = busy.steps, draw(IDLE, AROUND).steps
+    data = replace(busy, steps=(first, *rest))
+    (finding,) = found(other_collectives, measured(data))
+
+    assert finding.summary.startswith(
+        "5 all-gathers of 1.00 MiB each in 1 of 6 judged steps at save.py:9"
+    )
+    assert finding.evidence["per_step"] == 0.8333
+
+
+IDLE = """
+    forward    00000000..............
+    optimizer  ........xxxxxxxxxxxx..
+"""
+EXPORT = Call(kind="all_gather", site="save.py:9", via="full_tensor")
+
 ONE = """
     forward    00000000..
     other      ........00
@@ -108,6 +140,40 @@ def test_what_one_waits_for_is_the_last_rank() -> None:
     early = one("all_reduce")
 
     assert found(other_collectives, measured(early, late)) == []
+
+
+LONG = "0" * 90
+EARLY = f"""
+    forward    {LONG}..........
+    other      {"." * 90}.000..000.
+    other_wait {"." * 90}.000..000.
+"""
+LATE = f"""
+    forward    {LONG}..........
+    other      {"." * 90}...0....0.
+    other_wait {"." * 90}...0....0.
+"""
+
+
+def test_a_norm_needs_one_reduction_of_each_mesh() -> None:
+    """Two units on two meshes, two small ones that wait for a late rank: normal."""
+    units = (unit("a", mesh="(fsdp=2)"), unit("b", mesh="(ep=2)"))
+    call = Call(kind="all_reduce", site="train.py:3", within=Within.CLIP)
+    early, late = (
+        draw(picture, AROUND, calls=(call,), units=units, rank=rank, scale_ns=MS // 10)
+        for rank, picture in enumerate((EARLY, LATE))
+    )
+
+    assert found(other_collectives, measured(early, late)) == []
+
+
+def test_a_norm_that_is_slow_is_information() -> None:
+    """2 of 10 ms for one reduction: what clipping needs."""
+    call = Call(kind="all_reduce", site="train.py:3", within=Within.CLIP)
+    (finding,) = found(other_collectives, measured(draw(ONE, AROUND, calls=(call,))))
+
+    assert finding.severity == Severity.INFO
+    assert finding.advice[0].text.startswith("Nothing to change")
 
 
 def test_a_barrier_in_every_step_is_a_finding() -> None:

@@ -68,8 +68,8 @@ class CallStack:
                 break
             if not self._is_foreign(code):
                 return CallSite(self._place(frame), via, _names(frame, functions))
-            if code.co_name not in _DECORATION and not _is_ours(code):
-                via = code.co_name
+            if not _is_decoration(code.co_name) and not _is_ours(code):
+                via = _public(code.co_name)
             frame = frame.f_back
             count += 1
         return CallSite("?", via, ())
@@ -96,6 +96,15 @@ class CallStack:
             path = self._paths.short(frame.f_code.co_filename)
             known = self._places[key] = f"{path}:{frame.f_lineno}"
         return known
+
+
+def _is_decoration(name: str) -> bool:
+    return name in _DECORATION or name.endswith("_wrapper")
+
+
+def _public(name: str) -> str:
+    """A function's name as a user calls it: `_get_total_norm` is an alias' own."""
+    return name if name.startswith("__") else name.lstrip("_") or name
 
 
 def _is_ours(code: CodeType) -> bool:
