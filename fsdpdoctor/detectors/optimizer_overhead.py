@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
@@ -75,13 +75,22 @@ def _optimizer(m: Measures) -> tuple[Advice, ...]:
         return (Advice(text="It is fused already: a larger batch pays for it."),)
     able = [spec for spec in specs if not spec.fused and _has_fused(spec)]
     if specs and not able:
-        names = ", ".join(dict.fromkeys(spec.optimizer_class for spec in specs))
         return (
             Advice(
-                text=f"{names} has no fused step in torch; a compiled one is "
+                text=f"{_names(specs)} has no fused step in torch; a compiled one is "
                 "torch.compile(optimizer.step)."
             ),
         )
+    if len(able) < len(specs):
+        # Which of them takes the time is not recorded.
+        unable = _names([spec for spec in specs if spec not in able and not spec.fused])
+        if unable:
+            return (
+                Advice(
+                    text=f"{unable} has no fused step in torch (a compiled one is "
+                    f"torch.compile(optimizer.step)); {_names(able)} has one."
+                ),
+            )
     name = able[0].optimizer_class if able else "AdamW"
     return (
         Advice(
@@ -97,6 +106,10 @@ def _optimizer(m: Measures) -> tuple[Advice, ...]:
             memory_cost_bytes=0,
         ),
     )
+
+
+def _names(specs: Sequence[OptimizerSpec]) -> str:
+    return ", ".join(dict.fromkeys(spec.optimizer_class for spec in specs))
 
 
 def _has_fused(spec: OptimizerSpec) -> bool:

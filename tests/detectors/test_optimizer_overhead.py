@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsdpdoctor.detectors.optimizer_overhead import optimizer_overhead
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
@@ -48,6 +50,21 @@ def test_a_fused_optimizer_is_not_told_to_fuse() -> None:
     )
 
     assert codes(step) == []
+
+
+def test_of_two_optimizers_none_is_told_to_fuse_for_the_other() -> None:
+    """Which of them takes the time is not known."""
+    (sgd,) = optimizer(fused=False).optimizers
+    muon = replace(sgd, optimizer_class="Muon", fused=None)
+    model = ModelSpec(wrapper="fsdp2", optimizers=(muon, sgd))
+    step, _ = found(optimizer_overhead, measured(draw(SLOW, CUDA, model=model)))
+
+    (advice,) = step.advice
+    assert advice.code is None
+    assert advice.text == (
+        "Muon has no fused step in torch (a compiled one is "
+        "torch.compile(optimizer.step)); SGD has one."
+    )
 
 
 def test_on_cpu_it_is_information() -> None:
