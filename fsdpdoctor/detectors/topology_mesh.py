@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.replicas import Replica, compared, reaches
@@ -86,6 +86,7 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         return
     spec, proof = specs[next(iter(found))], next(iter(found.values()))
     parent = spec.parent_meshes[0] if spec.parent_meshes else None
+    over = dimensions(parent or "")
     of = f" of the mesh {parent}" if parent else ""
     yield Finding(
         severity=Severity.CRITICAL,
@@ -105,15 +106,40 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             "differ_since_step": proof.differ_since,
         },
         advice=(
-            Advice(
+            _flat([name for name, _ in over], _less(found, specs, over[-1][1]))
+            if len(over) == 2 and SHARDED_BY_NAME.search(over[0][0] or "")
+            else Advice(
                 text="Pass the whole mesh: its first dimension replicates, its second "
                 "shards.",
                 code=_mesh_code(
-                    m, [length for _, length in dimensions(parent or spec.mesh or "")]
+                    m, [length for _, length in over or dimensions(spec.mesh or "")]
                 ),
                 memory_cost_bytes=0,
             ),
         ),
+    )
+
+
+def _less(found: Iterable[str], specs: Mapping[str, UnitSpec], times: int) -> int:
+    """What a rank holds more of, if it shards over so many times as many ranks."""
+    held = (max(specs[name].shard_bytes, 0) for name in found)
+    return -sum(shard * (times - 1) // times for shard in held)
+
+
+def _flat(names: Sequence[str | None], memory_cost_bytes: int) -> Advice:
+    """Two dimensions over which units are meant to be sharded, as one."""
+    flat = "_".join(name or "dim" for name in names)
+    listed = ", ".join(map(repr, names))
+    return Advice(
+        text="Flatten the two dimensions into one, and shard over that.",
+        code="\n".join(
+            [
+                "# `mesh` is your device mesh, with all of its dimensions.",
+                f"shard_mesh = mesh[{listed}]._flatten({flat!r})",
+                "# Then fully_shard(module, mesh=shard_mesh) for every unit.",
+            ]
+        ),
+        memory_cost_bytes=memory_cost_bytes,
     )
 
 
@@ -134,7 +160,6 @@ def _meant_flat(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     if not found:
         return
     fqn, ((first, over), (second, _)) = next(iter(found.items()))
-    flat = "_".join(name or "dim" for name in (first, second))
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
@@ -150,19 +175,9 @@ def _meant_flat(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             "shards_over": second,
         },
         advice=(
-            Advice(
-                text="Flatten the two dimensions into one, and shard over that.",
-                code="\n".join(
-                    [
-                        "# `mesh` is your device mesh, with all of its dimensions.",
-                        f"shard_mesh = mesh[{first!r}, {second!r}]._flatten({flat!r})",
-                        "# Then fully_shard(module, mesh=shard_mesh) for every unit.",
-                    ]
-                ),
-                memory_cost_bytes=-sum(
-                    max(specs[name].shard_bytes, 0) * (over - 1) // over
-                    for name in found
-                ),
+            _flat(
+                (first, second),
+                _less(found, specs, over),
             ),
         ),
     )

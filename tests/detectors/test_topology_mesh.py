@@ -108,6 +108,19 @@ def test_replicas_that_nobody_reduces_over() -> None:
     assert '"cpu", (2, 2), ' in codes(finding)[0]
 
 
+def test_the_part_of_two_dimensions_that_both_shard() -> None:
+    """Passing the whole mesh would replicate over the first: one flat dimension."""
+    ranks = []
+    for data in four("a", "b", "c", "d"):
+        (spec,) = data.header.units
+        spec = replace(spec, parent_meshes=("(dp_shard=2, cp=2)",))
+        ranks.append(replace(data, header=replace(data.header, units=(spec,))))
+
+    finding = only(topology_mesh, measured(*ranks))
+
+    assert "mesh['dp_shard', 'cp']._flatten('dp_shard_cp')" in codes(finding)[0]
+
+
 @pytest.mark.parametrize("values", ["abab", "aaaa"])
 def test_ranks_that_stay_alike_are_nobodys_fault(values: str) -> None:
     """The script reduces, or all see the same data."""
