@@ -6,7 +6,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.hang.blame import BY_WHAT_RANKS_DID, Cause, Verdict, judge
 from fsdpdoctor.hang.standing import Standing, standings
-from fsdpdoctor.hang.verdict_words import advice_of, line, summary_of
+from fsdpdoctor.hang.verdict_words import advice_of, called, summary_of
 
 PROVED = (
     Cause.DIVERGED,
@@ -64,9 +64,7 @@ def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
                 str(r.rank): r.last.what for r in ranks if r.last is not None
             },
             "lines": {
-                str(r.rank): line(r.user_frame)
-                for r in ranks
-                if r.user_frame is not None
+                str(r.rank): called(r) for r in ranks if r.user_frame is not None
             },
             "waits_for": {str(w.rank): list(w.waits_for) for w in verdict.graph},
         },

@@ -28,6 +28,16 @@ _KNOWN = (
         "tensors, and clip each group with clip_grads_with_norm_.",
     ),
     _m(
+        r"(_foreach_|_fused_|aten\.(stack|cat)|vector_norm|clip_grad|get_total_norm).*"
+        r"mixed torch\.Tensor and DTensor",
+        "sharded parameters (DTensors) and plain ones, which no unit covers, meet in "
+        "one operation over all of them, as in clipping or in an optimizer's step",
+        "Work per kind: group the parameters into sharded and plain ones, take each "
+        "group's norm with torch.nn.utils.get_total_norm, combine the norms as plain "
+        "tensors, and clip each group with clip_grads_with_norm_; give the optimizer "
+        "two groups, or foreach=False.",
+    ),
+    _m(
         r"mixed torch\.Tensor and DTensor",
         "sharded parameters (DTensors) met plain tensors: a method other than forward, "
         "or a parent, used them outside their unit's forward (FD504)",

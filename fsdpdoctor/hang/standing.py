@@ -135,8 +135,13 @@ class Standing:
     @property
     def user_frame(self) -> Frame | None:
         """The innermost line of the user's own, on the thread that is in a call."""
+        return next(iter(self.user_frames), None)
+
+    @property
+    def user_frames(self) -> tuple[Frame, ...]:
+        """All lines of the user's own there, innermost first."""
         stack = self.background.stack if self.background else self.stack
-        return next((frame for frame in reversed(stack) if frame.user), None)
+        return tuple(frame for frame in reversed(stack) if frame.user)
 
     @property
     def call(self) -> str | None:

@@ -95,6 +95,16 @@ def line(frame: Frame | None) -> str:
     return f"{frame.file}:{frame.line}{function}"
 
 
+MOST_CALLERS = 4
+
+
+def called(one: Standing) -> str:
+    """As `loss.py:8 in loss_of, called at train.py:43 in evaluate`: what many call
+    says less than who called it here.
+    """
+    return ", called at ".join(line(f) for f in one.user_frames[:MOST_CALLERS])
+
+
 def at(one: Standing) -> str:
     """As ` at train.py:43 in main (step 6)`, or by its last event."""
     place = line(one.user_frame)
