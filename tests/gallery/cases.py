@@ -132,7 +132,7 @@ CASES: dict[str, How] = {
     "padded-rows": wire("uneven"),
     "prefetch-never-runs": wire("idle-target", GATHERS),
     "unshard-for-nothing": wire("unshards-for-nothing"),
-    "slow-rank": rig("slow-rank"),
+    "slow-rank": rig("slow-rank", 2, "--sleep-ms", "300"),
     "slow-loader": wire("slow-loader", GATHERS),
     "garbage-every-step": timed("garbage", INSTANT),
     "slow-optimizer": wire("slow-optimizer", GATHERS),
