@@ -50,6 +50,7 @@ QUICK = (
 LEARNS = {
     "FD504": "the optimizer steps over nothing until it is built anew",
     "FD201 outside": "gradients of what was outside are reduced from then on",
+    "FD508": "the same, said of the parameters themselves",
     "FD502": "it computes in another dtype, as the advice says",
     "FD204": "columns are not what the modelled network repeats: rows are",
     "FD301 evaluation": "a root that stays gathered computes with old weights",
