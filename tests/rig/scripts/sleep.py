@@ -44,7 +44,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f}", flush=True)  # noqa: T201
+            print(f"step {step} loss {loss.item():.6f}", flush=True)
     dist.destroy_process_group()
 
 

@@ -164,7 +164,7 @@ def train(model: Any, optimizer: Any, args: argparse.Namespace) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
         if dist.get_rank() == 0:
-            print(f"step {step} loss {losses[-1]:.4f}", flush=True)  # noqa: T201
+            print(f"step {step} loss {losses[-1]:.4f}", flush=True)
     return losses
 
 
