@@ -17,6 +17,9 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #define UNKNOWN (-1)
 #define NO_TIME INT64_MIN
@@ -764,6 +767,15 @@ static int add_category(Scanner *self, PyObject *key, PyObject *value) {
     return 0;
 }
 
+/* A file is read in blocks of some megabytes, which glibc by default maps anew for each
+   and gives back after it: zeroing their pages took a fifth of the time of a scan. */
+static void keep_blocks(void) {
+#if defined(__GLIBC__)
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 32 << 20);
+#endif
+}
+
 static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
     PyObject *categories, *key, *value;
     Py_ssize_t position = 0;
@@ -778,6 +790,7 @@ static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
     }
     while (PyDict_Next(categories, &position, &key, &value))
         if (add_category(self, key, value) < 0) return -1;
+    keep_blocks();
     self->names.capacity = 256;
     self->names.items = malloc(256 * sizeof *self->names.items);
     if (self->names.items == NULL || table_rehash(&self->names, 1024) < 0) {

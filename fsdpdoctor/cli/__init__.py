@@ -6,9 +6,12 @@ Only this package knows exit codes: 0 done, 1 findings at or above `--fail-on`,
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -56,6 +59,20 @@ def _keep_lines(command: click.Command) -> click.Command:
     return command
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """While modules are imported nothing is garbage, and each collection looks at all
+    that was made so far: a tenth of the time that imports take.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class _Commands(click.Group):
     """Finds commands in `COMMANDS`, and turns our errors into one line."""
 
@@ -65,7 +82,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        with _collector_paused():
+            module = importlib.import_module(COMMANDS[cmd_name])
+        command: click.Command = module.command
         return _keep_lines(command)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.open_paths import ReadOptions, rank_workers, source_bytes
@@ -56,10 +51,39 @@ def measure_run(run: Run, how: ReadOptions) -> Measures:
     It takes no path: what is said of a run in progress is all of one opening.
     """
     sizes = {source.rank: _text_bytes(source) for source in run.sources}
-    size = sum(sizes.values())
-    with rank_workers(run, how) as executor, _progress(size) as bar:
+    with rank_workers(run, how) as executor:
+        # A bar only where somebody looks and there is something to wait for.
+        if not sys.stderr.isatty() or sum(sizes.values()) < WORTH_A_BAR:
+            return measure(run, executor)
+        return _measure_with_bar(run, executor, sizes)
+
+
+def _measure_with_bar(
+    run: Run, executor: Executor | None, sizes: Mapping[int, int]
+) -> Measures:
+    """The same with a bar on stderr. `sizes`: bytes of each rank."""
+    # Imported where it is shown: most calls are in scripts, and imports are half of
+    # what a small trace takes.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
         # One file's progress is not known before its end: then the bar only moves.
-        total = size if len(sizes) > 1 else None
+        total = sum(sizes.values()) if len(sizes) > 1 else None
         task = bar.add_task(f"reading {count(len(sizes), 'rank')}", total=total)
 
         def advance(rank: int) -> None:
@@ -72,17 +96,3 @@ def _text_bytes(source: RankSource) -> int:
     """What there is to go through: a packed file unpacks to some times its size."""
     packed = Path(source.where).suffix == ".gz"
     return source_bytes(source) * (USUALLY_PACKED if packed else 1)
-
-
-def _progress(size: int) -> Progress:
-    """A bar on stderr, only where somebody looks and there is something to wait for."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal or size < WORTH_A_BAR,
-    )

@@ -16,7 +16,6 @@ from fnmatch import fnmatch
 from pathlib import Path, PosixPath
 from typing import IO, Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from fsdpdoctor.errors import InputError, MissingDependencyError, UsageError
 
@@ -51,6 +50,8 @@ def path_of(text: str | os.PathLike[str]) -> Path:
         raise UsageError(f"{text} is inside an archive: copy and unpack it here first")
     parts = urlsplit(text)
     if parts.scheme == "file":
+        from urllib.request import url2pathname  # and http and ssl with it: 20 ms
+
         return Path(url2pathname(parts.path))
     if not parts.netloc:
         return RemotePath(f"{parts.scheme}{_NO_HOST}{parts.path}")

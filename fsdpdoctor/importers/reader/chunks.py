@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fsdpdoctor.importers.reader.decompress import UNPACK_ERRORS, open_trace
 
-BLOCK = 4 << 20
+BLOCK = 2 << 20
 """Bytes read at a time: chunks of this size keep a worker far below 250 MB."""
 
 MAX_HEAD = 64 << 20
