@@ -77,9 +77,10 @@ HOST_NS = "host_ns"
 
 
 def without_arguments(events: Events, rows: RowIds) -> Bools:
-    """Which device work says nothing of its launch."""
-    bare: Bools = (events.correlation[rows] < 0) & (events.external[rows] < 0)
-    return bare
+    """Which device work says nothing of its launch, nor of its device."""
+    bare = (events.correlation[rows] < 0) & (events.external[rows] < 0)
+    found: Bools = bare & (events.device[rows] == UNKNOWN)
+    return found
 
 
 def _by_start(events: Events) -> RowIds:

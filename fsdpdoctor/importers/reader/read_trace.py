@@ -208,15 +208,14 @@ def _processes(pid: Int64s) -> list[int]:
 
 
 def _placed_by_row(rows: DecodedRows) -> dict[str, Int64s]:
-    """Streams and devices with those of device work without arguments filled in: the
-    viewer's row (`tid`, `pid`) is the stream's, the device's.
+    """Streams with those of device work without arguments filled in: the viewer's row
+    (`tid`) is the stream's. That it names no device says afterwards what it lacked.
     """
     bare = is_any(rows.cat, *DEVICE_CATS) & (rows.stream == UNKNOWN) & (rows.tid >= 0)
     bare &= rows.correlation == UNKNOWN
     if not bare.any():
         return {}
-    device = np.where(bare & (rows.device == UNKNOWN), rows.pid, rows.device)
-    return {"stream": np.where(bare, rows.tid, rows.stream), "device": device}
+    return {"stream": np.where(bare, rows.tid, rows.stream)}
 
 
 def _annotations_by_name(events: Events, named: Bools) -> Events:
