@@ -26,6 +26,8 @@ class Fit:
     sizes: int  # different numbers of bytes among them; 1: latency cannot be told
     residual_share: float  # median of |taken - fitted| / taken
     by_unit_ns: Mapping[int, int]  # what a unit's own took, mean
+    guesses: tuple[CommCost, ...] = ()  # of one size: the wire with the least latency
+    # that it may have, and with the most
 
     def extra_ns(self, unit: int, count: int) -> int:
         """What a unit's collectives of so many bytes take beyond the fit."""
@@ -57,7 +59,10 @@ def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> 
     `latency_ns` is taken where there is one size: a line needs two.
     """
     sizes, taken, counts = _by_size(rows.bytes, durations)
+    guesses: tuple[CommCost, ...] = ()
     if len(sizes) == 1:
+        size, took = float(sizes[0]), float(taken[0])
+        guesses = _one_size(size, took, 0), _one_size(size, took, int(took))
         wire = _one_size(float(sizes[0]), float(taken[0]), latency_ns)
     else:
         wire = _line(sizes, taken, counts)
@@ -67,6 +72,7 @@ def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> 
         wire=wire,
         count=len(rows),
         sizes=len(sizes),
+        guesses=guesses,
         residual_share=float(np.median(off)) if len(off) else 0.0,
         by_unit_ns={
             int(unit): round(float(durations[rows.unit == unit].mean()))

@@ -3,14 +3,17 @@
 [Note: Error bars]
 The replay of the run as it was shows what the simulator does not know. That rest is
 taken to stay: a prediction is the simulated step plus it. The bar is the largest of
-the replay's error, the spread of the measured steps and MIN_ERROR; on top comes the
-fit's own residual, on the exposed time that a plan is said to change.
+the replay's error, the spread of the measured steps and MIN_ERROR, as a share of the
+measured or of the predicted step, whichever is longer: what is off by a share is off by
+more in a longer step. On top comes the fit's own residual, on the exposed time that a
+plan is said to change, and where a run's collectives are all of one size, which no
+replay can see, what the guess of their latency may change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.quantities import signed_percent
@@ -107,7 +110,7 @@ def predict(base: Replay, plan: Plan) -> Prediction:
         plan=plan,
         step=made.step,
         step_ns=step_ns,
-        error_ns=_error_ns(base, exposed),
+        error_ns=_error_ns(base, exposed, step_ns) + _guessed_ns(base, plan, outcome),
         gain_ns=calibration.measured_ns - step_ns,
         exposed_ns=exposed,
         peak_bytes=outcome.peak_bytes if known else None,
@@ -118,12 +121,33 @@ def predict(base: Replay, plan: Plan) -> Prediction:
     )
 
 
-def _error_ns(base: Replay, exposed: Mapping[str, int]) -> int:
+def _error_ns(base: Replay, exposed: Mapping[str, int], step_ns: int) -> int:
     calibration = base.calibration
     share = max(abs(base.error), calibration.spread, MIN_ERROR)
-    total = share * calibration.measured_ns
+    total = share * max(calibration.measured_ns, step_ns)
     before = exposed_by_kind(base.outcome)
     for kind, fit in calibration.fits.items():
         if kind in before:
             total += fit.residual_share * abs(exposed[kind] - before[kind])
     return round(total)
+
+
+def _guessed_ns(base: Replay, plan: Plan, outcome: Outcome) -> int:
+    """How far the step may be off because a wire's latency is a guess.
+
+    It lies between none and half of what a collective takes, see `fit_comm_cost`: the
+    plan is simulated with both.
+    """
+    calibration = base.calibration
+    guesses = {
+        kind: fit.guesses for kind, fit in calibration.fits.items() if fit.guesses
+    }
+    worst = 0
+    for end in range(2 if guesses else 0):
+        wires = replace(
+            calibration.step.wires, **{kind: one[end] for kind, one in guesses.items()}
+        )
+        step = replace(calibration.step, wires=wires)
+        other = simulate(changed(plan, step, calibration.constraints).step)
+        worst = max(worst, abs(other.step_ns - outcome.step_ns))
+    return worst

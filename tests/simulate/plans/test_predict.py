@@ -6,12 +6,17 @@ then made for real and recorded.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from fsdpdoctor.simulate.plans.predict import predict
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.simulate.calibration.calibrate import calibrate
+from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.predict import MIN_ERROR, Replay, predict, replay
 from tests.simulate.jobs import APART, CHANGES, WIRES, base, measured
+from tests.simulate.steps import step
 
 TOLERANCE = 0.001
 """Of the step: some ticks of the virtual clock. Two calls in the wrong order make
@@ -51,3 +56,37 @@ def test_changes_are_ranked_as_they_turn_out(wire: float) -> None:
             wrong.append((one, other))
 
     assert wrong == []
+
+
+def one_size(root: bool) -> Replay:
+    """A run of four layers of one size, with a root of another or without one."""
+    made = step(max_input_buffers=1)
+    if not root:
+        units = (replace(made.units[0], params=made.units[1].params), *made.units[1:])
+        made = replace(made, units=units)
+    return replay(calibrate(record(made)))
+
+
+def test_a_guessed_latency_belongs_into_the_error() -> None:
+    """Collectives of one size cannot tell latency from bandwidth: two layers merged
+    may take anything between, and the replay, which is exact, cannot see it.
+    """
+    plan = Plan(merge=2)
+    known, guessed = one_size(root=True), one_size(root=False)
+
+    assert guessed.calibration.fits["all_gather"].sizes == 1
+    assert predict(known, plan).error_ns == round(
+        MIN_ERROR * known.calibration.measured_ns
+    )
+    assert predict(guessed, plan).error_ns > 2 * MIN_ERROR * (
+        guessed.calibration.measured_ns
+    )
+
+
+def test_the_error_grows_with_the_step() -> None:
+    """A plan that makes the step longer is off by the same share of more."""
+    base = one_size(root=True)
+    slower = predict(base, Plan(micro_batches=4))
+
+    assert slower.step_ns > base.calibration.measured_ns
+    assert slower.error_ns >= round(MIN_ERROR * slower.step_ns)
