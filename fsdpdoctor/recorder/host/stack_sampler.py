@@ -127,7 +127,7 @@ class StackSampler:
         if self._asleep.locked():
             self._asleep.release()
 
-    def _run(self) -> None:
+    def _run(self) -> None:  # untraced: its own thread
         try:
             while self._on:
                 if self._looks:

@@ -71,7 +71,7 @@ class StallWatch:
             return now
         return replace(now, groups=self._counts)
 
-    def _watch(self) -> None:
+    def _watch(self) -> None:  # untraced: its own thread
         every = min(LOOK_EVERY_S, self._after_s / 2)
         while not self._over.acquire(timeout=every):
             # Whatever fails here: it is no affair of the training's.

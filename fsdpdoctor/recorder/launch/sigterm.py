@@ -79,7 +79,7 @@ class SigtermHandler:
         if signal.getsignal(signal.SIGTERM) == self._handler:
             self._end()
 
-    def _watch(self) -> None:
+    def _watch(self) -> None:  # untraced: its own thread
         try:
             while number := os.read(self._read, 1):
                 if number[0] != signal.SIGTERM:
@@ -90,7 +90,7 @@ class SigtermHandler:
         except OSError:
             return
 
-    def _end(self) -> None:
+    def _end(self) -> None:  # untraced: the process ends in it
         self._ending.acquire()
         said = _thread.allocate_lock()
         said.acquire()

@@ -91,14 +91,14 @@ class DiskThread:
         if error is not None:
             raise error
 
-    def _work(self) -> None:
+    def _work(self) -> None:  # untraced: its own thread
         _own.add(_thread.get_ident())
         try:
             self._run()
         finally:
             _own.discard(_thread.get_ident())
 
-    def _run(self) -> None:
+    def _run(self) -> None:  # untraced: its own thread
         while True:
             try:
                 job = self._jobs.get(timeout=BEAT_S)
@@ -116,7 +116,7 @@ class DiskThread:
                 job[1].release()
             self._flush()
 
-    def _flush(self) -> None:
+    def _flush(self) -> None:  # untraced: its own thread
         if self.beat_error is not None:
             return
         try:
