@@ -88,7 +88,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/test_whatif.py": ("renderers/whatif.py",),
     "dashboard/data/test_tiles.py": (
         "dashboard/data/pieces.py",
-        "dashboard/data/rank_tracks.py",
         "dashboard/data/series.py",
         "dashboard/data/slices.py",
         "dashboard/data/store.py",
@@ -100,7 +99,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "dashboard/test_app.py": (
         "cli/view.py",
-        "dashboard/data/queries.py",
         "dashboard/data/run_registry.py",
         "dashboard/pages/collectives.py",
         "dashboard/pages/components.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.report import encode
 from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard.data import read_run as reading_module
-from fsdpdoctor_dashboard.data.read_run import reading
+from fsdpdoctor_dashboard.data.read_run import Reader, reading
 from fsdpdoctor_dashboard.data.run_registry import Library, Loading, OpenRun, Picture
 from fsdpdoctor_dashboard.data.store import cache_folder
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles
@@ -62,6 +63,35 @@ def test_without_a_cache_a_large_run_is_read_too(
 
     areas = [store.area(5, 9_000_000, store.ranks) for store in stores]
     assert areas[0] == areas[1]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_a_worker_does_leads_to_the_same_store(
+    runs: dict[str, Path], tmp_path: Path, cached: bool
+) -> None:
+    """Where it may write into the cache and where not; tiles come with the report."""
+    folder = tmp_path / "timeline-drawn" if cached else tmp_path / "file" / "store"
+    (tmp_path / "file").write_text("no folder")
+    run = open_run(runs["before"])
+    with reading(run, 0) as here, ThreadPoolExecutor(1) as executor:
+        measures = here.measure(lambda rank: None)
+        store = here.lay_out(measures, "here", lambda done, total: None)
+        reader = Reader(run, executor)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading_module, "cache_folder", lambda fingerprint: folder)
+            again = reader.lay_out(measures, "here", lambda done, total: None)
+        reader.report(measures, folder)
+
+    assert again.area(5, 9_000_000, again.ranks) == store.area(
+        5, 9_000_000, store.ranks
+    )
+    assert folder.exists() == has_tiles(folder) == cached
+
+
+def test_a_store_that_cannot_be_read_back_is_said(tmp_path: Path) -> None:
+    """By its folder: the disk is at fault."""
+    with pytest.raises(FsdpDoctorError, match="store was written just now"):
+        reading_module._opened(tmp_path / "store")
 
 
 @pytest.mark.ranks

@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from fsdpdoctor.intervals import Intervals, clip, join, subtract, total_ns, union
 from fsdpdoctor.schema import WAIT_OF, Kind, Lane, Phase, Spans
 from fsdpdoctor_dashboard.data import tile_cache, tiles
 from fsdpdoctor_dashboard.data.pieces import innermost
 from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
-from fsdpdoctor_dashboard.data.slices import Exposed, Track, marks_of
+from fsdpdoctor_dashboard.data.slices import Exposed, RankNames, Track, marks_of
 from fsdpdoctor_dashboard.data.store import (
     KEPT_STORES,
     Store,
     build_store,
+    cache_folder,
+    fingerprint_of,
     forget_oldest,
     open_store,
     save_store,
@@ -271,6 +274,42 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
     forget_oldest(folders[-1])
 
     assert sorted(tmp_path.iterdir()) == [folders[0], *folders[3:]]
+
+
+def test_a_run_is_known_by_its_files(tmp_path: Path) -> None:
+    """By path, size and time, in whatever order they are named."""
+    files = [tmp_path / "rank00000.arrows", tmp_path / "run.json"]
+    for file in files:
+        file.write_bytes(b"12")
+        os.utime(file, (1000, 1000))
+    before = fingerprint_of(files)
+
+    assert len(before) == 20
+    assert fingerprint_of(files[::-1]) == before
+    os.utime(files[1], (1000, 1001))
+    touched = fingerprint_of(files)
+    files[1].write_bytes(b"123")
+    os.utime(files[1], (1000, 1001))
+    assert len({before, touched, fingerprint_of(files), fingerprint_of([])}) == 4
+
+
+def test_stores_lie_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the variable says, and nowhere where it is empty."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert cache_folder("abc") == tmp_path / "timeline-abc"
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    assert cache_folder("abc") is None
+
+
+def test_an_id_that_stands_for_nothing_has_no_name() -> None:
+    """Not said, or beyond what the rank knows."""
+    names = RankNames(units=("a", "b"), groups=("g",), names=("n",))
+
+    assert [names.unit(i) for i in (None, -1, 0, 1, 2)] == [None, None, "a", "b", None]
+    assert [names.group(i) for i in (0, 1)] == ["g", None]
+    assert [names.name(i) for i in (0, -1)] == ["n", None]
 
 
 def test_a_broken_cache_is_no_cache(tmp_path: Path) -> None:
