@@ -90,7 +90,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/data/pieces.py",
         "dashboard/data/series.py",
         "dashboard/data/slices.py",
-        "dashboard/data/store.py",
         "dashboard/data/tile_cache.py",
     ),
     "dashboard/test_admission.py": (
