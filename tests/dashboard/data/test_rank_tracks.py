@@ -109,9 +109,11 @@ def test_a_stall_leads_to_its_collective(tracks: list[Track]) -> None:
 
 
 def test_a_time_of_a_rank_is_placed(measures: Measures) -> None:
-    """By the step's own shift; nowhere where there is no such rank or step."""
+    """By the step's own shift, by its own where the step never ended; nowhere where
+    there is no such rank.
+    """
     own = 5 * SECOND + 4 * WIDTH + 2
     assert place_on_timeline(measures, 1, 4, own) == 4 * WIDTH + 2
     assert place_on_timeline(measures, 0, 4, own) == own
-    assert place_on_timeline(measures, 1, 99, own) is None
+    assert place_on_timeline(measures, 1, 99, own) == 4 * WIDTH + 2
     assert place_on_timeline(measures, 2, 4, own) is None
