@@ -132,8 +132,8 @@ def print_mpt(only: str | None, save: Path | None, *, quick: bool) -> None:
             continue
         try:
             found = rehearse_quickly(row) if quick else rehearse_mpt(row)
-        except torch.OutOfMemoryError as error:
-            print(f"{number:3} {row['model']:8} does not fit: {error}", flush=True)
+        except torch.OutOfMemoryError as full:
+            print(f"{number:3} {row['model']:8} does not fit: {full}", flush=True)
             continue
         measured = float(row["tokens_per_s_per_gpu"])
         error = found["tokens_per_s"] / measured - 1

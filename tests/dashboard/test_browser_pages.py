@@ -231,7 +231,7 @@ def test_a_renewed_page_keeps_what_was_set(
         file.write_bytes(content[: len(content) * 2 // 3])
     with serve_runs(folder) as served:
         context = browser.new_context(viewport={"width": 1440, "height": 900})
-        visits = []
+        visits: list[Visit] = []
         for path in ("units", "", "whatif"):
             found = Visit(context.new_page(), served)
             found.page.goto(served.url if not visits else served.base)

@@ -27,7 +27,7 @@ def test_a_server_that_is_gone_is_said_on_every_page(
     """Its address and what it shows stay, and nothing is asked any more."""
     with serve_runs(runs["before"]) as served:
         context = browser.new_context(viewport={"width": 1440, "height": 900})
-        visits = []
+        visits: list[Visit] = []
         for path in PAGES:
             visit = Visit(context.new_page(), served)
             if not visits:

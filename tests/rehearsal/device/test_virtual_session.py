@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.schema import Kind
-from tests.rig.virtual import Job, Log, record, rehearsed, train
+from tests.rig.virtual_device import Job, Log, record, rehearsed, train
 
 JOBS = {
     "no prefetch": Job(backward_prefetch=0),
@@ -78,7 +79,7 @@ def test_unshard_windows_are_the_devices(
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     freed: list[int] = []
-    to_sharded = FSDPParamGroup._to_sharded
+    to_sharded: Any = FSDPParamGroup._to_sharded
     job = Job(steps=2)
     with rehearsed(job) as log:
         assert log.rig is not None
@@ -120,7 +121,7 @@ def test_the_report_adds_up_to_the_log(tmp_path: Path) -> None:
     log = record(Job(steps=6), tmp_path / "run")
     report = diagnose(open_paths([tmp_path / "run"]))
 
-    judged = report.run.steps
+    judged = report.health.judged_steps
     run = open_paths([tmp_path / "run"])
     (data,) = run.load()
     spans = [(t.start_ns, t.end_ns) for t in timelines(data) if t.record.step in judged]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fsdpdoctor.quantities import GIB, KIB, MIB
@@ -11,7 +13,7 @@ from fsdpdoctor.rehearsal.device.memory.caching_allocator import (
 )
 
 
-def allocator(capacity: int = GIB, **more: bool) -> CachingAllocator:
+def allocator(capacity: int = GIB, **more: Any) -> CachingAllocator:
     """One whose streams have ended all their work at time 5."""
     return CachingAllocator(capacity, stream_done=lambda stream: (0, 5), **more)
 

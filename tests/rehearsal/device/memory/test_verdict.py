@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpdoctor.quantities import GIB
 from fsdpdoctor.rehearsal.device.memory.verdict import in_words
-from tests.rig.virtual import Job, Log, rehearsed, train
+from tests.rig.virtual_device import Job, Log, rehearsed, train
 
 
 def verdict(log: Log) -> str:
