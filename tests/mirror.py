@@ -101,7 +101,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/data/run_registry.py",
         "dashboard/pages/collectives.py",
         "dashboard/pages/components.py",
-        "dashboard/pages/figures.py",
         "dashboard/pages/memory.py",
         "dashboard/pages/overview.py",
         "dashboard/pages/ranks.py",

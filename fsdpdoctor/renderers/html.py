@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.palette import EXPOSED, PLAIN_PARTS
+from fsdpdoctor.renderers.palette import EXPOSED, PARTS
 from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
@@ -199,15 +199,8 @@ def _hatch(part: BudgetPart) -> str:
 
 
 def _colours(parts: Sequence[BudgetPart]) -> list[str]:
-    colours: list[str] = []
-    plain = 0
-    for part in parts:
-        if part.exposed:
-            colours.append(EXPOSED)
-        else:
-            colours.append(PLAIN_PARTS[plain % len(PLAIN_PARTS)].page)
-            plain += 1
-    return colours
+    """By what a part is, as in the timeline below it: of every run the same."""
+    return [EXPOSED if part.exposed else PARTS[part.part] for part in parts]
 
 
 def _table(table: Table) -> Iterator[str]:

@@ -122,6 +122,25 @@ def test_the_theme_is_kept(visit: Visit) -> None:
     assert visit.timeline("t.theme") != was
 
 
+def test_the_view_is_there_after_another_page(visit: Visit) -> None:
+    """A stretch of the timeline survives Units and back, and a late answer of the
+    timeline changes no other page's address.
+    """
+    visit.open("timeline?run=before")
+    middle = visit.timeline("(t.view.t0 + t.view.t1) / 2")
+    visit.page.evaluate(f"fsdpTimeline.setView({middle} - 2e6, {middle} + 2e6)")
+    visit.until("location.search.includes('t0=')")
+    shown = visit.timeline("[t.view.t0, t.view.t1]")
+    visit.page.get_by_role("link", name="Units").click()
+    visit.page.wait_for_selector("table.data")
+    visit.page.wait_for_timeout(400)
+    assert "t0=" not in visit.page.url
+    visit.page.get_by_role("link", name="Timeline", exact=True).click()
+    visit.until("window.fsdpTimeline && !fsdpTimeline.gone && fsdpTimeline.sharp")
+    again = visit.timeline("[t.view.t0, t.view.t1]")
+    assert again == pytest.approx(shown, abs=2)
+
+
 def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
     """A slider changes the prediction, the code and the simulated timeline; the plan
     can be saved, and the search draws its front.
@@ -136,6 +155,11 @@ def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
         found.until("document.querySelector('#prediction h2')")
         before = found.page.locator("#predicted").inner_text()
         found.until("window.fsdpTimeline && fsdpTimeline.tracks.length === 2")
+        # Without a change the two lanes are one and the same step.
+        ends = "fsdpTimeline.sources.map(s => s.meta.end)"
+        labels = "fsdpTimeline.sources.map(s => s.meta.label)"
+        assert len(set(found.page.evaluate(ends))) == 1
+        assert found.page.evaluate(labels) == ["as it was", "changed"]
         found.page.locator("#knob-merge").click()
         found.page.get_by_text("two", exact=True).click()
         found.until(

@@ -17,6 +17,7 @@ from fsdpdoctor.finding import Advice, Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.renderers.formatting import ranges, shorten, units, visible
+from fsdpdoctor.renderers.palette import PARTS
 from fsdpdoctor.renderers.report_view import content_of, exposed_line
 from fsdpdoctor.renderers.text import show
 from fsdpdoctor.report import Report, decode, report_of
@@ -281,6 +282,18 @@ def test_the_bars_of_the_budget_add_up() -> None:
 
     assert sum(map(float, widths)) == pytest.approx(100, abs=0.01)
     assert len(bar) == 2 + 96
+
+
+def test_a_part_has_one_colour_in_every_run() -> None:
+    """The page's budget is coloured by what a part is, not by where it stands."""
+    report = report_with()
+    few = replace(report, budget_ns_per_step={"optimizer": MS, "forward": MS})
+    swatch = r'swatch[^"]*" style="background-color:(#\w+)"'
+
+    assert re.findall(swatch, RENDERERS["html"](few)) == [
+        PARTS["optimizer"],
+        PARTS["forward"],
+    ]
 
 
 def test_markdown_keeps_a_table_row_on_one_line() -> None:

@@ -230,6 +230,7 @@ class Library:
     def add(self, made: OpenRun) -> None:
         """Show a run that is not on disk: a simulated one. The oldest gives way."""
         with self._lock:
+            self._extra.pop(made.id, None)  # it is the newest again
             self._extra[made.id] = made
             while len(self._extra) > KEPT_OPEN:
                 del self._extra[next(iter(self._extra))]

@@ -26,6 +26,13 @@ PEAK_IN_SIGHT = 3.0
 written and not drawn."""
 
 
+FEWEST_SIZES = 3
+"""Through two points there is always a line: it says nothing of a third."""
+
+MOST_OFF = 0.2
+"""Of a collective's time. What is further off in the median is no line."""
+
+
 class KindTimes(NamedTuple):
     """The collectives of one kind: what they took, and the line through their wire."""
 
@@ -41,8 +48,12 @@ class KindTimes(NamedTuple):
 
     @property
     def has_line(self) -> bool:
-        """Whether time grows with size, so that a peak can be read off."""
-        return self.fit.sizes > 1 and self.fit.wire.bytes_per_second < FREE
+        """Whether time grows with size, along a line that the times lie on."""
+        return (
+            self.fit.sizes >= FEWEST_SIZES
+            and self.fit.wire.bytes_per_second < FREE
+            and self.fit.residual_share <= MOST_OFF
+        )
 
 
 def kinds_of(measures: Measures) -> list[KindTimes]:
@@ -108,12 +119,24 @@ def rates_of(report: Report) -> Rates | None:
 
 
 def peak_gbps(kind: KindTimes, report: Report) -> float | None:
-    """What the fitted line comes to for large sizes, None where there is no line."""
+    """What the fitted line comes to for large sizes, None where there is no line, or
+    one that lies below what was reached.
+    """
     rates = rates_of(report)
     row = next((r for r in report.collectives if r.kind == kind.name), None)
     if rates is None or row is None or not kind.has_line:
         return None
-    return kind.fit.wire.bytes_per_second / 1e9 * rates.factor(row)
+    peak = kind.fit.wire.bytes_per_second / 1e9 * rates.factor(row)
+    return None if peak < reached_gbps(kind, report, rates) else peak
+
+
+def reached_gbps(kind: KindTimes, report: Report, rates: Rates) -> float:
+    """The highest rate of a kind that was seen."""
+    return max(
+        max(rates.whole(row) or 0.0, rates.wire(row) or 0.0)
+        for row in report.collectives
+        if row.kind == kind.name
+    )
 
 
 def bandwidth(
@@ -132,10 +155,10 @@ def bandwidth(
     sizes = sorted({row.bytes or 1 for row in rows})
     for kind in kinds:
         row = next((r for r in rows if r.kind == kind.name), None)
-        if row is not None and kind.has_line:
+        peak = peak_gbps(kind, report)
+        if row is not None and peak is not None:
             _line(figure, kind, rates.factor(row), sizes, colours[kind.name])
-            peak = peak_gbps(kind, report)
-            if peak is not None and peak <= PEAK_IN_SIGHT * most:
+            if peak <= PEAK_IN_SIGHT * most:
                 words = f"fitted peak of {kind.name.replace('_', '-')}s"
                 _level(figure, peak, words, colours[kind.name], theme)
     if link is not None:
@@ -253,14 +276,20 @@ def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
     return styled(figure, theme, 320, legend=True)
 
 
-def fit_words(kind: KindTimes) -> str:
+def fit_words(kind: KindTimes, report: Report) -> str:
     """The fitted line, or why there is none."""
     wire = kind.fit.wire
-    if kind.fit.sizes < 2:
-        return "no line: all are of one size"
-    if not kind.has_line:
+    off = f"off by {kind.fit.residual_share * 100:.0f} %"
+    if kind.fit.sizes < FEWEST_SIZES:
+        what = "two sizes" if kind.fit.sizes > 1 else "one size"
+        return f"no line: all are of {what}"
+    if wire.bytes_per_second >= FREE:
         return "no line: larger ones did not take longer"
+    if not kind.has_line:
+        return f"no line: it would be {off}"
+    if rates_of(report) is not None and peak_gbps(kind, report) is None:
+        return "no line: faster ones were seen than it would allow"
     return (
         f"{duration(wire.latency_ns)} + size / {wire.bytes_per_second / 1e9:.3g} GB/s, "
-        f"off by {kind.fit.residual_share * 100:.0f} %"
+        f"{off}"
     )

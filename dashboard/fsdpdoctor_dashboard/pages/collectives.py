@@ -110,7 +110,7 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
                 Cell(text=kind.kind.label),
                 Cell(text=f"{len(taken):,}", value=len(taken)),
                 *[Cell(text=ns_words(ns), value=ns) for ns in times],
-                Cell(text=figures.fit_words(kind)),
+                Cell(text=figures.fit_words(kind, run.report)),
                 Cell(text="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
             ]
         )

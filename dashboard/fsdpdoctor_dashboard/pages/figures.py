@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -19,7 +20,7 @@ from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
 from fsdpdoctor.renderers.formatting import shorten, visible
 from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor.simulate.plans.predict import Prediction
 
 
@@ -41,8 +42,12 @@ CURVES = {
 LONGEST_LABEL = 32
 WRITTEN_RANKS = 16
 """Up to so many ranks the matrix has room for its numbers."""
-WRITTEN_CELLS = 240
-"""So many cells of a heat map have room for theirs, on half a window."""
+WRITTEN_STEPS = 20
+WRITTEN_HEIGHT = 16
+"""Cells of a heat map have room for their numbers: so many beside each other on half a
+window, each so many pixels high."""
+LEAST_SPAN = 0.05
+"""Of a step: what all colours of a heat map stand for at least."""
 MOST_STEP_TICKS = 25
 FEW_TIMES = 6
 """So few can be counted: the axis then has whole numbers only."""
@@ -184,27 +189,67 @@ def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
         columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
         values[at, columns] = ns[rank.judged] / MS
     words = "stood still for" if exposed else "took"
-    few = values.size <= WRITTEN_CELLS
+    height = max(170, min(640, 90 + 22 * len(measures.ranks)))
+    tall = (height - 90) / max(len(measures.ranks), 1) >= WRITTEN_HEIGHT
+    few = tall and len(steps) <= WRITTEN_STEPS
     figure = go.Figure(
         go.Heatmap(
-            z=values,
+            **_coloured(values, theme, _middle_ns(measures) / MS, exposed=exposed),
+            customdata=values,
             x=[str(step) for step in steps],
             y=[str(rank.rank) for rank in measures.ranks],
-            zmin=0 if exposed else None,
-            colorscale=_scale(theme),
-            colorbar=_bar("ms"),
             text=_written(values.tolist()) if few else None,
             texttemplate="%{text}" if few else None,
             textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
-            hovertemplate=f"rank %{{y}}, step %{{x}} {words} %{{z:.4g}} ms"
-            "<extra></extra>",
+            hovertemplate=f"rank %{{y}}, step %{{x}} {words} "
+            "%{customdata:.4g} ms<extra></extra>",
         )
     )
     figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
     figure.update_yaxes(title="rank", type="category", autorange="reversed")
-    return styled(figure, theme, max(170, min(640, 90 + 22 * len(measures.ranks))))
+    return styled(figure, theme, height)
+
+
+def _middle_ns(measures: Measures) -> float:
+    """The median judged step of all ranks."""
+    taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
+    return float(np.median(np.concatenate(taken)))
+
+
+def _coloured(
+    values: npt.NDArray[np.float64], theme: str, middle: float, *, exposed: bool
+) -> dict[str, object]:
+    """What cells are coloured by. Steps: how far from the median, and exposed time: how
+    much of a step; never less than `LEAST_SPAN`, or noise would have all colours.
+    """
+    most = float(np.nanmax(np.abs(values), initial=0.0))
+    if exposed:
+        top = max(most, LEAST_SPAN * middle)
+        return {
+            "z": values,
+            "zmin": 0,
+            "zmax": top,
+            "colorscale": _scale(theme),
+            "colorbar": _bar("ms"),
+        }
+    off = 100 * (values / middle - 1)
+    span = max(float(np.nanmax(np.abs(off), initial=0.0)), 100 * LEAST_SPAN)
+    return {
+        "z": off,
+        "zmin": -span,
+        "zmax": span,
+        "colorscale": _two_sided(theme),
+        "colorbar": _bar("% off the median"),
+    }
+
+
+def _two_sided(theme: str) -> list[list[object]]:
+    """Two hues about the ground's own colour, which is the median."""
+    if theme == "dark":
+        return [[0, "#2f7cb3"], [0.5, "#10161d"], [1, "#8f6320"]]
+    return [[0, "#5aa2d6"], [0.5, "#f4f8fb"], [1, "#d9a441"]]
 
 
 def _exposed_by_step(rank: RankMeasures) -> Int64s:
@@ -246,7 +291,7 @@ def memory_curves(
     rank: RankMeasures, step: int, names: Sequence[str], theme: str
 ) -> go.Figure:
     """Some of a rank's memory curves over one step, in the unit that reads best."""
-    samples = rank.memory.rows(rank.memory_step == step)
+    samples = _samples(rank, step)
     begin, length = _extent(rank, step)
     most = max(int(getattr(samples, name).max()) for name in names)
     unit, unit_name = _byte_unit(most)
@@ -296,9 +341,17 @@ def _byte_unit(most: int) -> tuple[int, str]:
     return 1, "bytes"
 
 
+def _samples(rank: RankMeasures, step: int) -> MemorySamples:
+    """Those between a step's begin and end: others would be outside of its picture."""
+    begin, length = _extent(rank, step)
+    time_ns = rank.memory.time_ns
+    inside = (time_ns >= begin) & (time_ns <= begin + length)
+    return rank.memory.rows((rank.memory_step == step) & inside)
+
+
 def curves_of(rank: RankMeasures, step: int) -> list[str]:
     """The memory curves that a rank has of a step."""
-    samples = rank.memory.rows(rank.memory_step == step)
+    samples = _samples(rank, step)
     return [name for name in CURVES if (getattr(samples, name) != UNKNOWN).any()]
 
 

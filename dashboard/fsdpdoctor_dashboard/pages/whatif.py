@@ -253,6 +253,18 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
     return parts
 
 
+def lanes_words(base: Replay, found: Prediction) -> Component:
+    """What the two lanes are, so that the picture and the table say one thing."""
+    before = base.outcome.step_ns
+    after = before - found.gain_ns
+    return html.P(
+        f"Both lanes are simulated: above rank {base.calibration.rank}'s step as it "
+        f"was ({ms(before)}), below with the change "
+        f"({ms(after)}).",
+        className="faint",
+    )
+
+
 def visible_code(lines: str) -> str:
     """Code as it is, hidden characters written as escapes."""
     return "\n".join(visible(line) for line in lines.splitlines())

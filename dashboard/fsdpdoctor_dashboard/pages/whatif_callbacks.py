@@ -73,8 +73,15 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
             words.append(html.P(replay.why_withheld, className="alert"))
             return words, None
         words += page.prediction_words(replay, found)
-        shown = simulated_run(library, run, found)
-        return words, _timelines(base, str(theme or "light"), run, shown, replay)
+        before, after = (
+            simulated_run(library, run, step, what)
+            for step, what in (
+                (replay.calibration.step, "as it was"),
+                (found.step, "changed"),
+            )
+        )
+        timeline = _timelines(base, str(theme or "light"), before, after)
+        return words, [page.lanes_words(replay, found), timeline]
 
     @app.callback(
         Output("front", "children"),
@@ -128,32 +135,27 @@ def _predicted(replay: Replay, values: tuple[object, ...]) -> Prediction | None:
     return predict(replay, plan)
 
 
-def _timelines(
-    base: str, theme: str, run: OpenRun, simulated: OpenRun, replay: Replay
-) -> Component:
-    """The rank that was replayed, and the simulated one under it."""
-    rank = replay.calibration.rank
-    steps = run.measures.of(rank).steps
-    judged = run.measures.of(rank).judged
-    clock = run.measures.alignment.clocks[rank]
-    first = int(clock.to_reference(steps.start_ns[judged][:1])[0]) - run.store.origin_ns
-    made = simulated.measures.ranks[0].steps
-    begin = int(made.start_ns[0]) - simulated.store.origin_ns
-    length = max(
-        int(steps.duration_ns[judged][0]),
-        int(made.duration_ns[0]),
-    )
+def _timelines(base: str, theme: str, before: OpenRun, after: OpenRun) -> Component:
+    """The step as it was and the changed one, both simulated: what differs between
+    the lanes is the change, and nothing else.
+    """
+    begin, other = (_first_start(run) for run in (before, after))
+    length = max(int(r.measures.ranks[0].steps.duration_ns[0]) for r in (before, after))
     return html.Div(
         Timeline(
             id="simulated-timeline",
             runs=[
-                {"id": run.id, "offset": 0, "ranks": [rank]},
-                {"id": simulated.id, "offset": first - begin},
+                {"id": before.id, "offset": 0},
+                {"id": after.id, "offset": begin - other},
             ],
             base=base,
             theme=theme,
             urlState=False,
-            start={"t0": first, "t1": first + length},
+            start={"t0": begin, "t1": begin + length},
         ),
         style={"height": "520px", "marginTop": "14px"},
     )
+
+
+def _first_start(run: OpenRun) -> int:
+    return int(run.measures.ranks[0].steps.start_ns[0]) - run.store.origin_ns

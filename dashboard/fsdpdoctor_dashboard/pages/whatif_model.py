@@ -17,6 +17,7 @@ from fsdpdoctor.changes.plan import ALL, Plan, save_plan
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import in_memory
 from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
@@ -119,12 +120,12 @@ class Replays:
             return kept.found
 
 
-def simulated_run(library: Library, run: OpenRun, prediction: Prediction) -> OpenRun:
-    """The predicted steps as a run of the library, for the timeline to show."""
-    name = f"{run.id}|{run.revision}|{prediction.plan}"
+def simulated_run(library: Library, run: OpenRun, step: Step, what: str) -> OpenRun:
+    """Simulated steps as a run of the library, for the timeline to show."""
+    name = f"{run.id}|{run.revision}|{what}|{step!r}"
     run_id = f"simulated-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     header = RunHeader(run_id=run_id, source="simulated", world_size=1)
-    made = in_memory(header, [record(prediction.step)])
+    made = in_memory(header, [record(step)])
     measures = measure(made)
     store = build_store(tracks_of(made, measures), run_id)
     opened = OpenRun(
@@ -133,7 +134,7 @@ def simulated_run(library: Library, run: OpenRun, prediction: Prediction) -> Ope
         measures=measures,
         report=report_of(measures),
         store=store,
-        label="simulated",
+        label=what,
         finished=True,
     )
     library.add(opened)

@@ -35,13 +35,15 @@ from tests.rig.ranks import run_python
 MIB = 1 << 20
 
 
-def fitted(bytes_per_second: float, sizes: int = 2) -> KindTimes:
+def fitted(
+    bytes_per_second: float, sizes: int = 3, residual_share: float = 0.08
+) -> KindTimes:
     """All-gathers with a line: 20 us and so many bytes per second."""
     fit = Fit(
         wire=CommCost(latency_ns=20 * US, bytes_per_second=bytes_per_second),
         count=8,
         sizes=sizes,
-        residual_share=0.08,
+        residual_share=residual_share,
         by_unit_ns={},
     )
     return KindTimes(Kind.ALL_GATHER, Collectives.concat([]), fit, matched=True)
@@ -78,24 +80,29 @@ def test_a_peak_is_the_lines_rate_on_the_bus(report: Report) -> None:
     report = replace(report, collectives=(row(MIB, 100 * US),))
 
     assert peak_gbps(fitted(20e9), report) == pytest.approx(15.0)
-    assert fit_words(fitted(20e9)) == "20.0 us + size / 20 GB/s, off by 8 %"
+    assert fit_words(fitted(20e9), report) == "20.0 us + size / 20 GB/s, off by 8 %"
 
 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
         (fitted(20e9, sizes=1), "no line: all are of one size"),
+        (fitted(20e9, sizes=2), "no line: all are of two sizes"),
         (fitted(FREE), "no line: larger ones did not take longer"),
+        (fitted(20e9, residual_share=0.79), "no line: it would be off by 79 %"),
+        (fitted(12e9), "no line: faster ones were seen than it would allow"),
     ],
 )
 def test_without_a_line_there_is_no_peak(
     report: Report, kind: KindTimes, words: str
 ) -> None:
-    """One size, or times that do not grow with it, show no bandwidth."""
+    """Too few sizes, times that do not grow with them or lie beside the line, and a
+    line below what was reached (10.5 GB/s on the bus) show no bandwidth.
+    """
     report = replace(report, collectives=(row(MIB, 100 * US),))
 
     assert peak_gbps(kind, report) is None
-    assert fit_words(kind) == words
+    assert fit_words(kind, report) == words
 
 
 def test_the_bus_needs_the_size_of_the_group(report: Report) -> None:

@@ -9,9 +9,16 @@
     constructor(timeline) {
       this.timeline = timeline;
       this.timer = 0;
+      this.path = root.location.pathname; // no other page's address is touched
+    }
+
+    // What the tab remembers of these runs, for when their page is opened again.
+    get name() {
+      return `fsdpdoctor.view.${this.timeline.sources.map((source) => source.meta.id).join("|")}`;
     }
 
     destroy() {
+      if (this.timer) this.keep(); // the view was moved a moment ago
       clearTimeout(this.timer);
     }
 
@@ -21,30 +28,58 @@
     }
 
     remember() {
+      this.timer = 0;
+      const { timeline } = this;
+      const state = { t0: Math.round(timeline.view.t0), t1: Math.round(timeline.view.t1) };
+      if (timeline.options.onView) timeline.options.onView(state);
+      this.keep();
+      if (!timeline.options.urlState || root.location.pathname !== this.path) return;
+      const query = new URLSearchParams(root.location.search);
+      for (const [name, value] of this.state()) {
+        if (value) query.set(name, value);
+        else query.delete(name);
+      }
+      root.history.replaceState(root.history.state, "", `?${query}${root.location.hash}`);
+    }
+
+    // What an address says of the view; what is empty it does not say.
+    state() {
       const { timeline } = this;
       const { view, selected } = timeline;
-      const state = { t0: Math.round(view.t0), t1: Math.round(view.t1) };
-      if (timeline.options.onView) timeline.options.onView(state);
-      if (!timeline.options.urlState) return;
+      const span = selected && [selected.track.key, selected.slice.series, selected.slice.span];
+      return new URLSearchParams({
+        t0: String(Math.round(view.t0)),
+        t1: String(Math.round(view.t1)),
+        sel: span ? span.join("|") : "",
+        pin: timeline.tracks.filter((track) => track.pinned).map((track) => track.key).join(","),
+        marks: timeline.bookmarks.text() || "",
+        ranks: timeline.condensed ? "condensed" : "",
+      });
+    }
+
+    keep() {
+      const { timeline } = this;
+      if (!timeline.options.urlState || !timeline.tracks.length) return;
+      try {
+        root.sessionStorage.setItem(this.name, this.state().toString());
+      } catch { /* no storage: the address has it */ }
+    }
+
+    // The address's view, else the one that was left.
+    asked() {
       const query = new URLSearchParams(root.location.search);
-      /**
-       * @param {string} name
-       * @param {string | null} value
-       */
-      const set = (name, value) => (value ? query.set(name, value) : query.delete(name));
-      query.set("t0", String(state.t0));
-      query.set("t1", String(state.t1));
-      set("sel", selected && [selected.track.key, selected.slice.series, selected.slice.span].join("|"));
-      set("pin", timeline.tracks.filter((t) => t.pinned).map((t) => t.key).join(","));
-      set("marks", timeline.bookmarks.text());
-      set("ranks", timeline.condensed ? "condensed" : "");
-      root.history.replaceState(root.history.state, "", `?${query}${root.location.hash}`);
+      if (query.has("t0")) return query;
+      try {
+        return new URLSearchParams(root.sessionStorage.getItem(this.name) || query);
+      } catch {
+        return query; // no storage
+      }
     }
 
     restore() {
       const { timeline } = this;
       if (!timeline.options.urlState) return;
-      const query = new URLSearchParams(root.location.search);
+      const query = this.asked();
       const pins = (query.get("pin") || "").split(",");
       timeline.tracks.forEach((track) => { track.pinned = pins.includes(track.key); });
       timeline.bookmarks.restore(query.get("marks"));

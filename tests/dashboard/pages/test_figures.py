@@ -1,0 +1,68 @@
+"""Figures of ranks and memory: colours for what differs, numbers where they fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.pages.figures import LEAST_SPAN, curves_of, step_heat
+from tests.dashboard.synthetic import Shape, write_run
+
+
+@pytest.fixture(scope="module")
+def measures(tmp_path_factory: pytest.TempPathFactory) -> Measures:
+    """Four ranks whose steps hardly differ."""
+    folder = tmp_path_factory.mktemp("figures") / "run"
+    return measure(open_run(write_run(folder, Shape(ranks=4, layers=2, steps=6))))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Measures:
+    """So many ranks that a row is thinner than a number."""
+    folder = tmp_path_factory.mktemp("figures") / "wide"
+    shape = Shape(ranks=64, layers=2, steps=4, kernels=1)
+    return measure(open_run(write_run(folder, shape)))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_noise_has_the_colour_of_nothing(measures: Measures, theme: str) -> None:
+    """Steps are coloured about their median, and all colours are 5 % at least."""
+    cells = step_heat(measures, theme, exposed=False).data[0]
+
+    assert np.nanmax(np.abs(cells.z)) < 1
+    assert (cells.zmin, cells.zmax) == (-5, 5)
+    assert cells.colorscale[1][0] == 0.5
+
+
+def test_exposed_time_is_coloured_as_a_part_of_the_step(measures: Measures) -> None:
+    """From none on, and a hundredth of a step is no strong colour."""
+    cells = step_heat(measures, "light", exposed=True).data[0]
+    taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
+    middle = float(np.median(np.concatenate(taken))) / 1e6
+
+    assert cells.zmin == 0
+    assert cells.zmax >= LEAST_SPAN * middle
+
+
+def test_numbers_stand_where_there_is_room(measures: Measures, wide: Measures) -> None:
+    """In four rows, and not in sixty-four, where each would lie on the next."""
+    assert step_heat(measures, "light", exposed=False).data[0].text is not None
+    assert step_heat(wide, "light", exposed=False).data[0].text is None
+
+
+def test_samples_outside_of_a_step_are_no_curve(measures: Measures) -> None:
+    """Where none lies within it, there are no axes with nothing on them."""
+    rank = measures.ranks[0]
+    step = int(rank.judged_steps[0])
+    assert curves_of(rank, step)
+    begin = int(rank.steps.start_ns[rank.steps.step == step][0])
+    before = np.full_like(rank.memory.time_ns, begin - 1)
+    late = replace(rank, memory=replace(rank.memory, time_ns=before))
+
+    assert curves_of(late, step) == []
