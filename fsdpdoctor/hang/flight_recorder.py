@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError
+from fsdpdoctor.storage.regular_file import read_regular
 
 MAX_BYTES = 1 << 30
 """A ring of 20 000 entries with stacks is some 50 MB; more than this is no dump."""
+
+MOST_VALUES = 1 << 17
+"""In one value of a dump: the ranks of a group are the longest."""
 
 _RANK_IN_NAME = re.compile(r"(\d{1,7})(?:\.(?:pkl|pickle|json|bin))?$")
 _NOT_A_DUMP = re.compile(r"\.(?:log|txt|md)$", re.IGNORECASE)
@@ -107,19 +111,19 @@ def load_dump(path: Path) -> Dump:
         return Dump(
             path=path,
             rank=int(match[1]),
-            version=str(content.get("version")),
+            version=_text(content.get("version")),
             groups=groups,
             enqueued=_enqueued(_mapping(content.get("pg_status", {})), groups, entries),
             entries=tuple(sorted(entries, key=lambda entry: entry.order)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{path} is no Flight Recorder dump that is known here ({error!r}); "
             "expected what torch 2.4 or later writes on a NCCL timeout"
         ) from None
 
 
-class _PlainData(pickle.Unpickler):
+class PlainData(pickle.Unpickler):
     """Refuses every global, and with them all code."""
 
     def find_class(self, module: str, name: str) -> object:
@@ -130,7 +134,7 @@ def _load(path: Path) -> Mapping[str, object]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path} is larger than any Flight Recorder dump")
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     if not content:
@@ -138,7 +142,7 @@ def _load(path: Path) -> Mapping[str, object]:
     try:
         if content[:1] == b"{":
             return _mapping(json.loads(content))
-        return _mapping(_PlainData(io.BytesIO(content)).load())
+        return _mapping(PlainData(io.BytesIO(content)).load())
     # A hostile or cut pickle can make the machine raise nearly anything of these.
     except (
         pickle.UnpicklingError,
@@ -175,12 +179,28 @@ def _int(value: object) -> int:
     return value
 
 
+def _text(value: object) -> str:
+    """A value of a few words or sizes. A pickle of a kilobyte may hold a list of itself
+    ten times, of that ten times, and so on: what is larger is none of torch's.
+    """
+    left = [value]
+    for _ in range(MOST_VALUES):
+        if not left:
+            return str(value)
+        one = left.pop()
+        if isinstance(one, list | tuple):
+            left += one[:MOST_VALUES]
+        elif not isinstance(one, str | int | float | None):
+            break
+    raise TypeError(f"expected words or sizes, found a {type(value).__name__}")
+
+
 def _groups(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     groups = {}
     for name, one in config.items():
         said = _mapping(one)
-        ranks = re.findall(r"\d+", str(said["ranks"]))
-        groups[str(said.get("name", name))] = tuple(int(rank) for rank in ranks)
+        ranks = re.findall(r"\d+", _text(said["ranks"]))
+        groups[_text(said.get("name", name))] = tuple(int(rank) for rank in ranks)
     return groups
 
 
@@ -188,18 +208,23 @@ def _entry(said: Mapping[str, object]) -> Entry:
     point_to_point = bool(said.get("is_p2p"))
     group = said["process_group"]
     name = group[0] if isinstance(group, list | tuple) else group
-    operation = str(said["profiling_name"])
+    operation = _text(said["profiling_name"])
     key = "p2p_seq_id" if point_to_point else "collective_seq_id"
     return Entry(
         order=_int(said["record_id"]),
-        group=str(name),
+        group=_text(name),
         seq=_int(said[key]),
         operation=operation.removeprefix("nccl:"),
-        sizes=f"{said.get('input_sizes')} -> {said.get('output_sizes')}",
-        dtypes=f"{said.get('input_dtypes')} -> {said.get('output_dtypes')}",
-        state=str(said["state"]),
+        sizes=_both(said, "sizes"),
+        dtypes=_both(said, "dtypes"),
+        state=_text(said["state"]),
         point_to_point=point_to_point,
     )
+
+
+def _both(said: Mapping[str, object], of: str) -> str:
+    given, made = (_text(said.get(f"{side}_{of}")) for side in ("input", "output"))
+    return f"{given} -> {made}"
 
 
 def _enqueued(

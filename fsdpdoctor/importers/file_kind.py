@@ -151,6 +151,7 @@ def _sqlite_kind(path: Path) -> FileKind:
         with closing(
             sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         ) as db:
+            db.text_factory = lambda text: text.decode(errors="replace")
             rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             tables = {name for (name,) in rows}
     except sqlite3.Error:

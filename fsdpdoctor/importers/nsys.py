@@ -197,6 +197,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
+            db.text_factory = lambda text: text.decode(errors="replace")
             yield db
     except sqlite3.Error as error:
         raise InputError(

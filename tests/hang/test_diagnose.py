@@ -195,3 +195,33 @@ def test_damaged_dumps(tmp_path: Path) -> None:
             load_dump(path)
     with pytest.raises(InputError, match="no rank at the end of its name"):
         load_dump(tmp_path / "dump")
+
+
+def test_a_dump_that_repeats_itself_is_not_written_out(tmp_path: Path) -> None:
+    """A kilobyte of pickle whose sizes, written out, would fill any memory."""
+    nested: object = "lol"
+    for _ in range(12):
+        nested = [nested] * 10
+    entry = {
+        "record_id": 0,
+        "process_group": ("0", "pg"),
+        "profiling_name": "nccl:all_reduce",
+        "collective_seq_id": 1,
+        "state": "scheduled",
+        "input_sizes": nested,
+    }
+    path = tmp_path / "rank_0"
+    path.write_bytes(pickle.dumps({"pg_config": {}, "entries": [entry]}))
+
+    with pytest.raises(InputError, match="expected words or sizes, found a list"):
+        load_dump(path)
+
+
+def test_an_empty_group_is_damage(tmp_path: Path) -> None:
+    """It has no name to be found by."""
+    entry = {"record_id": 0, "process_group": [], "profiling_name": "x"}
+    path = tmp_path / "rank_0"
+    path.write_bytes(pickle.dumps({"pg_config": {}, "entries": [entry]}))
+
+    with pytest.raises(InputError, match="no Flight Recorder dump that is known"):
+        load_dump(path)

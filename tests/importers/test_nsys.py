@@ -15,6 +15,7 @@ from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
+from fsdpdoctor.importers.file_kind import FileKind, sniff
 from fsdpdoctor.importers.nsys import read_export
 from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.schema import Evidence, Kind, Lane, Phase
@@ -125,6 +126,7 @@ def test_blocks_of_rows_change_nothing(
 PEAK = """
 import resource, sys
 from pathlib import Path
+from fsdpdoctor.importers.file_kind import FileKind, sniff
 from fsdpdoctor.importers.nsys import read_export
 read_export(Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -230,3 +232,15 @@ def test_an_export_that_is_none(tmp_path: Path) -> None:
         db.execute("CREATE TABLE StringIds (id, value)")
     with pytest.raises(InputError, match="cannot be read as an Nsight Systems export"):
         list(import_run([path]).load())
+
+
+def test_bytes_that_are_no_text_cost_no_more_than_themselves(tmp_path: Path) -> None:
+    """A table's name of a damaged export is not UTF-8."""
+    path = tmp_path / "export.sqlite"
+    path.touch()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE abcdef (x)")
+        db.commit()
+    path.write_bytes(path.read_bytes().replace(b"abcdef", b"ab\xe4def"))
+
+    assert sniff(path) is FileKind.SQLITE
