@@ -25,6 +25,7 @@ PACKAGES = {
 """Packages, and where the tests of each lie."""
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
+    "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
         "analysis/call_sites.py",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.analysis.by_rank import ByRank, LastOf
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, GroupSpec, RankHeader
@@ -105,147 +106,173 @@ class Alignment:
         return any(clock.matched for clock in self.clocks.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Shared:
-    """The collectives that at least two ranks took part in, M rows of K keys.
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Matched:
+    """The rows of a rank that have a key, N of them, ascending by key.
 
-    A key is (group's identity, kind, sequence number). Rows ascend by key.
+    A key is (group's identity, kind, sequence number), by its number. Ranks that
+    issued the same share the two arrays.
     """
 
-    key: Int64s  # [M]
-    at: npt.NDArray[np.intp]  # [M] which of the ranks
-    row: npt.NDArray[np.intp]  # [M] of that rank's collectives
-    start_ns: Int64s  # [M]
-    end_ns: Int64s  # [M] NO_TIME where it is only estimated
-    keys: int  # K
+    key: npt.NDArray[np.int32]  # [N]
+    row: npt.NDArray[np.int32]  # [N] of that rank's collectives, the first of its key
 
-    def of(self, at: int) -> npt.NDArray[np.intp]:
-        """The rows of one rank."""
-        return np.flatnonzero(self.at == at)
+    def times(self, rank: RankCollectives) -> tuple[Int64s, Int64s]:
+        """Starts, and ends: NO_TIME where one is only estimated."""
+        rows = rank.every
+        estimated = rows.flags[self.row] & Flag.END_ESTIMATED != 0
+        end_ns = np.where(estimated, NO_TIME, rows.end_ns[self.row])
+        return rows.start_ns[self.row], end_ns
+
+
+class _Arrived(NamedTuple):
+    """When the first and the last rank arrived, by key: [K]."""
+
+    first_ns: Int64s
+    last_ns: Int64s  # on the reference's clock
+    last_at: npt.NDArray[np.int32]  # of several together the first
+    told: npt.NDArray[np.bool_]  # the clocks are near enough to tell them apart
 
 
 def align(ranks: Sequence[RankCollectives]) -> Alignment:
-    """Match collectives over ranks, set the clocks, find the last arrivals."""
-    shared = _match(ranks)
-    clocks = _clocks(ranks, shared)
-    arrival = np.empty(len(shared.key), dtype=np.int64)
-    noise = np.empty(len(shared.key), dtype=np.int64)
-    for at, clock in enumerate(clocks):
-        mine = shared.of(at)
-        arrival[mine] = clock.to_reference(shared.start_ns[mine])
-        noise[mine] = clock.uncertainty_ns
-    first = np.full(shared.keys, np.iinfo(np.int64).max)
-    last = np.full(shared.keys, NO_TIME)
-    most_noise = np.zeros(shared.keys, dtype=np.int64)
-    np.minimum.at(first, shared.key, arrival)
-    np.maximum.at(last, shared.key, arrival)
-    np.maximum.at(most_noise, shared.key, noise)
-    told = last - first > most_noise
-    last_at = np.full(shared.keys, UNKNOWN)
-    # Of several ranks that arrived last together, the lowest is named.
-    for row in np.flatnonzero(arrival == last[shared.key])[::-1]:
-        last_at[shared.key[row]] = shared.at[row]
-    by_rank: dict[int, tuple[Int64s, npt.NDArray[np.int32], Int64s]] = {}
-    others: dict[int, Arrivals] = {}
+    """Match collectives over ranks, set the clocks, find the last arrivals.
+
+    A rank at a time: what is held of all of them has a row for each collective of the
+    job, and not one for each rank of each collective.
+    """
+    matched, keys = _match(ranks)
+    clocks = _clocks(ranks, matched, keys)
+    arrived = _arrived(ranks, matched, clocks, keys)
     numbers = np.array([rank.header.rank for rank in ranks], dtype=np.int32)
-    for at, (clock, rank) in enumerate(zip(clocks, ranks, strict=True)):
-        own = len(rank.collectives)
-        count = own + len(rank.others)
+    counts = [(len(rank.collectives), len(rank.others)) for rank in ranks]
+    place = {int(number): at for at, number in enumerate(numbers)}
+
+    def columns(rank: int) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
+        at = place[rank]
+        rows = matched[at]
+        count = sum(counts[at])
         last_ns = np.full(count, NO_TIME)
         last_rank = np.full(count, UNKNOWN, dtype=np.int32)
         spread = np.zeros(count, dtype=np.int64)
-        mine = shared.of(at)
-        key, row = shared.key[mine], shared.row[mine]
-        spread[row] = (last - first)[key]
-        known = told[key]
-        key, row = key[known], row[known]
-        last_ns[row] = clock.from_reference(last[key])
-        last_rank[row] = numbers[last_at[key]]
-        by_rank[rank.header.rank] = (last_ns[:own], last_rank[:own], spread[:own])
-        others[rank.header.rank] = Arrivals(last_ns[own:], last_rank[own:])
+        spread[rows.row] = (arrived.last_ns - arrived.first_ns)[rows.key]
+        known = arrived.told[rows.key]
+        key, row = rows.key[known], rows.row[known]
+        last_ns[row] = clocks[at].from_reference(arrived.last_ns[key])
+        last_rank[row] = numbers[arrived.last_at[key]]
+        return last_ns, last_rank, spread
+
+    of_rank = LastOf(columns)
+    own = {rank: count for rank, (count, _) in zip(place, counts, strict=True)}
     return Alignment(
         clocks={clock.rank: clock for clock in clocks},
-        last_arrival_ns={rank: columns[0] for rank, columns in by_rank.items()},
-        last_rank={rank: columns[1] for rank, columns in by_rank.items()},
-        spread_ns={rank: columns[2] for rank, columns in by_rank.items()},
-        others=others,
-        unsplit=int((~told).sum()),
+        last_arrival_ns=ByRank(place, lambda rank: of_rank(rank)[0][: own[rank]]),
+        last_rank=ByRank(place, lambda rank: of_rank(rank)[1][: own[rank]]),
+        spread_ns=ByRank(place, lambda rank: of_rank(rank)[2][: own[rank]]),
+        others=ByRank(
+            place,
+            lambda rank: Arrivals(
+                of_rank(rank)[0][own[rank] :], of_rank(rank)[1][own[rank] :]
+            ),
+        ),
+        unsplit=int((~arrived.told).sum()),
     )
 
 
-def _match(ranks: Sequence[RankCollectives]) -> _Shared:
-    """Pair rows over ranks by group, kind and sequence number."""
+def _arrived(
+    ranks: Sequence[RankCollectives],
+    matched: Sequence[_Matched],
+    clocks: Sequence[RankClock],
+    keys: int,
+) -> _Arrived:
+    first = np.full(keys, np.iinfo(np.int64).max)
+    last = np.full(keys, NO_TIME)
+    last_at = np.full(keys, UNKNOWN, dtype=np.int32)
+    most_noise = np.zeros(keys, dtype=np.int64)
+    for at, (rank, rows, clock) in enumerate(zip(ranks, matched, clocks, strict=True)):
+        arrival = clock.to_reference(rows.times(rank)[0])
+        first[rows.key] = np.minimum(first[rows.key], arrival)
+        most_noise[rows.key] = np.maximum(most_noise[rows.key], clock.uncertainty_ns)
+        later = arrival > last[rows.key]
+        last[rows.key[later]] = arrival[later]
+        last_at[rows.key[later]] = at
+    return _Arrived(first, last, last_at, last - first > most_noise)
+
+
+def _match(ranks: Sequence[RankCollectives]) -> tuple[list[_Matched], int]:
+    """Pair rows over ranks by group, kind and sequence number; and how many keys there
+    are that at least two ranks have.
+    """
     identities: dict[tuple[str, tuple[int, ...]], int] = {}
-    parts: list[Int64s] = []  # [n, 7]: group, kind, seq, at, row, start, end
-    for at, rank in enumerate(ranks):
+    keys: dict[tuple[int, ...], int] = {}
+    of_content: dict[bytes, _Matched] = {}
+    found: list[_Matched] = []
+    times: list[int] = []  # by key, how many ranks have it
+    for rank in ranks:
         rows = rank.every
         ids = [
             identities.setdefault(group_key(g), len(identities)) for g in rank.groups
         ]
         known = (rows.seq != UNKNOWN) & (rows.group >= 0) & (rows.group < len(ids))
         row = np.flatnonzero(known)
-        estimated = rows.flags[row] & Flag.END_ESTIMATED != 0
-        columns = (
-            np.array(ids, dtype=np.int64)[rows.group[row]],
-            rows.kind[row],
-            rows.seq[row],
-            np.full(len(row), at),
-            row,
-            rows.start_ns[row],
-            np.where(estimated, NO_TIME, rows.end_ns[row]),
-        )
-        parts.append(np.stack([c.astype(np.int64) for c in columns], axis=1))
-    table = np.concatenate(parts) if parts else np.empty((0, 7), dtype=np.int64)
-    table = table[np.lexsort(table[:, 3::-1].T)]
-    # A rank counts once per key, its first row: a source may number twice.
-    new_rank = _changes(table[:, :4])
-    table = table[new_rank]
-    key = np.cumsum(_changes(table[:, :3])) - 1
-    several = np.bincount(key)[key] > 1 if len(key) else key == 0
-    table, key = table[several], key[several]
-    names, key = np.unique(key, return_inverse=True)
-    return _Shared(
-        key=key.astype(np.int64),
-        at=table[:, 3].astype(np.intp),
-        row=table[:, 4].astype(np.intp),
-        start_ns=table[:, 5],
-        end_ns=table[:, 6],
-        keys=len(names),
-    )
+        names = (np.array(ids, dtype=np.int64)[rows.group[row]], rows.kind[row])
+        named = np.stack([*names, rows.seq[row], row], axis=1).astype(np.int64)
+        # Nearly all ranks of a job issue the same in the same order.
+        content = named.tobytes()
+        same = of_content.get(content)
+        if same is None:
+            same = of_content[content] = _first_of_each(named, keys)
+            times += [0] * (len(keys) - len(times))
+        for key in same.key.tolist():
+            times[key] += 1
+        found.append(same)
+    several = np.array(times, dtype=np.int64) > 1
+    number = np.cumsum(several) - 1
+    for same in of_content.values():
+        kept = several[same.key]
+        same.row = same.row[kept]
+        same.key = number[same.key[kept]].astype(np.int32)
+    return found, int(several.sum())
 
 
-def _changes(table: Int64s) -> npt.NDArray[np.bool_]:
-    """Which rows differ from the one before; the first does."""
-    differs = np.ones(len(table), dtype=bool)
-    differs[1:] = (table[1:] != table[:-1]).any(axis=1)
-    return differs
+def _first_of_each(named: Int64s, keys: dict[tuple[int, ...], int]) -> _Matched:
+    """Of [N, 4] group, kind, number and row: a rank counts once per key, its first
+    row, since a source may number twice.
+    """
+    named = named[np.lexsort(named.T[::-1])]
+    differs = np.ones(len(named), dtype=bool)
+    differs[1:] = (named[1:, :3] != named[:-1, :3]).any(axis=1)
+    named = named[differs]
+    key = [keys.setdefault(tuple(one), len(keys)) for one in named[:, :3].tolist()]
+    return _Matched(key=np.array(key, dtype=np.int32), row=named[:, 3].astype(np.int32))
 
 
-def _clocks(ranks: Sequence[RankCollectives], shared: _Shared) -> list[RankClock]:
+def _clocks(
+    ranks: Sequence[RankCollectives], matched: Sequence[_Matched], keys: int
+) -> list[RankClock]:
     """A clock per rank, set against the first rank.
 
     Ranks that share no group with it (HSDP) are reached through one that does.
     """
     if not ranks:
         return []
-    reference_end = np.full(shared.keys, NO_TIME)  # [K] on the reference's clock
+    reference_end = np.full(keys, NO_TIME)  # [K] on the reference's clock
     clocks = {0: RankClock(rank=ranks[0].header.rank)}
-    _set_ends(reference_end, shared, 0, clocks[0])
-    pending = list(range(1, len(ranks)))
+    _set_ends(reference_end, matched[0], ranks[0], clocks[0])
     progress = True
-    while pending and progress:
+    while len(clocks) < len(ranks) and progress:
         progress = False
-        for at in list(pending):
-            ends = _matched_ends(shared, at, reference_end)
+        for at, rank in enumerate(ranks):
+            if at in clocks:
+                continue
+            ends = _matched_ends(matched[at], rank, reference_end)
             if len(ends) < MIN_MATCHED:
                 continue
-            same = _same_clock(ranks[at].header, ranks[0].header)
-            clocks[at] = _fit(ranks[at].header.rank, ends, same)
-            _set_ends(reference_end, shared, at, clocks[at])
-            pending.remove(at)
+            same = _same_clock(rank.header, ranks[0].header)
+            clocks[at] = _fit(rank.header.rank, ends, same)
+            _set_ends(reference_end, matched[at], rank, clocks[at])
             progress = True
-    for at in pending:
-        clocks[at] = RankClock(rank=ranks[at].header.rank)
+    for at, rank in enumerate(ranks):
+        clocks.setdefault(at, RankClock(rank=rank.header.rank))
     others = [clock for at, clock in clocks.items() if at and clock.matched]
     if others:
         # The reference is as uncertain as what was matched with it.
@@ -259,21 +286,22 @@ def _clocks(ranks: Sequence[RankCollectives], shared: _Shared) -> list[RankClock
 
 
 def _set_ends(
-    reference_end: Int64s, shared: _Shared, at: int, clock: RankClock
+    reference_end: Int64s, rows: _Matched, rank: RankCollectives, clock: RankClock
 ) -> None:
     """Fill in, from a rank whose clock is known, the ends that no other gave."""
-    mine = shared.of(at)
-    mine = mine[shared.end_ns[mine] != NO_TIME]
-    mine = mine[reference_end[shared.key[mine]] == NO_TIME]
-    reference_end[shared.key[mine]] = clock.to_reference(shared.end_ns[mine])
+    ends = rows.times(rank)[1]
+    new = (ends != NO_TIME) & (reference_end[rows.key] == NO_TIME)
+    reference_end[rows.key[new]] = clock.to_reference(ends[new])
 
 
-def _matched_ends(shared: _Shared, at: int, reference_end: Int64s) -> Int64s:
+def _matched_ends(
+    rows: _Matched, rank: RankCollectives, reference_end: Int64s
+) -> Int64s:
     """[M, 2] by time: a rank's end, and the reference time of the same end."""
-    mine = shared.of(at)
-    there = reference_end[shared.key[mine]]
-    known = (there != NO_TIME) & (shared.end_ns[mine] != NO_TIME)
-    pairs = np.stack((shared.end_ns[mine][known], there[known]), axis=1)
+    ends = rows.times(rank)[1]
+    there = reference_end[rows.key]
+    known = (there != NO_TIME) & (ends != NO_TIME)
+    pairs = np.stack((ends[known], there[known]), axis=1)
     ordered: Int64s = pairs[np.argsort(pairs[:, 0], kind="stable")]
     return ordered
 

@@ -13,9 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from fsdpdoctor.analysis.by_rank import ByRank, LastOf
 from fsdpdoctor.analysis.clock_alignment import Alignment, RankCollectives, align
 from fsdpdoctor.analysis.overlap import Overlap
 from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
+from fsdpdoctor.analysis.rank_shelf import RankShelf, given_back, tables_of
 from fsdpdoctor.analysis.stall_causes import split_stalls
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.analysis.two_jobs import refuse_two_jobs
@@ -179,14 +181,15 @@ def measure(
         mapped = map(measure_source, run.sources)
     else:
         mapped = executor.map(measure_source, run.sources)
-    ranks: list[RankMeasures] = []
+    shelf = RankShelf()
     failed: list[Unreadable] = []
     for result in mapped:
         if isinstance(result, Unreadable):
             failed.append(result)
         else:
-            ranks.append(result)
+            shelf.put(result)
         on_rank(result.rank)
+    ranks = shelf.take()
     if failed and not ranks:
         raise InputError(failed[0].reason)
     if run.header.source in TRACE_SOURCES:
@@ -207,28 +210,32 @@ def reduce(
     warnings: tuple[str, ...] = (),
 ) -> Measures:
     """Bring measured ranks together."""
-    ordered = tuple(sorted(ranks, key=lambda rank: rank.rank))
+    ordered = given_back(sorted(ranks, key=lambda rank: rank.rank), tables_of)
     alignment = align(
-        [
-            RankCollectives(
-                header=rank.header,
-                collectives=rank.collectives,
-                others=rank.other_collectives,
-            )
-            for rank in ordered
-        ]
-    )
-    causes = {
-        rank.rank: split_stalls(
-            rank.collectives, rank.stalls, alignment.last_arrival_ns[rank.rank]
+        given_back(
+            [
+                RankCollectives(
+                    header=rank.header,
+                    collectives=rank.collectives,
+                    others=rank.other_collectives,
+                )
+                for rank in ordered
+            ],
+            lambda rank: (rank.collectives, rank.others),
         )
-        for rank in ordered
-    }
+    )
+    by_rank = {rank.rank: rank for rank in ordered}
+
+    def causes_of(rank: int) -> Mapping[str, Int64s]:
+        one = by_rank[rank]
+        last_ns = alignment.last_arrival_ns[rank]
+        return split_stalls(one.collectives, one.stalls, last_ns)
+
     return Measures(
         run=header,
         ranks=ordered,
         alignment=alignment,
-        causes=causes,
+        causes=ByRank(by_rank, LastOf(causes_of)),
         missing_ranks=missing_ranks,
         warnings=warnings,
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Protocol
 
 import numpy as np
@@ -26,6 +26,9 @@ and all the columns in the making stay below some 20 MB."""
 
 BLOCK_ROWS = 1 << 16
 """Rows that are worked on at a time: half a megabyte for each column of a block."""
+
+_ALIGNED = 8
+"""Bytes at whose multiples a column begins in a file with others."""
 
 _CAN_LET_GO = hasattr(mmap, "MADV_DONTNEED")
 
@@ -89,6 +92,24 @@ class _Column:
                 if os.fstat(file.fileno()).st_size:
                     written = _mapped(file).view(self._dtype)
         return np.concatenate([written, *self._pieces]) if self._pieces else written
+
+
+def shelved(columns: Sequence[Column]) -> list[Column]:
+    """The same columns, mapped from one file; as they are where none can be written."""
+    try:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            begins: list[int] = []
+            for column in columns:
+                begins.append(file.tell())
+                _write(file, np.ascontiguousarray(column))
+                file.write(bytes(-column.nbytes % _ALIGNED))
+            whole = _mapped(file) if file.tell() else np.empty(0, dtype=np.uint8)
+    except OSError:
+        return list(columns)
+    return [
+        whole[begin : begin + column.nbytes].view(column.dtype)
+        for begin, column in zip(begins, columns, strict=True)
+    ]
 
 
 def _mapped(file: IO[bytes]) -> npt.NDArray[np.uint8]:

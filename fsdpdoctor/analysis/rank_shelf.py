@@ -1,0 +1,131 @@
+"""Measured ranks of a job of any size, in memory that hardly grows with it.
+
+What a rank was reduced to is some hundred kilobytes of columns. Those of many ranks go
+to files, a batch of ranks to each, and are mapped: see [Note: Memory that can be taken
+back]. What all ranks say alike (units, groups, names) is held once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.quantities import MIB
+from fsdpdoctor.schema import RankHeader, Table
+from fsdpdoctor.storage.spill import let_go, shelved
+
+BATCH_BYTES = 32 * MIB
+"""Of columns, in memory before they go to a file: some 70 ranks of 34 units and 20
+steps. A smaller job is read without a file."""
+
+AT_A_TIME = 64
+"""Ranks whose pages are given back together."""
+
+Item = TypeVar("Item")
+_Hashed = TypeVar("_Hashed", bound=Hashable)
+
+
+class GivenBack(tuple[Item, ...]):
+    """Ranks, or parts of them: going through them gives back the pages of those that
+    were passed.
+    """
+
+    tables_of: Callable[[Item], Iterable[Table]]
+
+    def __iter__(self) -> Iterator[Item]:
+        passed: list[Item] = []
+        for item in super().__iter__():
+            yield item
+            passed.append(item)
+            if len(passed) == AT_A_TIME:
+                self._give_back(passed)
+        self._give_back(passed)
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Item, ...]]]:
+        """What is sent to another process has its columns with it."""
+        return tuple, (tuple(self),)
+
+    def _give_back(self, passed: list[Item]) -> None:
+        if len(self) >= AT_A_TIME:
+            let_go(*(table for item in passed for table in self.tables_of(item)))
+        passed.clear()
+
+
+def given_back(
+    items: Iterable[Item], tables_of: Callable[[Item], Iterable[Table]]
+) -> GivenBack[Item]:
+    """Some ranks, or parts of them, and which tables these have."""
+    found = GivenBack(items)
+    found.tables_of = tables_of
+    return found
+
+
+def tables_of(rank: RankMeasures) -> list[Table]:
+    """Every table of a rank."""
+    values = (getattr(rank, name) for name in _FIELDS)
+    return [value for value in values if isinstance(value, Table)]
+
+
+_FIELDS = tuple(field.name for field in fields(RankMeasures))
+
+
+class RankShelf:
+    """Takes measured ranks one by one, and gives all of them back."""
+
+    def __init__(self) -> None:
+        self._done: list[RankMeasures] = []
+        self._pending: list[RankMeasures] = []
+        self._bytes = 0
+        self._known: dict[Any, Any] = {}
+
+    def put(self, rank: RankMeasures) -> None:
+        """Take a rank."""
+        rank = replace(
+            rank, header=self._shared(rank.header), names=self._one(rank.names)
+        )
+        self._pending.append(rank)
+        self._bytes += sum(
+            column.nbytes for table in tables_of(rank) for _, column in table.items()
+        )
+        if self._bytes > BATCH_BYTES:
+            self._to_file()
+
+    def take(self) -> list[RankMeasures]:
+        """All of them, in the order in which they came."""
+        if self._done and self._pending:
+            self._to_file()
+        return [*self._done, *self._pending]
+
+    def _shared(self, header: RankHeader) -> RankHeader:
+        return replace(
+            header,
+            units=self._one(tuple(map(self._one, header.units))),
+            groups=self._one(header.groups),
+            model=self._one(header.model),
+            evidence=self._one(header.evidence),
+        )
+
+    def _one(self, value: _Hashed) -> _Hashed:
+        found: _Hashed = self._known.setdefault(value, value)
+        return found
+
+    def _to_file(self) -> None:
+        columns = [
+            column
+            for rank in self._pending
+            for table in tables_of(rank)
+            for _, column in table.items()
+        ]
+        mapped = iter(shelved(columns))
+        for rank in self._pending:
+            changed: dict[str, Any] = {}
+            for name in _FIELDS:
+                table = getattr(rank, name)
+                if isinstance(table, Table):
+                    names = table.columns()
+                    changed[name] = type(table)(**{n: next(mapped) for n in names})
+            self._done.append(replace(rank, **changed))
+        self._pending.clear()
+        self._bytes = 0
