@@ -1,4 +1,4 @@
 """Faults injected into trainings; run apart: `pytest -m faults`."""
 
-RESULTS: list[str] = []
-"""Rows of the table, in the order in which they ran."""
+RESULTS: dict[str, str] = {}
+"""Rows of the table by fault, in the order in which they ran."""

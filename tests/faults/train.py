@@ -10,6 +10,7 @@ import gc
 import importlib
 import os
 import pickle
+import resource
 import shutil
 import signal
 import sys
@@ -25,8 +26,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
 
-AT, STEPS = 8, 18
 FAULT, FOLDER = sys.argv[1], Path(sys.argv[2])
+AT, STEPS = 8, 10_000 if FAULT == "many-steps" else 18
 RANK = int(os.environ["RANK"])
 NOW = {"step": 0}
 
@@ -94,6 +95,9 @@ def build(blocks: int = 3) -> nn.Module:
     for block in made:
         fully_shard(block)
     fully_shard(model)
+    if FAULT == "compile-whole":
+        whole: Any = torch.compile(model, backend="aot_eager")
+        return whole  # type: ignore[no-any-return]
     return model
 
 
@@ -128,6 +132,46 @@ def send(number: signal.Signals, *ranks: int) -> None:
         time.sleep(0.5)
 
 
+def slow_disk(seconds: float) -> None:
+    """What is written into a record takes its time, from here on."""
+    real = os.write
+
+    def write(file: int, content: Any) -> int:
+        if ".arrows" in str(Path(f"/proc/self/fd/{file}").readlink()):
+            time.sleep(seconds)
+        return real(file, content)
+
+    os.write = write
+
+
+def of_the_disk() -> None:
+    """A fault of where the record is written."""
+    if hit("quota-of-one") and RANK == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+    if hit("slow-writes"):
+        slow_disk(0.4)
+    if hit("writes-hang"):
+        slow_disk(3600)
+    if hit("folder-removed") and RANK == 0:
+        shutil.rmtree(os.environ.get("RUN_FOLDER", "none"), ignore_errors=True)
+
+
+def of_the_clock(seconds: int) -> None:
+    """The system's clock is set."""
+    for name, unit in (("time", 1), ("time_ns", 10**9)):
+        real = getattr(time, name)
+        setattr(time, name, lambda real=real, unit=unit: real() + seconds * unit)
+
+
+def record_again() -> None:
+    """Where we record, the script does so, too."""
+    if "fsdpdoctor.recorder" in sys.modules:
+        import fsdpdoctor
+
+        with fsdpdoctor.record(FOLDER / "second"):
+            torch.ones(1)
+
+
 def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
     """The fault of this run, if its step has come."""
     signals = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}
@@ -138,8 +182,13 @@ def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
         os._exit(7)
     if hit("sys-exit"):
         sys.exit(3)
-    if hit("folder-removed") and RANK == 0:
-        shutil.rmtree(os.environ.get("RUN_FOLDER", "none"), ignore_errors=True)
+    of_the_disk()
+    if hit("clock-forward", "clock-back"):
+        of_the_clock(7200 if FAULT == "clock-forward" else -7200)
+    if hit("second-record"):
+        record_again()
+    if hit("elastic") and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise ValueError("staged")
     if hit("patch-recorded") or (FAULT == "patch-between" and NOW["step"] == AT + 6):
         patch()
     if hit("stderr-closed"):

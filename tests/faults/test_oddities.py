@@ -1,0 +1,47 @@
+"""A training in odd surroundings: see `oddities`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.run import open_run
+from tests.faults.jobs import SCRIPTS, Ended, last_whole, note, python, recorder
+from tests.faults.oddities import BEFORE, WITHIN
+
+pytestmark = [pytest.mark.faults, pytest.mark.ranks]
+
+LAST = 13
+OTHERWISE: dict[str, tuple[str, int]] = {
+    "small-files": ("detached: OSError", 3),
+    "exits-in-a-hook": ("exit: 4", 7),
+}
+"""How the record ends, and its last whole step, where that is not as planned."""
+
+
+@pytest.mark.parametrize("name", [*BEFORE, *WITHIN, "clock-forward", "clock-back"])
+def test_trains_as_without_us(name: str, tmp_path: Path) -> None:
+    """To the bit, with the same output and status; the record is whole."""
+    run = tmp_path / "run"
+
+    def trained(folder: str, *before: str) -> Ended:
+        losses = tmp_path / folder
+        script = str(SCRIPTS / "alone.py")
+        done = python(*before, script, name, str(losses), cwd=tmp_path)
+        return Ended(
+            status=done.status,
+            stdout=done.stdout,
+            losses=(losses.read_text(),),
+            stderr=done.stderr,
+        )
+
+    plain, ours = trained("plain"), trained("recorded", *recorder(run))
+    (rank,) = open_run(run).load()
+    note(f"alone: {name}", plain, ours, rank.header.ended[:40], last_whole(rank))
+    ended, least = OTHERWISE.get(name, ("done", LAST))
+
+    assert ours.trained == plain.trained
+    assert rank.header.ended.startswith(ended)
+    assert last_whole(rank) >= least
+    assert "Traceback" not in ours.stderr.replace(plain.stderr, "")
