@@ -192,12 +192,21 @@ class Row:
 ABOUT = (
     "Written by `python -m tests.benchmarks.hangs --write`. A cell says how often "
     "culprit, place and cause were all named: from live files, and after the end. A "
-    "fault that ends the job at once has no live moment."
+    "fault that ends the job at once has no live moment. A row is of the last time "
+    "that its case was run."
 )
 
 
+def _earlier() -> dict[tuple[str, ...], str]:
+    """The rows that are there, by case, ranks and how it ends."""
+    rows = [line for line in RESULTS.read_text().splitlines() if " | " in line]
+    return {
+        tuple(cell.strip() for cell in row.split("|")[1:4]): row for row in rows[1:]
+    }
+
+
 def write(rows: Sequence[Row]) -> None:
-    """Put the table in place of an earlier one."""
+    """Put these rows in place of earlier ones; those of other cases stay."""
     lines = [
         "# Staged hangs and deaths",
         "",
@@ -206,13 +215,18 @@ def write(rows: Sequence[Row]) -> None:
         "| case | ranks | how it ends | live | afterwards | said |",
         "|---|---|---|---|---|---|",
     ]
+    table = _earlier()
     for row in rows:
+        if not row.right:
+            continue
         said = row.last.replace("|", "\\|").replace(str(ROOT) + os.sep, "")[:180]
-        lines.append(
+        table[row.name, str(row.nproc), row.how] = (
             f"| {row.name} | {row.nproc} | {row.how} | {row.of('live')} | "
             f"{row.of('afterwards')} | {said} |"
         )
-    RESULTS.write_text("\n".join(lines) + "\n")
+    order = list(FAULTS)
+    ordered = sorted(table, key=lambda key: (order.index(key[0]), int(key[1])))
+    RESULTS.write_text("\n".join([*lines, *(table[key] for key in ordered)]) + "\n")
 
 
 def ways(name: str) -> list[tuple[str, int, int]]:

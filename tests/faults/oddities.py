@@ -357,9 +357,15 @@ def streams_swapped(step: int) -> None:
 
 
 def closes_descriptors(step: int) -> None:
-    """As a daemon does: all that is open is closed but the first three."""
-    if step == 6:
-        os.closerange(3, 256)
+    """What is open and not the script's own is closed; others get the numbers."""
+    if step != 6:
+        return
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if "rank00000." in str(link.readlink()):
+                os.close(int(link.name))
+    mine = [tempfile.TemporaryFile() for _ in range(6)]  # noqa: SIM115 - to the end
+    atexit.register(lambda: say([os.fstat(f.fileno()).st_size for f in mine]))
 
 
 def stops_and_goes_on(step: int) -> None:

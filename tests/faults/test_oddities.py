@@ -16,6 +16,7 @@ LAST = 13
 OTHERWISE: dict[str, tuple[str, int]] = {
     "small-files": ("detached: OSError", 3),
     "exits-in-a-hook": ("exit: 4", 7),
+    "closes-descriptors": ("detached: OSError", 5),
 }
 """How the record ends, and its last whole step, where that is not as planned."""
 
