@@ -329,6 +329,10 @@ def _record(
     except BaseException as caught:
         error = caught
         if not isinstance(caught, (SystemExit, PlanError)):
+            if session is not None and os.getpid() == pid:
+                # A signal that comes while it is printed only follows from it.
+                ended = run_folder.how_it_ended(caught)
+                border.last_words(lambda: session.say_ended(ended, error))
             error = _reported(caught)
     if os.getpid() != pid:
         return error  # a forked child has come here: it is none of ours

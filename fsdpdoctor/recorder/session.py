@@ -191,11 +191,11 @@ class Session:
                     border.say(f"fsdpdoctor: the record has no end: {error}")
                 failed = True
 
-    def say_ended(self, ended: str) -> None:
-        """Put into the record how this rank ended."""
+    def say_ended(self, ended: str, error: BaseException | None = None) -> None:
+        """Put into the record how this rank ended: the first that is said holds."""
         if self._ended == "running":
             self._ended = ended
-            self._note_end(ended, None)
+            self._note_end(ended, error)
         lost = self._disk.beat_error
         if lost is not None and lost not in self._warnings:
             self._warnings.append(lost)

@@ -58,6 +58,7 @@ def job(
         str(folder),
         env={"RUN_FOLDER": str(folder.parent / "run"), **(env or {})},
         grace_s=30.0,
+        timeout_s=1800.0,  # ten thousand steps take their time on a busy machine
     )
     return Ended(
         status=tuple(status_of(r) for r in ranks),

@@ -365,7 +365,11 @@ def closes_descriptors(step: int) -> None:
             if "rank00000." in str(link.readlink()):
                 os.close(int(link.name))
     mine = [tempfile.TemporaryFile() for _ in range(6)]  # noqa: SIM115 - to the end
-    atexit.register(lambda: say([os.fstat(f.fileno()).st_size for f in mine]))
+    atexit.register(lambda: os._exit(9) if any(map(_size, mine)) else None)
+
+
+def _size(file: Any) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def stops_and_goes_on(step: int) -> None:

@@ -16,7 +16,7 @@ LAST = 13
 OTHERWISE: dict[str, tuple[str, int]] = {
     "small-files": ("detached: OSError", 3),
     "exits-in-a-hook": ("exit: 4", 7),
-    "closes-descriptors": ("detached: OSError", 5),
+    "closes-descriptors": ("detached: OSError", 4),
 }
 """How the record ends, and its last whole step, where that is not as planned."""
 

@@ -98,10 +98,10 @@ TABLE = (
     Fault(name="clock-back"),
     Fault(name="second-record"),
     Fault(name="slow-writes"),
-    Fault(name="writes-hang", whole=(AT - 1, AT - 1), ended=("running", "running")),
+    Fault(name="writes-hang", whole=(AT - 2, AT - 2), ended=("running", "running")),
     Fault(
         name="quota-of-one",
-        whole=(LAST, AT - 1),
+        whole=(LAST, AT - 2),
         ended=("done", "detached: OSError"),
     ),
     Fault(name="many-steps", whole=(9_999, 9_999)),

@@ -40,8 +40,11 @@ _NO_COLLECTIVE = frozenset(
     | {"_new_process_group_helper", "new_subgroups", "split_group"}
 )
 """Functions of the same files that set up, and issue nothing of the user's."""
-_ASKING = ("get_", "_get_", "is_", "_is_", "_check_", "_rank_not_in")
-"""How functions begin that only ask something, some of them within a collective."""
+_ASKING = (
+    *("get_", "_get_", "is_", "_is_", "_check_", "_rank_not_in"),
+    "_distributed_excepthook",
+)
+"""How functions begin that issue nothing, some of them within a collective."""
 
 
 def frames_of(frame: FrameType | None) -> list[FrameType]:

@@ -1,7 +1,7 @@
 """Leaves the stack of a rank that a fatal signal ends (SIGABRT, SIGSEGV, SIGBUS ...).
 
-CPython's own handler writes it, restores what was there before and lets the signal
-end the process, so that its exit status is the same. Who has set that handler up
+CPython's own handler writes it, restores what was there before and lets the signal end
+the process, so that its exit status is the same. Who has set that handler up
 already keeps it, and forked children write nothing into a rank's file.
 """
 
@@ -38,13 +38,11 @@ class FatalSignals:
         return True
 
     def stop(self) -> None:
-        """Give the signals back. The file stays where something is in it."""
-        file, self._file = self._file, None
-        if file is None:
+        """Leave no file where nothing is in it. The handler stays to the process's end:
+        nobody can tell whether the script has made it its own meanwhile.
+        """
+        if self._file is None:
             return
-        faulthandler.disable()
-        with contextlib.suppress(OSError, ValueError):
-            file.close()
         with contextlib.suppress(OSError):
             if self._path.stat().st_size == 0:
                 self._path.unlink()
