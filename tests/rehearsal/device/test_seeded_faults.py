@@ -1,0 +1,84 @@
+"""Faults put into a small job on 64 modelled GPUs are found, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor.network import parse_network
+from fsdpdoctor.open_paths import open_paths
+from fsdpdoctor.report.diagnosis import diagnose
+from fsdpdoctor.report.value import Report
+from tests.rig.virtual import Job, record
+
+FAST = parse_network("360GB/s@30us")
+
+
+def job(**changed: object) -> Job:
+    """A healthy one, but for what is changed."""
+    plain: dict[str, object] = {
+        "world_size": 64,
+        "width": 2048,
+        "batch": 8,
+        "length": 1024,
+        "blocks": 8,
+        "steps": 6,
+        "wire": FAST,
+    }
+    return Job(**(plain | changed))  # type: ignore[arg-type]
+
+
+def judged(of: Job, folder: Path) -> Report:
+    """The report of its recorded run."""
+    record(of, folder / "run")
+    return diagnose(open_paths([folder / "run"]))
+
+
+FAULTS = {
+    "a slow wire": (
+        job(wire=parse_network("5GB/s")),
+        "FD101",
+        {f"layers.{i}" for i in range(8)},
+    ),
+    "every module a unit": (job(wrap="all"), "FD202", {"layers.0.norm", "layers.0.up"}),
+    "one unit": (
+        job(wrap="root", wire=parse_network("ib400")),
+        "FD201",
+        {"<root>"},
+    ),
+    "a slow host, small layers": (
+        job(width=256, batch=1, length=128, blocks=24, host_scale=3.0),
+        "FD103",
+        {"layers.0", "layers.23"},
+    ),
+    "no prefetch in backward": (
+        job(backward_prefetch=0, wire=parse_network("ib400")),
+        "FD105",
+        {"layers.6", "layers.5"},
+    ),
+    "too little memory": (job(memory_gib=1.5), "FD302", set()),
+    "gradients reduced in each micro-batch": (
+        job(micro_batches=4, wire=parse_network("10GB/s")),
+        "FD108",
+        {"<root>", "layers.0"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_seeded_fault_is_found(name: str, tmp_path: Path) -> None:
+    """With its code, and at the units that have it."""
+    of, code, units = FAULTS[name]
+    report = judged(of, tmp_path)
+    found: set[str] = set()
+    for finding in report.findings:
+        if finding.code == code:
+            found |= {*finding.units, code}
+    assert found >= units | {code}
+
+
+def test_a_healthy_job_is_silent(tmp_path: Path) -> None:
+    """Nothing is said of FSDP2; FD900 says that time goes elsewhere."""
+    report = judged(job(), tmp_path)
+    assert {finding.code for finding in report.findings} <= {"FD900"}
