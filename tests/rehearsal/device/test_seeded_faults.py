@@ -10,7 +10,7 @@ from fsdpdoctor.network import parse_network
 from fsdpdoctor.open_paths import open_paths
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.report.value import Report
-from tests.rig.virtual import Job, record
+from tests.rig.virtual_device import Job, record
 
 FAST = parse_network("360GB/s@30us")
 
