@@ -295,7 +295,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "simulate/plans/regroup.py",
         "simulate/plans/search.py",
     ),
-    "test_advice.py": ("simulate/plans/forecast.py",),
     "test_robustness.py": ("importers/reader/op_filter.py",),
     "test_run.py": (
         "run_writer.py",

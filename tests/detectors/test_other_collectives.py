@@ -8,6 +8,12 @@ from fsdpdoctor.detectors.other_collectives import other_collectives
 from fsdpdoctor.detectors.unexplained import unexplained
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.report.other_collectives import (
+    other_collective_rows,
+    script_rows,
+    unexplained_ns,
+)
+from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Activity, Evidence, ModelSpec, Phase, Within
 from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured, unit
@@ -249,3 +255,40 @@ def test_what_nothing_names_is_said() -> None:
 
     assert (finding.severity, finding.cost_ns_per_step) == (Severity.WARNING, 6 * MS)
     assert not_judged(unexplained, measured(draw(IDLE))).needs == (Evidence.STACKS,)
+
+
+def test_the_reports_row_of_a_call_site() -> None:
+    """Five gathers of a millisecond each, all of it exposed, on one rank."""
+    (row,) = other_collective_rows(measured(gathering(Within.OPTIMIZER)))
+
+    assert row == OtherCollectiveRow(
+        where="muon.py:7",
+        kind="all_gather",
+        group="shard",
+        count_per_step=5.0,
+        bytes=1 << 20,
+        phase="optimizer",
+        in_="optimizer",
+        ns_per_step=5 * MS,
+        exposed_ns_per_step=5 * MS,
+        called="full_tensor",
+        ranks=(0,),
+    )
+
+
+def test_the_reports_rows_of_the_scripts_lines() -> None:
+    """A gap by the line that was seen in it; the rest nobody says anything of."""
+    m = measured(
+        draw(
+            "forward 0000......",
+            AROUND,
+            samples=(
+                Sample(at=4, activity=Activity.EDGE, site="train.py:5"),
+                Sample(at=6, activity=Activity.LOGGING, site="train.py:9"),
+            ),
+        )
+    )
+
+    assert unexplained_ns(m) == m.budget_ns_per_step()["other"]
+    rows = [(row.where, row.activity) for row in script_rows(m)]
+    assert rows == [("train.py:9", "logging")]

@@ -6,18 +6,18 @@ import json
 
 import pytest
 
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import decode, encode, report_of
-from fsdpdoctor.report.diagnosis import report_from
+from fsdpdoctor.report.diagnosis import diagnose, report_from
 from fsdpdoctor.report.value import (
     PhaseCounts,
     PhaseTimes,
     ScriptRow,
 )
-from fsdpdoctor.schema import (
-    GroupSpec,
-)
+from fsdpdoctor.run import in_memory
+from fsdpdoctor.schema import GroupSpec, RunHeader
 from fsdpdoctor.testing import draw, measured, unit
 from tests.report.drawn_reports import two_ranks
 
@@ -263,3 +263,13 @@ def test_a_stretch_within_one_file_names_it_once(
     """From train.py:80 to 78, but from train.py:80 to loop.py:3."""
     row = ScriptRow(where="train.py:80", until=until, activity="edge", ns_per_step=1)
     assert row.until_line == shown
+
+
+def test_a_run_is_measured_judged_and_said_in_one_call() -> None:
+    """The report is that of its measures; each rank is told as it is done."""
+    data = draw("forward 0000")
+    run = in_memory(RunHeader(run_id="a", source="recorded", world_size=2), [data])
+    seen: list[int] = []
+
+    assert diagnose(run, None, seen.append) == report_of(measure(run), run)
+    assert seen == [0]

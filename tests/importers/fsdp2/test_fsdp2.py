@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from fsdpdoctor.importers.fsdp2.passes import autograd_rows, autograd_threads
+from fsdpdoctor.importers.reader.trace_file import Cat, Events, TraceFile
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Flag, Kind, Lane, Phase, Spans, StepRecord
 from tests.importers.real_traces import load
@@ -184,3 +186,21 @@ def test_unshard_windows(variant: str) -> None:
                 backward = backward.rows(backward.unit == UNITS.index(unit))
                 assert (mine.end_ns[:-1] <= mine.start_ns[1:]).all()
                 assert mine.end_ns[-1] >= backward.end_ns[-1]
+
+
+def test_autograds_own_thread_is_told_from_the_steps() -> None:
+    """Where it evaluated functions and no step was marked; on a CPU there is none."""
+    names = (f"{EVALUATED}: AddBackward0", "ProfilerStep#3", "aten::add")
+    events = Events.build(
+        4,
+        cat=[Cat.CPU_OP, Cat.ANNOTATION, Cat.CPU_OP, Cat.CPU_OP],
+        name=[0, 1, 0, 2],
+        tid=[7, 5, 5, 9],
+    )
+    trace = TraceFile(names=names, events=events)
+
+    assert autograd_rows(trace).tolist() == [0, 2]
+    assert autograd_threads(trace).tolist() == [7]
+
+
+EVALUATED = "autograd::engine::evaluate_function"

@@ -147,3 +147,23 @@ def fsdp2_step() -> DrawnTrace:
     trace.host("Optimizer.step#AdamW.step", 420, 460)
     trace.device("adamw", 470, 500, launched=430)
     return trace
+
+
+def host_step() -> DrawnTrace:
+    """A step of one layer on a CPU, its gathers over gloo: the host computes."""
+    trace = DrawnTrace()
+    trace.host("ProfilerStep#7", 0, 1000)
+    trace.host("FSDP::root_pre_forward", 10, 12)
+    trace.host("FSDP::pre_forward (layers.0)", 50, 90)
+    trace.host("FSDP::post_forward (layers.0)", 150, 152)
+    trace.host("FSDP::pre_backward (layers.0)", 180, 220)
+    for at in (51, 181):
+        trace.host("FSDP::all_gather (layers.0)", at, at + 19)
+        trace.host("c10d::_allgather_base_", at + 3, at + 19, cat="cpu_op")
+        trace.host("gloo:all_gather", at + 4, at + 18, cat="cpu_op")
+        trace.host("FSDP::all_gather_copy_out (layers.0)", at + 20, at + 24)
+    trace.host("FSDP::post_backward_reshard (layers.0)", 300, 304)
+    trace.host("FSDP::post_backward_reduce (layers.0)", 305, 335)
+    trace.host("FSDP::root_post_backward_callback", 340, 350)
+    trace.host("Optimizer.step#AdamW.step", 420, 460)
+    return trace

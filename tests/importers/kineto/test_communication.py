@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.importers.kineto.process_groups import tensor_bytes
+from fsdpdoctor.importers.reader.trace_file import CommArgs
 from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import (
     Evidence,
@@ -186,3 +188,15 @@ def test_an_all_reduce_that_autograd_did_not_launch_reduces_no_gradient(
         ("COLLECTIVE", None, "OTHER", 15.0, 30.0),
         ("ALL_REDUCE", None, "BACKWARD", 50.0, 60.0),
     ]
+
+
+def test_the_bytes_of_an_operators_inputs() -> None:
+    """By shape and type; what has no type that is known, or is no list, is left out."""
+    args = CommArgs(
+        dims="[[2, 3], [], [4], [5]]",
+        types='["float", "float", "c10::BFloat16", "Who"]',
+    )
+
+    assert tensor_bytes(args) == [24, 8]
+    assert tensor_bytes(CommArgs(dims="[[2", types='["float"]')) == []
+    assert tensor_bytes(CommArgs()) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import (
@@ -23,6 +25,7 @@ from tests.importers.kineto.drawn_step import (
     NCCL,
     copy_out,
     fsdp2_step,
+    host_step,
     imported,
     on_lane,
     told,
@@ -205,3 +208,15 @@ def test_recomputation_is_backwards(tmp_path: Path) -> None:
     ]
     layer = next(unit for unit in data.header.units if unit.fqn == "layers.0")
     assert layer.checkpointed is True
+
+
+def test_where_the_host_computes_its_passes_are_the_spans(tmp_path: Path) -> None:
+    """From the end of a hook to the beginning of the next, and the optimizer's step."""
+    data = imported(host_step(), tmp_path)
+    compute = on_lane(data, Lane.COMPUTE)
+    passes = compute.rows(np.isin(compute.kind, (Kind.FORWARD, Kind.OPTIMIZER)))
+
+    assert told(data, passes) == [
+        ("FORWARD", "layers.0", "FORWARD", 90.0, 150.0),
+        ("OPTIMIZER", None, "OPTIMIZER", 420.0, 460.0),
+    ]

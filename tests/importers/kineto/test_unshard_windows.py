@@ -15,6 +15,7 @@ from tests.importers.drawn_trace import (
 )
 from tests.importers.kineto.drawn_step import (
     fsdp2_step,
+    host_step,
     imported,
     on_lane,
     told,
@@ -60,3 +61,13 @@ def test_a_gather_that_nobody_used(tmp_path: Path) -> None:
 
     assert told(data, windows) == [("UNSHARDED", "layers.1", "OTHER", 50.0, 90.0)]
     assert windows.flags.tolist() == [Flag.MANUAL | Flag.NEVER_USED]
+
+
+def test_windows_where_the_host_computes(tmp_path: Path) -> None:
+    """From the copy-out's end to the end of the hook that reshards."""
+    data = imported(host_step(), tmp_path)
+
+    assert told(data, on_lane(data, Lane.UNSHARDED)) == [
+        ("UNSHARDED", "layers.0", "FORWARD", 75.0, 152.0),
+        ("UNSHARDED", "layers.0", "BACKWARD", 205.0, 304.0),
+    ]

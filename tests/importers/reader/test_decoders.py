@@ -14,8 +14,17 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader import chunks
 from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk
+from fsdpdoctor.importers.reader.decoders import default_decoder
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
-from fsdpdoctor.importers.reader.trace_file import CATEGORIES, TraceFile
+from fsdpdoctor.importers.reader.trace_file import (
+    CATEGORIES,
+    Cat,
+    Events,
+    Health,
+    TraceFile,
+    names_that,
+    rows_named,
+)
 from tests.importers.reader.same_rows import Outcome, chunks_of, outcomes, same
 from tests.importers.real_traces import found, within
 
@@ -273,3 +282,46 @@ def test_a_scanner_is_for_one_thread() -> None:
         scanner.__init__({"kernel": 1})  # type: ignore[misc]
     assert scanner.scan(b"") is None
     assert scanner.scan(b'{"ph": "X"}') == (1, [], (b"",) * _scan.COLUMNS, {})
+
+
+def test_a_built_scanner_is_the_default() -> None:
+    """Msgspec reads where there is none."""
+    assert isinstance(default_decoder(), CDecoder)
+
+
+def test_rows_are_found_by_category_and_name() -> None:
+    """By a mask over the names; each row knows when it ended."""
+    trace = TraceFile(
+        names=("aten::add", "aten::mul", "gemm"),
+        events=Events.build(
+            4,
+            cat=[Cat.CPU_OP, Cat.KERNEL, Cat.CPU_OP, Cat.CPU_OP],
+            name=[0, 2, 1, 0],
+            start_ns=[10, 20, 30, 40],
+            duration_ns=[5, 6, 7, 8],
+        ),
+    )
+    adds = names_that(trace, lambda name: name.endswith("add"))
+
+    assert adds.tolist() == [True, False, False]
+    rows = rows_named(trace, (Cat.CPU_OP,), adds)
+    assert rows.tolist() == [0, 3]
+    assert trace.events.ends(rows).tolist() == [15, 48]
+    assert len(rows_named(trace, (Cat.KERNEL,), adds)) == 0
+
+
+def test_health_names_a_place_only_where_there_is_one() -> None:
+    """Counts always; where the file ends, and where it is damaged, if it is."""
+    counts = {"events": 9, "repaired": 1, "dropped": 2, "negative_durations": 2}
+    whole = Health(events=9, repaired=1, dropped=2, negative_durations=2)
+    cut = Health(events=9, truncated_at=70, damaged_at=30)
+
+    assert whole.counts() == counts
+    assert cut.counts() == {
+        "events": 9,
+        "repaired": 0,
+        "dropped": 0,
+        "negative_durations": 0,
+        "truncated_at_byte": 70,
+        "damaged_at_byte": 30,
+    }

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
 from fsdpdoctor.simulate.engine.opcodes import Held
-from fsdpdoctor.simulate.engine.schedule import program
+from fsdpdoctor.simulate.engine.schedule import bare_program, program
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
     CommCosts,
@@ -236,3 +236,16 @@ def test_gathered_peak_is_the_allocators() -> None:
         root_bytes + layer_bytes,
         0,
     )
+
+
+def test_a_bare_program_is_the_program_without_its_words() -> None:
+    """The same operations and peaks."""
+    whole, bare = program(step(3)), bare_program(step(3))
+
+    assert bare.ops == whole.ops
+    assert (bare.peak_bytes, bare.gathered_peak_bytes) == (
+        whole.peak_bytes,
+        whole.gathered_peak_bytes,
+    )
+    assert len(whole.meta) == len(whole.ops)
+    assert (bare.meta, bare.moves) == ((), ())

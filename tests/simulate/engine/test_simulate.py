@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fsdpdoctor.analysis.step_budget import step_budget
 from fsdpdoctor.analysis.timeline import of_kinds, timeline_of
 from fsdpdoctor.schema import COLLECTIVE_KINDS, UNKNOWN, Kind, Lane, Spans
+from fsdpdoctor.simulate.engine.memory import peak_of
 from fsdpdoctor.simulate.engine.opcodes import durations
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.simulate import simulate, simulate_ranks, walk
@@ -19,6 +20,7 @@ from fsdpdoctor.simulate.engine.step import CommCost, CommCosts, Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.engine.timing import Clock, Exposed
 from tests.simulate.random_steps import steps
+from tests.simulate.steps import step
 
 ON_COMPUTE = (
     Kind.COPY_OUT,
@@ -192,3 +194,19 @@ def test_lanes_are_those_of_the_schema(step: Step) -> None:
 
     for kind, lane in lane_of.items():
         assert set(of_kinds(spans, kind).lane.tolist()) <= {int(lane)}
+
+
+def test_exposed_time_is_the_sum_of_its_kinds() -> None:
+    """All three, in nanoseconds."""
+    found = Exposed(all_gather_ns=1, reduce_scatter_ns=20, all_reduce_ns=300)
+
+    assert found.total_ns == 321
+
+
+def test_the_peak_is_that_of_the_program() -> None:
+    """To the byte; what is held, what is resident and what a segment allocates."""
+    one = step(3, resident_bytes=1000)
+    peak = peak_of(one)
+
+    assert peak.bytes == program(one).peak_bytes
+    assert peak.bytes == 1000 + sum(peak.held.values()) + peak.other_bytes

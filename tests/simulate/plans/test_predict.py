@@ -90,3 +90,21 @@ def test_the_error_grows_with_the_step() -> None:
 
     assert slower.step_ns > base.calibration.measured_ns
     assert slower.error_ns >= round(MIN_ERROR * slower.step_ns)
+
+
+def test_a_replay_that_is_far_off_withholds_its_predictions() -> None:
+    """A tenth is the limit, in both directions; the sentence has both times."""
+    found = base(WIRES[0])
+    measured_ns = found.calibration.measured_ns
+    slow = replace(found, error=0.11)
+
+    assert found.usable
+    assert [replace(found, error=e).usable for e in (-0.11, -0.1, 0.1)] == [
+        False,
+        True,
+        True,
+    ]
+    assert slow.why_withheld.startswith(
+        f"the replay of this run is off by +11.0 % ({found.outcome.step_ns / 1e6:.1f} "
+        f"ms against {measured_ns / 1e6:.1f} ms measured), more than 10%"
+    )
