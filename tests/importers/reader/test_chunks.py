@@ -23,13 +23,16 @@ def test_a_head_is_read_without_its_events(tmp_path: Path) -> None:
 
 
 def test_events_come_in_order_and_nothing_is_lost() -> None:
-    """The chunks' texts, from the first event on, are the file's own."""
-    events = '{"ph": "X", "name": "a"},\n{"ph": "X", "name": "b"}'
-    content = f'{{"schemaVersion": 1, "traceEvents": [{events}], "last": 2}}'
+    """Each chunk is where it says; the last one holds what follows the events."""
+    first, second = '{"ph": "X", "name": "a"}', '{"ph": "X", "name": "b"}'
+    rest = '], "last": 2}'
+    content = f'{{"schemaVersion": 1, "traceEvents": [{first},\n{second}{rest}'
     framing = Framing()
     found = list(chunks(BytesIO(content.encode()), framing))
 
     assert framing.head.decode() == '{"schemaVersion": 1, '
-    assert b"".join(c.text for c in found).decode() == content[content.index(events) :]
-    assert found[0].offset == content.index(events)
+    assert [(chunk.offset, chunk.text.decode()) for chunk in found] == [
+        (content.index(first), first),
+        (content.index(second), second + rest),
+    ]
     assert list(chunks(BytesIO(b'{"schemaVersion": 1}'), Framing())) == []
