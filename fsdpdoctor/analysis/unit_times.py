@@ -247,7 +247,24 @@ def expected_all_gathers(line: Timeline) -> dict[tuple[int, int], int]:
         # What the user's own unshard() asks for is expected.
         if (int(unit), int(phase)) in result:
             result[int(unit), int(phase)] += 1
-    return dict(result)
+    return _of_one_rank(line, result)
+
+
+def _of_one_rank(
+    line: Timeline, expected: dict[tuple[int, int], int]
+) -> dict[tuple[int, int], int]:
+    """A unit whose shards are of one rank asks for no collective; older torch issues
+    it all the same, and then no more than the policy says.
+    """
+    header = line.data.header
+    gathers = line.of(Kind.ALL_GATHER)
+    for unit, phase in expected:
+        group = header.units[unit].shard_group
+        if 0 <= group < len(header.groups) and header.groups[group].size == 1:
+            issued = (gathers.unit == unit) & (gathers.phase == phase)
+            asked = min(expected[unit, phase], int(issued.sum()))
+            expected[unit, phase] = asked
+    return dict(expected)
 
 
 def _pass_starts(
@@ -255,10 +272,20 @@ def _pass_starts(
 ) -> list[int]:
     """When each forward pass of a tree's root began, within one micro-batch.
 
-    The first began with the micro-batch, a later one when its predecessor ended: a
-    root's own gather lies between that time and the start of its forward.
+    Where the source does not say, the first began with the micro-batch, a later one
+    when its predecessor ended: a root's own gather lies between that time and the
+    start of its forward.
     """
     units = line.data.header.units
+    passes = line.of(Kind.ROOT_FORWARD)
+    passes = passes.rows(
+        (passes.micro_batch == micro_batch)
+        & (passes.flags & Flag.NO_GRAD == 0)
+        & (passes.unit != UNKNOWN)
+    )
+    trees = np.array([spec.tree for spec in units], dtype=np.int64)[passes.unit]
+    if (trees == tree).any():
+        return sorted(int(t) for t in passes.start_ns[trees == tree])
     roots = [at for at, u in enumerate(units) if u.is_root and u.tree == tree]
     forwards = calls.rows(np.isin(calls.unit, roots) & (calls.kind == Kind.FORWARD))
     markers = line.of(Kind.MICRO_BATCH)

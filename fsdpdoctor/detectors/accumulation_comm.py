@@ -13,9 +13,11 @@ from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
+    NO_ROWS,
     all_units,
     judged_collectives,
     per_step,
+    rows_by_step,
     unit_sums,
 )
 from fsdpdoctor.detectors.remedies import (
@@ -56,11 +58,12 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
     them: it is reported only where they are exposed, or cross hosts. Pipeline
     schedules reduce by their own rules.
     """
-    accumulated = _micro_batches(m)
+    batches = _micro_batches(m)
+    accumulated = batches // _turns(m)
     if accumulated < 2:
         return
-    scatters = _every_time(m, "reduce_scatters", accumulated)
-    reduces = _every_time(m, "all_reduces", accumulated)
+    scatters = _every_time(m, "reduce_scatters", batches)
+    reduces = _every_time(m, "all_reduces", batches)
     names = [fqn for fqn in all_units(m) if fqn in scatters or fqn in reduces]
     if not names:
         return
@@ -114,6 +117,26 @@ def _micro_batches(m: Measures) -> int:
     if not len(counts) or (counts == UNKNOWN).any():
         raise CannotTell("micro-batches were not counted", Evidence.MICRO_BATCHES)
     return int(np.median(counts))
+
+
+def _turns(m: Measures) -> int:
+    """How often optimizers step in a step, each time after micro-batches of their own:
+    gradients must have been reduced each time.
+    """
+    turns: list[int] = []
+    for rank in m.ranks:
+        host = rank.host.rows(
+            np.isin(rank.host.kind, (Kind.OPTIMIZER, Kind.MICRO_BATCH))
+        )
+        rows = rows_by_step(host.step)
+        for step in rank.judged_steps.tolist():
+            here = host.rows(rows.get(step, NO_ROWS))
+            # In the order of their ends: one inside backward ends before it.
+            steps = (here.kind == Kind.OPTIMIZER)[
+                np.argsort(here.end_ns, kind="stable")
+            ]
+            turns.append(int((steps[1:] & ~steps[:-1]).sum()))
+    return max(round(float(np.median(turns))), 1) if turns else 1
 
 
 def _every_time(m: Measures, name: str, accumulated: int) -> set[str]:

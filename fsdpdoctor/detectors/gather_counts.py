@@ -25,7 +25,7 @@ class StepGathers:
     step: int
     rows: dict[UnitPhase, list[int]]  # ascending by start
     expected: dict[UnitPhase, int]  # UNKNOWN: the policy or the calls are not known
-    unused: Counter[int]  # by unit: windows that nothing used
+    unused: Counter[int]  # by unit: windows, or gathers, that nothing used
     times: UnitTimes  # of this step
     micro_batches: int  # UNKNOWN: not counted
 
@@ -91,13 +91,17 @@ def step_gathers(rank: RankMeasures) -> Iterator[StepGathers]:
                 rows[int(table.unit[row]), int(phase[row])].append(row)
         mine = times.rows(of_times.get(step, NO_ROWS))
         held = of_windows.get(step, NO_ROWS)
+        wasted = here[gathers[here] & (table.flags[here] & Flag.NEVER_USED != 0)]
+        in_vain = Counter(windows.unit[held[unused[held]]].tolist())
+        # One that was not even waited for never opened a window.
+        in_vain |= Counter(table.unit[wasted].tolist())
         expected = zip(mine.unit, mine.phase, mine.expected_all_gathers, strict=True)
         yield StepGathers(
             rank=rank,
             step=step,
             rows=dict(rows),
             expected={(int(u), int(p)): int(e) for u, p, e in expected if p in PHASES},
-            unused=Counter(windows.unit[held[unused[held]]].tolist()),
+            unused=in_vain,
             times=mine,
             micro_batches=count,
         )

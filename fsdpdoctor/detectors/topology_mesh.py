@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.pipeline_stages import stages
 from fsdpdoctor.analysis.replicas import Replica, compared, reaches
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
@@ -44,7 +46,8 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: a mesh for tensor, pipeline or expert parallelism is rightly
     sliced. That replicas train apart is said only where samples of two ranks prove
-    it: they began alike, and differ. Ranks that see the same data stay alike, and
+    it: they began alike, and differ, and are no two stages of a pipeline, which
+    send each other activations. Ranks that see the same data stay alike, and
     nothing is said. Hybrid sharding needs room for a whole replica per host: the
     memory is given.
     """
@@ -74,13 +77,13 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             Evidence.REPLICAS,
         )
     unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
+    stage_of = stages(m.ranks)
     found: dict[str, Replica] = {}
     for one in compared(headers):
         unit = unit_of.get(one.name)
         if one.kind != ReplicaKind.SHARD or unit is None or one.alike:
             continue
-        together = [set(reach) for reach in reaches(headers, unit)]
-        if one.began_alike and not any(set(one.ranks) <= reach for reach in together):
+        if one.began_alike and _torn(one, reaches(headers, unit), stage_of):
             found[unit] = one
     if not found:
         return
@@ -140,6 +143,18 @@ def _flat(names: Sequence[str | None], memory_cost_bytes: int) -> Advice:
             ]
         ),
         memory_cost_bytes=memory_cost_bytes,
+    )
+
+
+def _torn(
+    one: Replica, together: list[tuple[int, ...]], stage_of: dict[int, int]
+) -> bool:
+    """Whether two ranks of one stage differ that nothing reduces over."""
+    return any(
+        stage_of.get(rank) == stage_of.get(other)
+        and not any(rank in reach and other in reach for reach in together)
+        for camp, others in combinations(one.camps, 2)
+        for rank, other in product(camp, others)
     )
 
 

@@ -61,6 +61,11 @@ NO_FSDP2 = (
     "known: steps and host events only"
 )
 
+OWN_OPTIMIZER = (
+    "no optimizer of torch's stepped: each step ends with the backward whose gradients "
+    "were used; fsdpdoctor.step() says where it ends"
+)
+
 
 class Session:
     """The one recording of this process."""
@@ -354,14 +359,16 @@ class Session:
         if self._device is None and (device := plain_device(module)) is not None:
             self.device_seen(device)
 
-    def step_recorded(self, bounds: StepBounds, rows: BufferPosition) -> None:
+    def step_recorded(
+        self, bounds: StepBounds, rows: BufferPosition, of_pass: dict[int, int]
+    ) -> None:
         """Keep a step until its device times are there; write those that are."""
         rec = self._rec
         timed, self._timed = self._timed, TimedSteps()
         self._pending.append(
             PendingStep(
                 bounds=bounds,
-                spans=rec.spans.detach(rows.spans),
+                spans=rec.spans.detach(rows.spans, of_pass),
                 memory=rec.memory.detach(rows.memory),
                 counters=rec.counters.take(rows.counters),
                 call_sites=rec.call_sites.take(rows.call_sites, rec.names),
@@ -444,4 +451,5 @@ class Session:
             self._write_header(self._header())
 
     def _header(self) -> RankHeader:
-        return self._headers.of_rank(self._ended, tuple(self._warnings), self._end)
+        warnings = (*self._warnings, *([OWN_OPTIMIZER] if self._steps.own else ()))
+        return self._headers.of_rank(self._ended, warnings, self._end)

@@ -60,6 +60,7 @@ class Kind(_Named):
     CLIP = 9  # gradient clipping
     KERNEL = 10  # device work that is not communication; only traces know it
     COLLECTIVE_WAIT = 11  # stood still for a collective that is not FSDP2's
+    ROOT_FORWARD = 12  # a root's forward, whole; `value`: length of its input
     # Lane.COPY_IN, ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, OTHER_COMM
     COPY_IN = 20
     ALL_GATHER = 21
@@ -157,3 +158,4 @@ class Flag(IntFlag):
     ABORTED = 1024  # an exception ended it
     BY_ORDER = 2048  # its unit is told from sizes and order: no label said it
     BACKGROUND = 4096  # on another thread than the training's: nobody stood still
+    EVAL = 8192  # of a root's forward: its module was in evaluation mode

@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
+from tests.recorder import several_models
 from tests.recorder.other_calls import other_calls
 from tests.recorder.small_model import (
     VOCABULARY,
@@ -382,10 +383,16 @@ TWO_RANKS: tuple[Callable[[], None], ...] = (
     other_calls,
     user_steps,
     deleted,
+    *several_models.TWO_RANKS,
 )
 
 
-FOUR_RANKS: tuple[Callable[[], None], ...] = (hybrid, sub_mesh, reshard_int)
+FOUR_RANKS: tuple[Callable[[], None], ...] = (
+    hybrid,
+    sub_mesh,
+    reshard_int,
+    *several_models.FOUR_RANKS,
+)
 
 
 ONE_RANK: tuple[Callable[[], None], ...] = (block, accumulate, evaluate)

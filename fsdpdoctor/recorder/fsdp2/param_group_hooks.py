@@ -24,20 +24,20 @@ class PassListener(Protocol):
     """Who is told of root forwards and of the end of backwards."""
 
     def root_forward_begins(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tree: int
     ) -> None:
         """A root's forward starts. Not called for recomputation."""
         ...
 
-    def root_forward_ended(self) -> None:
-        """It has ended."""
+    def root_forward_ended(self, unit: int) -> None:
+        """It has ended, of a tree with this unit."""
         ...
 
     def pass_aborted(self) -> None:
         """An exception ended the forward before."""
         ...
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, tree: int) -> None:
         """A tree's pre-backward queued its final callback."""
         ...
 
@@ -350,7 +350,7 @@ class StateHooks:
                 # Its last forward never ended: an exception did.
                 self._units.abort_forwards()
                 self._passes.pass_aborted()
-            self._passes.root_forward_begins(module, args, kwargs)
+            self._passes.root_forward_begins(module, args, kwargs, id(state._state_ctx))
         return state
 
     def _root_begun(self, state: Any, error: BaseException | None) -> None:
@@ -359,7 +359,7 @@ class StateHooks:
 
     def _forward_ended(self, state: Any, error: BaseException | None) -> None:
         if state._state_ctx.iter_forward_root is state and not internals.in_backward():
-            self._passes.root_forward_ended()
+            self._passes.root_forward_ended(self._units.unit_of_tree(state))
 
     def _backward_begins(self, state: Any) -> Any:
         self._units.backward_state = state
@@ -368,7 +368,7 @@ class StateHooks:
     def _backward_begun(self, token: Any, error: BaseException | None) -> None:
         state, queued = token
         if not queued and state._state_ctx.post_backward_final_callback_queued:
-            self._passes.backward_begins()
+            self._passes.backward_begins(id(state._state_ctx))
 
     def _callback_begins(self, state: Any) -> Any:
         return state, perf_counter_ns()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any
 
@@ -79,6 +79,18 @@ class Units:
         """The index of a state's first unit, UNKNOWN where it has none."""
         groups = internals.groups_of(state)
         return self.of(groups[0]).index if groups else UNKNOWN
+
+    def unit_of_tree(self, state: Any) -> int:
+        """The index of the first unit in a state's tree, UNKNOWN where it has none."""
+        firsts = (self.first_of(one) for one in internals.all_states(state))
+        return next((first for first in firsts if first != UNKNOWN), UNKNOWN)
+
+    def sharded_params(self) -> Iterator[Any]:
+        """Of all units, as the optimizer knows them."""
+        for unit in self.all:
+            group = unit.group()
+            for param in () if group is None else group.fsdp_params:
+                yield param.sharded_param
 
     def knows_tree(self, state: Any) -> bool:
         """Whether the state's tree was described."""

@@ -68,7 +68,7 @@ class LightHooks:
             try:
                 if not internals.in_backward():
                     module, args, kwargs = given
-                    passes.root_forward_begins(module, args, kwargs)
+                    passes.root_forward_begins(module, args, kwargs, id(context))
             except Exception as error:
                 rec.guard.fail(error)
             result = original(state, *given, **named)

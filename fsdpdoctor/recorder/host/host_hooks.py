@@ -62,8 +62,16 @@ _CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
 """The last two are what sharded models with other meshes use, each on its own."""
 
 
-class OptimizerEnds(Protocol):
-    """Who is told that an optimizer step has ended."""
+class OptimizerSteps(Protocol):
+    """Who is told of optimizers."""
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """One was made."""
+        ...
+
+    def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
+        """One steps, as a part of another's step where it is inner."""
+        ...
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
         """It began at a mark and a host time, and has just ended."""
@@ -90,7 +98,7 @@ class HostHooks:
     """Everything that is seen without FSDP2."""
 
     def __init__(
-        self, recording: Recording, steps: OptimizerEnds, model: ModelWatch
+        self, recording: Recording, steps: OptimizerSteps, model: ModelWatch
     ) -> None:
         self._rec = recording
         self._steps = steps
@@ -109,6 +117,8 @@ class HostHooks:
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ended),
         ]
+        made = bracketing(self._rec.guard, _first, self._optimizer_made)
+        self._always.wrap(torch.optim.Optimizer, "__init__", made)
 
     def detach(self) -> None:
         """See nothing any more."""
@@ -180,10 +190,16 @@ class HostHooks:
 
     # Optimizers
 
+    def _optimizer_made(self, optimizer: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._steps.optimizer_made(optimizer)
+
     def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
         try:
             self._model.saw_optimizer(optimizer)
-            if _within_another_step():
+            inner = _within_another_step()
+            self._steps.optimizer_begins(optimizer, inner=inner)
+            if inner:
                 return
             self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
             start = self._rec.mark() if self._rec.on else 0
@@ -350,6 +366,10 @@ class HostHooks:
 
     def _synced(self, start_ns: int) -> None:
         self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
+
+
+def _first(*args: Any, **kwargs: Any) -> Any:
+    return args[0]
 
 
 def _nothing(token: Any, error: BaseException | None) -> None:

@@ -1,19 +1,22 @@
-"""Where steps and micro-batches begin and end.
+"""Where steps begin and end.
 
 [Note: Steps] A step ends when its last optimizer step ends: the last one before
 the next root forward with gradients. What follows it (logging, evaluation, the
 next batch's loading) belongs to the next step, so steps follow each other
 without a gap. An optimizer that steps inside backward ends its step with that
-backward. Where each optimizer of several has forwards of its own, each is a
-step. `fsdpdoctor.step()` overrides all of this from its first call on.
+backward. Optimizers that take turns, each after passes of its own, make one step
+together: it ends before one of them steps again, see `optimizer_turns`. Where no
+optimizer of torch's steps, a backward whose gradients were used ends the step.
+`fsdpdoctor.step()` overrides all of this from its first call on.
 
-A micro-batch is from a root forward with gradients to the end of the backward
-that follows; root forwards in between (several roots, several forwards before
-one backward) belong to the same. Forwards without gradients make none.
+So it may show late that a step had ended: what follows its last boundary is the next
+one's by then, rows and micro-batches alike.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -23,6 +26,16 @@ import torch
 from fsdpdoctor.recorder.fsdp2 import flag_bits
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.host.gradients_used import GradientsUsed
+from fsdpdoctor.recorder.host.micro_batches import (
+    NO_INPUTS,
+    NO_TREE,
+    MicroBatches,
+    Tree,
+    inputs_of,
+)
+from fsdpdoctor.recorder.host.optimizer_turns import OptimizerTurns
+from fsdpdoctor.recorder.host.root_passes import RootPasses
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
@@ -63,8 +76,12 @@ class Sink(Protocol):
         """Keep rows from here on, or stop."""
         ...
 
-    def step_recorded(self, bounds: StepBounds, rows: BufferPosition) -> None:
-        """A step has ended whose rows are the first of the buffers."""
+    def step_recorded(
+        self, bounds: StepBounds, rows: BufferPosition, of_pass: dict[int, int]
+    ) -> None:
+        """A step has ended whose rows are the first of the buffers, each with the
+        pass in which it was made; passes are of micro-batches.
+        """
         ...
 
     def step_timed(self, bounds: StepBounds) -> None:
@@ -105,17 +122,23 @@ class Steps:
         self._units = units
         self._sampling = sampling
         self._sink = sink
+        self._batches = MicroBatches()
+        self._turns = OptimizerTurns()
+        self._gradients = GradientsUsed()
+        self._passes = RootPasses(recording)
         self._start = self._now()
         self._boundary: Moment | None = None
+        self._open = False  # whether more of the step may follow its boundary
         self._cut = BufferPosition(0, 0, 0)
         self._cost_ns = 0
         self._recorded = False
         self._manual = False
+        self._own = False
+        self._candidate: tuple[Moment, BufferPosition, int] | None = None
         self._stepped_in_backward = False
+        self._ended_in_backward = False
         self._backwards = 0  # final callbacks that are queued
-        self._micro_batches = 0
-        self._micro_batch_start = 0
-        self._tokens = self._samples = UNKNOWN
+        self._root: Any = None  # of the last forward with gradients
 
     def begin(self) -> None:
         """The first step starts."""
@@ -130,31 +153,43 @@ class Steps:
     # What FSDP2, or another root, says
 
     def root_forward_begins(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tree: Tree = NO_TREE,
     ) -> None:
         """A root's forward starts, with or without gradients."""
         grad = torch.is_grad_enabled()
         self._units.grad = grad
         rec = self._rec
         rec.in_forward = True
-        if not grad:
-            return
-        if self._boundary is not None and not self._manual:
-            self._end_step()
-        if rec.micro_batch == UNKNOWN:
-            rec.micro_batch = self._micro_batches
-            self._micro_batches += 1
-            self._micro_batch_start = perf_counter_ns()
-            self._count_inputs(args, kwargs)
-            rec.beat(Kind.MICRO_BATCH, Phase.FORWARD, UNKNOWN)
-            self._sink.root_forward(module)
+        if grad:
+            self._pass_begins(module, args, kwargs, tree)
         if rec.on:
+            self._passes.begins(module, args, kwargs, grad=grad)
+        if grad and rec.on:
             self._sink.pass_boundary(Phase.FORWARD)
 
-    def root_forward_ended(self) -> None:
-        """A root's forward has ended."""
+    def _pass_begins(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Tree
+    ) -> None:
+        self._may_end_step()
+        rec = self._rec
+        first = rec.micro_batch == UNKNOWN
+        inputs = inputs_of(args, kwargs) if rec.on else NO_INPUTS
+        rec.enter_pass(self._batches.forward(tree, perf_counter_ns(), inputs))
+        if first:
+            rec.beat(Kind.MICRO_BATCH, Phase.FORWARD, UNKNOWN)
+            self._sink.root_forward(module)
+        if module is not None:
+            self._root = weakref.ref(module)
+
+    def root_forward_ended(self, unit: int = UNKNOWN) -> None:
+        """A root's forward has ended, of a tree with this unit."""
         self._rec.in_forward = False
         if self._rec.on:
+            self._passes.ended(unit)
             self._sink.pass_boundary(Phase.FORWARD)
 
     def pass_aborted(self) -> None:
@@ -163,28 +198,28 @@ class Steps:
         self._backwards = 0
         self.backward_ended(aborted=True)
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, tree: Tree = NO_TREE) -> None:
         """A tree's backward has queued its final callback."""
         self._backwards += 1
+        self._rec.enter_pass(self._batches.backward(tree, perf_counter_ns()))
 
     def backward_ended(self, *, aborted: bool = False) -> None:
         """A final callback has run, or a backward without one is over."""
         self._backwards = max(0, self._backwards - 1)
-        if self._backwards or self._rec.micro_batch == UNKNOWN:
+        if self._backwards or not self._batches.waiting():
             return
         rec = self._rec
+        self._batches.backward_ended(perf_counter_ns(), aborted=aborted)
         if rec.on:
             self._sink.pass_boundary(Phase.BACKWARD)
-            rec.host_span(
-                Kind.MICRO_BATCH,
-                self._micro_batch_start,
-                flags=flag_bits.ABORTED if aborted else 0,
-            )
             self._units.forget_reductions()
         rec.micro_batch = UNKNOWN
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._set_boundary()
+            self._ended_in_backward = True
+        elif not aborted and self._no_optimizer:
+            self._gradients_left()
 
     def plain_backward_ended(self, error: BaseException | None) -> None:
         """`torch.autograd.backward` has returned, whatever was in it."""
@@ -194,11 +229,62 @@ class Steps:
             self._backwards = 0
             self.backward_ended(aborted=error is not None)
 
+    # What gradients say
+
+    @property
+    def own(self) -> bool:
+        """Whether steps end with backward: an optimizer of the script's own steps."""
+        return self._own
+
+    @property
+    def _no_optimizer(self) -> bool:
+        return not self._manual and not self._turns.any_stepped
+
+    def _gradients_left(self) -> None:
+        """A backward has ended in a process in which no optimizer has stepped yet."""
+        if self._gradients.used():
+            self._own_step_ended()
+        self._gradients.remember(self._params())
+        if self._own:
+            self._set_boundary()
+        else:
+            self._candidate = self._now(), self._rec.rows(), self._batches.last
+
+    def _own_step_ended(self) -> None:
+        """The gradients of the backward before were used: it ended its step."""
+        self._own = True
+        self._gradients.forget()
+        if self._boundary is None and self._candidate is not None:
+            self._boundary, self._cut, last = self._candidate
+            self._batches.settle(last)
+        if self._boundary is not None:
+            self._end_step()
+
+    def _params(self) -> Iterator[Any]:
+        """Of the model that was trained last."""
+        if self._units.all:
+            return self._units.sharded_params()
+        module = None if self._root is None else self._root()
+        return iter(()) if module is None else module.parameters()
+
     def tree_known(self, root_state: Any) -> None:
         """A tree of units can be described."""
         self._sink.tree_known(root_state)
 
     # What the optimizer says
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """One was made: it may have its turn in every step."""
+        self._turns.made(optimizer)
+
+    def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
+        """One is about to step; as a part of another's step where it is inner."""
+        self._own = False
+        if self._open and not inner and not in_backward():
+            if self._turns.had_turn(optimizer):
+                self._end_step()
+            self._open = False
+        self._turns.steps(optimizer)
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
         """An optimizer step has ended, which began at a mark and a host time."""
@@ -223,6 +309,16 @@ class Steps:
             rec.micro_batch = UNKNOWN
             self._set_boundary()
 
+    def _may_end_step(self) -> None:
+        """A pass with gradients begins: the step before may be over."""
+        if self._no_optimizer:
+            if self._gradients.used():
+                self._own_step_ended()
+        elif self._boundary is not None and not self._manual:
+            self._open = self._turns.others_may_follow() and not self._ended_in_backward
+            if not self._open:
+                self._end_step()
+
     # What the user says
 
     def step(self) -> None:
@@ -240,6 +336,7 @@ class Steps:
         begun = self._rec.spans.kinds - _OF_NO_STEP
         if self._recorded and begun:
             self._units.abort_forwards()
+            self._settle()
             self._units.cut_windows(self._rec.mark())
             self._cut = self._rec.rows()
             self._cost_ns += self._rec.guard.take_cost()
@@ -256,8 +353,10 @@ class Steps:
         # In every step, recorded or not: what drift is taken back in between makes
         # one step longer or shorter.
         rec.clock.rebase()
+        # Before the edge is taken: what it makes may bring on a collection.
+        self._settle()
         now = self._now()
-        self._boundary = now
+        self._boundary, self._ended_in_backward = now, False
         self._cost_ns += rec.guard.take_cost()
         if rec.on:
             self._units.cut_windows(now.mark)
@@ -268,6 +367,22 @@ class Steps:
         self._units.first = True
         if starts:
             self._turn_on()
+
+    def _settle(self) -> None:
+        """Give passes their micro-batches, and mark those that have ended."""
+        rec = self._rec
+        for marker in self._batches.settle():
+            if rec.on:
+                rec.spans.add(
+                    Kind.MICRO_BATCH,
+                    Lane.HOST,
+                    Phase.OTHER,
+                    flag_bits.ABORTED if marker.aborted else 0,
+                    marker.number,
+                    UNKNOWN,
+                    marker.start_ns,
+                    marker.end_ns,
+                )
 
     def _turn_on(self) -> None:
         boundary = self._boundary
@@ -281,9 +396,10 @@ class Steps:
         assert boundary is not None
         self._close(boundary, complete=True)
         self._start, self._boundary = boundary, None
+        self._open = False
         self._cost_ns = 0
-        self._micro_batches = 0
-        self._tokens = self._samples = UNKNOWN
+        self._batches.step_ended()
+        self._turns.step_ended()
         rec = self._rec
         rec.step += 1
         self._recorded = rec.on and self._sampling.records(rec.step)
@@ -292,20 +408,20 @@ class Steps:
             self._sink.turn(False)
 
     def _close(self, end: Moment, *, complete: bool) -> None:
-        rec = self._rec
+        rec, batches = self._rec, self._batches
         entered = perf_counter_ns()
         bounds = StepBounds(
             step=rec.step,
             start=self._start,
             end=end,
-            micro_batches=self._micro_batches or UNKNOWN,
-            tokens=self._tokens,
-            samples=self._samples,
+            micro_batches=batches.count or UNKNOWN,
+            tokens=batches.inputs.tokens,
+            samples=batches.inputs.samples,
             cost_ns=self._cost_ns,
             complete=complete,
         )
         if self._recorded:
-            self._sink.step_recorded(bounds, self._cut)
+            self._sink.step_recorded(bounds, self._cut, batches.of_pass())
             spent = perf_counter_ns() - entered
             rec.guard.cost_ns += spent
             duration = end.host_ns - self._start.host_ns
@@ -313,18 +429,3 @@ class Steps:
         else:
             rec.drop(self._cut)
             self._sink.step_timed(bounds)
-
-    def _count_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Tokens are the elements of a two-dimensional integer input, samples its
-        rows, or those of the first tensor.
-        """
-        tensors = [
-            value
-            for value in (kwargs.get("input_ids"), *args, *kwargs.values())
-            if isinstance(value, torch.Tensor) and value.dim() > 0
-        ]
-        if not tensors:
-            return
-        self._samples = max(self._samples, 0) + int(tensors[0].shape[0])
-        if tensors[0].dim() == 2 and tensors[0].dtype in (torch.int64, torch.int32):
-            self._tokens = max(self._tokens, 0) + tensors[0].numel()

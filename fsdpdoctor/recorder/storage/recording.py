@@ -50,7 +50,8 @@ class Recording:
         self.names = StringTable()
         self.on = False  # whether rows are kept
         self.step = 0
-        self.micro_batch = UNKNOWN
+        self.micro_batch = UNKNOWN  # the pass, until the step is over: `micro_batches`
+        self.nth_pass = UNKNOWN  # of its model in the step
         self.in_forward = False  # a root's forward is running
         self.own_collective = False  # FSDP2 is issuing one, whose hooks record it
         self.live_bytes = 0  # of unsharded parameters
@@ -97,6 +98,10 @@ class Recording:
         self.call_sites.drop(rows.call_sites)
         self.stacks.drop(rows.stacks)
 
+    def enter_pass(self, numbers: tuple[int, int]) -> None:
+        """What follows is of this pass, and which of its model's that is."""
+        self.micro_batch, self.nth_pass = numbers
+
     def host_span(
         self,
         kind: Kind,
@@ -135,7 +140,7 @@ class Recording:
         """Leave a trace of what this rank does now, even if it is killed."""
         self.heartbeat.beat(
             self.step,
-            self.micro_batch,
+            UNKNOWN if self.micro_batch == UNKNOWN else self.nth_pass,
             unit,
             kind,
             phase,

@@ -121,12 +121,17 @@ class SpanBuffer:
         """Say more of an unshard whose spans are already here."""
         self._flags_of_op[op] = self._flags_of_op.get(op, 0) | flag
 
-    def detach(self, rows: int) -> Columns:
-        """Remove the first spans; their times are still marks."""
+    def detach(self, rows: int, of_pass: dict[int, int]) -> Columns:
+        """Remove the first spans; their times are still marks. Their passes become
+        the micro-batches that these were found to belong to.
+        """
         cells = np.array(self._cells[: rows * _WIDTH], dtype=np.int64)
         del self._cells[: rows * _WIDTH]
         columns = dict(zip(_SPAN_COLUMNS, cells.reshape(-1, _WIDTH).T, strict=True))
         self._apply_learned(columns)
+        passes, at = np.unique(columns["micro_batch"], return_inverse=True)
+        found = [of_pass.get(one, UNKNOWN) for one in passes.tolist()]
+        columns["micro_batch"] = np.array(found, dtype=np.int64)[at]
         return columns
 
     def drop(self, rows: int) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from fsdpdoctor.schema import COUNTER_EXCEPTIONS, UNKNOWN, Kind, Phase
+from fsdpdoctor.recorder.session import OWN_OPTIMIZER
+from fsdpdoctor.schema import COUNTER_EXCEPTIONS, UNKNOWN, Flag, Kind, Phase
 from tests.recorder.conftest import Recorded
 from tests.recorder.fsdp2.test_fsdp2 import count
 
@@ -39,6 +42,78 @@ def test_several_optimizers_make_one_step(two: Recorded) -> None:
         ends = step.spans.end_ns[step.spans.kind == Kind.OPTIMIZER]
         assert len(ends) == 2
         assert ends.max() <= step.end_ns
+
+
+def test_optimizers_in_turn_make_one_step(two: Recorded) -> None:
+    """A step has both; the critic had two forwards for one backward."""
+    steps = two.rank("alternating").steps
+
+    assert [s.complete for s in steps] == [True] * 4
+    assert [count(s, Kind.OPTIMIZER) for s in steps] == [2] * 4
+    assert [s.micro_batches for s in steps] == [2] * 4
+    assert [count(s, Kind.ROOT_FORWARD) for s in steps] == [5] * 4
+    assert [count(s, Kind.MICRO_BATCH) for s in steps] == [2] * 4
+
+
+def test_an_optimizer_s_second_turn_is_the_next_step(two: Recorded) -> None:
+    """Three steps of the critic, the third with the generator's, twice."""
+    steps = two.rank("several_critics").steps
+
+    assert [count(s, Kind.OPTIMIZER) for s in steps] == [1, 1, 2] * 2
+    assert [s.micro_batches for s in steps] == [1, 1, 2] * 2
+    assert [count(s, Kind.ROOT_FORWARD) for s in steps] == [3, 3, 5] * 2
+
+
+def test_a_model_that_never_trains_makes_no_step(two: Recorded) -> None:
+    """Its passes are without gradients, and told apart from the trained one's."""
+    data = two.rank("teacher")
+
+    for step in data.steps[:4]:
+        passes = step.spans.rows(step.spans.kind == Kind.ROOT_FORWARD)
+        trees = [data.header.units[unit].tree for unit in passes.unit.tolist()]
+        assert (step.micro_batches, len(passes)) == (1, 2)
+        assert (passes.flags & Flag.NO_GRAD != 0).tolist() == [True, False]
+        assert trees == [0, 1]
+
+
+def test_an_optimizer_of_the_script_s_own_ends_steps(two: Recorded) -> None:
+    """With the backward whose gradients were used, and the record says so."""
+    data = two.rank("own_optimizer")
+
+    assert [s.complete for s in data.steps] == [True] * 4
+    assert [s.micro_batches for s in data.steps] == [1] * 4
+    assert data.header.warnings == (OWN_OPTIMIZER,)
+
+
+def test_own_steps_of_several_micro_batches(two: Recorded) -> None:
+    """Gradients that are added to are of one step, wherever they are zeroed."""
+    data = two.rank("own_optimizer_accumulating")
+
+    assert [s.micro_batches for s in data.steps] == [2] * 4
+    assert data.header.warnings == (OWN_OPTIMIZER,)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "passes"),
+    [
+        ("pipeline_all_forwards_first", 4),
+        ("pipeline_in_turn", 4),
+        ("pipeline_interleaved", 8),
+    ],
+)
+def test_a_pipeline_s_micro_batches_are_its_backwards(
+    four: Recorded, scenario: str, passes: int
+) -> None:
+    """Four on every stage, however its schedule orders them."""
+    for rank in range(4):
+        steps = four.rank(scenario, rank).steps
+        assert [s.micro_batches for s in steps] == [4] * 4
+        assert [count(s, Kind.MICRO_BATCH) for s in steps] == [passes] * 4
+        for step in steps[1:]:
+            forwards = step.spans.rows(step.spans.kind == Kind.FORWARD)
+            assert Counter(forwards.micro_batch.tolist()) == Counter(
+                dict.fromkeys(range(4), 2 * passes // 4)
+            )
 
 
 def test_an_optimizer_in_backward_ends_its_step_with_backward(two: Recorded) -> None:
