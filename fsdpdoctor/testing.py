@@ -94,6 +94,10 @@ _ROWS: dict[str, tuple[Kind, Lane, Phase]] = {
     "eval_forward": (Kind.FORWARD, Lane.COMPUTE, Phase.FORWARD),
     "eval_all_gather": (Kind.ALL_GATHER, Lane.ALL_GATHER, Phase.FORWARD),
     "eval_unsharded": (Kind.UNSHARDED, Lane.UNSHARDED, Phase.FORWARD),
+    "eval_wait": (Kind.ALL_GATHER_WAIT, Lane.COMPUTE, Phase.FORWARD),
+    "root_forward": (Kind.ROOT_FORWARD, Lane.COMPUTE, Phase.FORWARD),
+    "eval_root_forward": (Kind.ROOT_FORWARD, Lane.COMPUTE, Phase.FORWARD),
+    "dropped_all_gather": (Kind.ALL_GATHER, Lane.ALL_GATHER, Phase.BACKWARD),
     "outer_sync": (Kind.SYNC, Lane.HOST, Phase.OTHER),
     "other": (Kind.COLLECTIVE, Lane.OTHER_COMM, Phase.OTHER),
     "other_wait": (Kind.COLLECTIVE_WAIT, Lane.COMPUTE, Phase.OTHER),
@@ -106,6 +110,9 @@ _FLAGS = {
     "eval_forward": Flag.NO_GRAD,
     "eval_all_gather": Flag.NO_GRAD,
     "eval_unsharded": Flag.NO_GRAD,
+    "eval_wait": Flag.NO_GRAD,
+    "eval_root_forward": Flag.NO_GRAD,
+    "dropped_all_gather": Flag.NEVER_USED | Flag.BACKWARD_PREFETCH,
 }
 
 _WAITED = {

@@ -52,6 +52,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "hang/wait_graph.py",
     ),
     "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
+    "recorder/steps/test_steps.py": ("recorder/steps/root_passes.py",),
+    "detectors/test_topology_mesh.py": ("analysis/pipeline_stages.py",),
     "recorder/host/test_stall_watch.py": (
         "rank_end.py",
         "rank_end_files.py",
@@ -247,7 +249,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "recorder/test_crossings.py": ("recorder/border.py", "recorder/forks.py"),
     "recorder/test_session.py": (
         "recorder/fsdp2/installed_hooks.py",
-        "recorder/host/pending_step.py",
+        "recorder/steps/pending_step.py",
         "recorder/rank_header.py",
         "recorder/recording_config.py",
     ),
@@ -265,6 +267,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "renderers/text.py",
     ),
     "report/test_report.py": (
+        "report/model_rows.py",
+        "report/models.py",
         "report/collectives_ranks.py",
         "report/diagnosis.py",
         "report/units.py",

@@ -174,7 +174,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     header = RunHeader(run_id="drawn", source="kineto", world_size=8)
     trace = encode(diagnose(in_memory(header, [generated_rank()])))
     script = draw(
-        "other 0....\nother_wait 0....\nforward .00..",
+        "other 0....\nother_wait 0....\nforward .00..\neval_root_forward ....0",
         calls=(Call(kind="all_reduce", site="train.py:3", via="full_tensor"),),
         samples=(Sample(at=3.5, activity=Activity.SLEEP, site="train.py:4"),),
     )

@@ -128,6 +128,19 @@ class HostEvents(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Passes(Table):
+    """One row per forward of a root without gradients."""
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # one of its tree
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+    start_ns: npt.NDArray[np.int64] = column("int64", 0)
+    end_ns: npt.NDArray[np.int64] = column("int64", 0)
+    name: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # who asked for it
+    value: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # length of its input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CounterRows(Table):
     """One row per counter value, with its step."""
 
@@ -147,7 +160,9 @@ class RankMeasures(OfRank):
     unrecorded: StepTimes
     budget_ns: Mapping[str, Int64s]  # by part of PARTS: [S]; they sum to the step
     collectives: Collectives
-    stalls: Stalls
+    stalls: Stalls  # of training; those of passes without gradients are apart
+    no_grad_stalls: Stalls
+    no_grad_passes: Passes
     unit_times: UnitTimes
     windows: Windows
     host: HostEvents
@@ -218,7 +233,11 @@ def measure_rank(data: RankData) -> RankMeasures:
             for part in PARTS
         },
         collectives=Collectives.concat([line.collectives for line in lines]),
-        stalls=_all_stalls(lines),
+        stalls=_all_stalls([(line.stalls, len(line.collectives)) for line in lines]),
+        no_grad_stalls=_all_stalls(
+            [(line.no_grad_stalls, len(line.collectives)) for line in lines]
+        ),
+        no_grad_passes=Passes.concat([line.no_grad_passes for line in lines]),
         unit_times=UnitTimes.concat([line.unit_times for line in lines]),
         windows=Windows.concat([line.windows for line in lines]),
         host=HostEvents.concat([line.host for line in lines]),
@@ -251,6 +270,8 @@ class _Measured:
     budget_ns: Mapping[str, int]
     collectives: Collectives
     stalls: Stalls
+    no_grad_stalls: Stalls
+    no_grad_passes: Passes
     unit_times: UnitTimes
     windows: Windows
     host: HostEvents
@@ -263,11 +284,14 @@ class _Measured:
 def _measured(line: Timeline) -> _Measured:
     has_kernels = Evidence.KERNELS in line.data.evidence
     divided = divide(line)
+    no_grad = line.stalls.flags & Flag.NO_GRAD != 0
     measured = _Measured(
         row=_step_row(line),
         budget_ns=divided.ns,
         collectives=line.collectives,
-        stalls=line.stalls,
+        stalls=line.stalls.rows(~no_grad),
+        no_grad_stalls=line.stalls.rows(no_grad),
+        no_grad_passes=_no_grad_passes(line),
         unit_times=unit_times(line),
         windows=_windows(line),
         host=_host_events(line),
@@ -366,16 +390,27 @@ def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
     return judged, outliers
 
 
-def _all_stalls(lines: Sequence[_Measured]) -> Stalls:
-    """The stalls of all steps, their `collective` counted over all steps."""
+def _all_stalls(steps: Sequence[tuple[Stalls, int]]) -> Stalls:
+    """The stalls of all steps, each with its number of collectives: `collective` is
+    counted over all steps.
+    """
     parts: list[Stalls] = []
     before = 0
-    for line in lines:
-        columns = {name: getattr(line.stalls, name) for name in Stalls.columns()}
-        columns["collective"] = line.stalls.collective + before
+    for stalls, collectives in steps:
+        columns = {name: getattr(stalls, name) for name in Stalls.columns()}
+        columns["collective"] = stalls.collective + before
         parts.append(Stalls(**columns))
-        before += len(line.collectives)
+        before += collectives
     return Stalls.concat(parts)
+
+
+def _no_grad_passes(line: Timeline) -> Passes:
+    spans = line.of(Kind.ROOT_FORWARD)
+    spans = spans.rows(spans.flags & Flag.NO_GRAD != 0)
+    names = [name for name in Passes.columns() if name != "step"]
+    return Passes.build(
+        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
+    )
 
 
 def _windows(line: Timeline) -> Windows:

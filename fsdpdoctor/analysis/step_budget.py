@@ -1,8 +1,9 @@
 """The step budget: a partition of each step's time that adds up to the step.
 
 [Note: The budget's order] A stretch of the step goes to the first part of `PARTS`
-that claims it. Stalls come first: they are what this tool is for, and with them the
-waits for other collectives, where they were measured. On the host's
+that claims it. Passes without gradients come first, whole: what they cost is one
+question, whatever it was spent on. Then come stalls: they are what this tool is for,
+and with them the waits for other collectives, where they were measured. On the host's
 clock one thread does everything, so its pauses (GC, input, checkpoint) come before
 the work they interrupt; on a device's clock they can only explain time in which the
 device was idle, so they come after all device work.
@@ -44,6 +45,7 @@ PARTS = (
     "exposed_all_gather",
     "exposed_reduce_scatter",
     "exposed_all_reduce",
+    "no_grad",  # passes without gradients, whole: their stalls are in here
     "checkpoint",
     "input",
     "gc",
@@ -96,7 +98,9 @@ def divide(line: Timeline) -> Divided:
 
 def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     """Who claims what, in order."""
-    stalls = line.stalls
+    stalls, spans = line.stalls, line.spans
+    passes = is_any(spans.kind, Kind.ROOT_FORWARD, Kind.FORWARD)
+    yield "no_grad", covered_by(spans, passes & (spans.flags & Flag.NO_GRAD != 0))
     for kind in WAIT_OF:
         mine = stalls.rows(stalls.kind == kind)
         yield f"exposed_{kind.key}", union(mine.start_ns, mine.end_ns)

@@ -56,6 +56,9 @@ class UnitTimes(Table):
     expected_all_gathers: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     reduce_scatters: npt.NDArray[np.int64] = column("int64", 0)
     all_reduces: npt.NDArray[np.int64] = column("int64", 0)
+    eval_compute_ns: npt.NDArray[np.int64] = column(
+        "int64", 0
+    )  # own, without gradients
     eval_all_gathers: npt.NDArray[np.int64] = column("int64", 0)
     peak_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
@@ -96,6 +99,9 @@ def unit_times(line: Timeline) -> UnitTimes:
     """What each unit did in each phase of one step."""
     rows = _Rows()
     for owner, own_ns in own_compute(line):
+        no_grad = owner.flags & Flag.NO_GRAD != 0
+        rows.add(owner.rows(no_grad), "eval_compute_ns", own_ns[no_grad])
+        owner, own_ns = owner.rows(~no_grad), own_ns[~no_grad]
         again = owner.flags & Flag.RECOMPUTE != 0
         rows.add(owner.rows(again), "recompute_ns", own_ns[again])
         rows.add(owner.rows(~again), "compute_ns", own_ns[~again])

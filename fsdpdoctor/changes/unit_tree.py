@@ -69,6 +69,7 @@ class TreeUnit:
     module_class: str = ""
     is_root: bool = False
     tree: int = 0
+    model: int = 0
     reshard_after_forward: bool | int | None = None  # as it acts
     param_dtype: str | None = None
     reduce_dtype: str | None = None
@@ -113,6 +114,9 @@ class UnitTree:
     @property
     def models(self) -> tuple[UnitTree, ...]:
         """Each model's units apart, where a run has several: names are its own."""
+        numbers = dict.fromkeys(unit.model for unit in self.units)
+        if len(numbers) > 1:
+            return tuple(self.of_model(number) for number in numbers)
         apart: list[UnitTree] = []
         together: list[TreeUnit] = []
         several = list(self.trees)
@@ -124,6 +128,11 @@ class UnitTree:
         if together:
             apart.append(replace(self, units=tuple(together)))
         return tuple(apart)
+
+    def of_model(self, number: int) -> UnitTree:
+        """One model's units."""
+        mine = tuple(unit for unit in self.units if unit.model == number)
+        return replace(self, units=mine)
 
     @property
     def root_paths(self) -> tuple[str, ...] | None:
@@ -186,6 +195,7 @@ def unit_of(spec: UnitSpec, names: Sequence[str] = ()) -> TreeUnit:
         module_class=spec.module_class,
         is_root=spec.is_root,
         tree=spec.tree,
+        model=spec.model,
         reshard_after_forward=spec.reshard_after_forward,
         param_dtype=spec.param_dtype,
         reduce_dtype=spec.reduce_dtype,

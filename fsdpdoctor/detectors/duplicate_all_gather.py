@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.gather_counts import StepGathers, step_gathers
@@ -92,8 +93,8 @@ def duplicate_all_gather(m: Measures) -> Iterator[Finding]:
         _collect(rank, found)
     for phase, word in PHASES.items():
         mine = {unit: e for (unit, p), e in found.items() if p == phase and e.rows}
-        if mine:
-            yield _finding(m, word, mine)
+        for names in by_model(m, list(mine)):
+            yield _finding(m, word, {name: mine[name] for name in names})
 
 
 def _collect(rank: RankMeasures, found: dict[Key, _Excess]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
@@ -60,7 +61,8 @@ WORDS = {
 def exposed_all_gather(m: Measures) -> Iterator[Finding]:
     """Compute stood still while a unit's parameters were gathered.
 
-    One finding per phase and main cause, its units by cost. The five causes
+    One finding per model, phase and main cause, its units by cost; passes without
+    gradients are left out (FD301). The five causes
     (host late, queued, straggler, wire, tail) add up to the exposed time.
 
     *Why it costs*: the step is longer by all of it. FSDP2 hides an all-gather under
@@ -86,7 +88,8 @@ def exposed_all_gather(m: Measures) -> Iterator[Finding]:
             yield from _phase(m, body.of(Kind.ALL_GATHER, phase=phase), body, phase)
     first = gathers.edge
     if first.ns_per_step / step_ns >= WARNING_SHARE:
-        yield _first(m, first, step_ns)
+        for names in by_model(m, list(first.by_unit())) or [[]]:
+            yield _first(m, first.named(*names) if names else first, step_ns)
 
 
 def _phase(m: Measures, here: Exposed, body: Exposed, phase: int) -> Iterator[Finding]:
@@ -94,12 +97,17 @@ def _phase(m: Measures, here: Exposed, body: Exposed, phase: int) -> Iterator[Fi
     main = {unit: _main_cause(here.named(unit)) for unit in here.by_unit()}
     nameless = here.where(here.rows.unit == UNKNOWN)
     for cause in CAUSES:
-        names = [unit for unit, most in main.items() if most == cause]
-        group = here.named(*names)
+        alike = [unit for unit, most in main.items() if most == cause]
+        groups = [(here.named(*names), names) for names in by_model(m, alike)]
         if not main and len(nameless.rows) and _main_cause(nameless) == cause:
-            group = nameless  # a source without units: the time is known all the same
-        if group.ns_per_step >= max(1, MINOR_CAUSE * body.ns_per_step):
-            yield _finding(m, group, Phase(phase), cause, names)
+            # A source without units: the time is known all the same.
+            groups = [(nameless, [])]
+        total = sum(group.ns_per_step for group, _ in groups)
+        if total < max(1, MINOR_CAUSE * body.ns_per_step):
+            continue
+        for group, names in groups:
+            if group.ns_per_step >= MINOR_CAUSE * total:
+                yield _finding(m, group, Phase(phase), cause, names)
 
 
 def _main_cause(stalls: Exposed) -> str:

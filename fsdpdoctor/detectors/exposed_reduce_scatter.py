@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
@@ -44,16 +45,24 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     step_ns = steady(m)
     every = exposed(m).of(Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
     stalls = every if on_cpu(m) else every.body
-    cost_ns = stalls.ns_per_step
-    if cost_ns / step_ns < WARNING_SHARE:
+    if stalls.ns_per_step / step_ns < WARNING_SHARE:
         return
+    for names in by_model(m, list(every.by_unit())) or [[]]:
+        mine = stalls.named(*names) if names else stalls
+        if mine.ns_per_step:
+            yield _finding(m, mine, every.named(*names) if names else every)
+
+
+def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
+    """One model's reductions; `every` has those with nothing to hide under, too."""
+    step_ns, cost_ns = steady(m), stalls.ns_per_step
+    names = tuple(stalls.by_unit())
     own_ns = cost_ns - stalls.late_rank_ns
     severity = level(own_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE)
     if on_cpu(m):
         severity = Severity.INFO
-    names = tuple(stalls.by_unit())
     of_units = f" of {count(len(names), 'unit')}" if names else ""
-    yield Finding(
+    return Finding(
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "

@@ -23,6 +23,7 @@ WORDS = {
     "exposed_reduce_scatter": "exposed reduce-scatters",
     "exposed_all_reduce": "exposed all-reduces",
     "exposed_other_communication": "other communication",
+    "no_grad": "passes without gradients",
     "compute": "other compute",
     "gc": "garbage collection",
     "clip": "gradient clipping",

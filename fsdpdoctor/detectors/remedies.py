@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import model_name
 from fsdpdoctor.changes.code import MODEL, code, on_roots
 from fsdpdoctor.changes.plan import Plan, plan_of
 from fsdpdoctor.changes.unit_tree import UnitTree
@@ -141,6 +142,16 @@ def without_reentrant(m: Measures) -> Advice | None:
 def several_models(m: Measures) -> bool:
     """Whether no single `model` holds all units: then no code can be pasted."""
     return len(unit_tree_of(m).models) > 1
+
+
+def model_comment(m: Measures, unit: str) -> str:
+    """What `model` is in code for the model of one unit."""
+    tree = unit_tree_of(m)
+    one, header = tree.named(unit), m.ranks[0].header.model
+    if one is None or header is None or not several_models(m):
+        return MODEL
+    name = model_name(header.models, one.model)
+    return f"# `model` is your {name}, one of {len(tree.models)} in this process."
 
 
 def chainable(m: Measures) -> bool:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import (
+    PURPOSES,
+    NoGrad,
+    by_model,
+    no_grad_passes,
+    trained_models,
+)
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.changes.code import MODEL, on_roots
-from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.judged_stalls import exposed
+from fsdpdoctor.changes.quoting import name_list
+from fsdpdoctor.changes.unit_tree import first_path
+from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
     few_steps,
@@ -22,6 +30,7 @@ from fsdpdoctor.detectors.judged_steps import (
 from fsdpdoctor.detectors.remedies import (
     has,
     keep_unsharded,
+    model_comment,
     needs_torch,
     plan_advice,
     present,
@@ -39,8 +48,12 @@ ROOMY, FULL = 0.70, 0.90
 # D08: the backward's gathers must be worth the memory.
 EXPOSED_SHARE = 0.05
 
-# D08: forwards without a backward gather the same weights every time; from this
-# many per training forward it is no evaluation between steps.
+# Of the gathered bytes of all units: a root with little in it is left so by every
+# evaluation, and may stay.
+HELD_SHARE = 0.05
+
+# D08: passes without gradients gather the same weights every time; from this many per
+# training forward it is no evaluation between steps.
 REPEATED = 4
 
 
@@ -97,11 +110,21 @@ def _gathered_again(
         if spec.reshard_after_forward not in (False, None)
     ]
     stalls = exposed(m).of(Kind.ALL_GATHER, phase=Phase.BACKWARD).named(*again)
+    if stalls.ns_per_step / float(m.step_ns.mean()) < EXPOSED_SHARE:
+        return
+    for names in by_model(m, list(stalls.by_unit())):
+        yield _second_gather(m, stalls.named(*names), names, specs, used)
+
+
+def _second_gather(
+    m: Measures,
+    stalls: Exposed,
+    names: list[str],
+    specs: dict[str, UnitSpec],
+    used: float | None,
+) -> Finding:
     cost_ns = stalls.ns_per_step
     share = cost_ns / float(m.step_ns.mean())
-    if share < EXPOSED_SHARE:
-        return
-    names = list(stalls.by_unit())
     kept = keep_unsharded(m, names)
     memory = kept.memory_cost_bytes if kept else None
     if used is not None and memory is not None:
@@ -113,7 +136,7 @@ def _gathered_again(
         if used is None
         else f"the peak is {percent(used)} of the device"
     )
-    yield Finding(
+    return Finding(
         severity=Severity.INFO if used is None else Severity.WARNING,
         confidence=Confidence.LOW
         if used is None or few_steps(m)
@@ -231,8 +254,9 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
     if not units:
         return
     held = sum(max(b, 0) for b in units.values())
+    every = sum(max(spec.unsharded_bytes, 0) for spec in all_units(m).values())
     yield Finding(
-        severity=Severity.WARNING,
+        severity=level(held / max(every, 1), HELD_SHARE),
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(units), 'unit')} ({size(held)}) stay gathered after a "
         "pass without gradients",
@@ -273,29 +297,122 @@ def _open_at_end(rank: RankMeasures, flag: Flag) -> list[int]:
 
 
 def _inference(m: Measures) -> Iterator[Finding]:
-    """Forwards without gradients gather the same weights again and again."""
+    """Passes without gradients gather the same weights again and again, or wait."""
+    if not len(m.step_ns):
+        return
     evaluation = unit_sums(m, "eval_all_gathers")
     training = unit_sums(m, "all_gathers", Phase.FORWARD)
-    again = [
-        fqn
-        for fqn, gathers in evaluation.items()
-        if gathers >= REPEATED * max(training.get(fqn, 0), 1)
-        and gathers >= REPEATED * max(len(m.step_ns), 1)
-    ]
-    if not again:
-        return
-    repeats = per_step(m, sum(evaluation[fqn] for fqn in again))
-    kept = keep_unsharded(m, again)
-    if kept is not None:
-        # A simulated step trains: it has no forwards without gradients.
-        kept = replace(kept, change=None)
-    yield Finding(
-        severity=Severity.INFO,
+    trained, passes = trained_models(m), no_grad_passes(m)
+    for names in by_model(m, [fqn for fqn, gathers in evaluation.items() if gathers]):
+        model = all_units(m)[names[0]].model
+        mine = [row for row in passes if row.model == model]
+        cost_ns = _waited(m, names) if m.stalls_known else None
+        share = (cost_ns or 0) / float(m.step_ns.mean())
+        again = sum(evaluation[fqn] for fqn in names) >= REPEATED * max(
+            sum(training.get(fqn, 0) for fqn in names), len(names) * len(m.step_ns)
+        )
+        if share >= EXPOSED_SHARE or again:
+            repeats = sum(evaluation[fqn] for fqn in names) / len(m.step_ns)
+            yield _inference_finding(m, names, mine, repeats, cost_ns, share, trained)
+
+
+def _waited(m: Measures, names: list[str]) -> int:
+    """What passes without gradients wait for some units, per step."""
+    total = 0
+    for rank in m.ranks:
+        stalls = rank.no_grad_stalls
+        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
+        keep = rank.in_judged(stalls.step) & np.isin(stalls.unit, ids)
+        total += int(stalls.duration_ns[keep].sum())
+    return per_step(m, total)
+
+
+def _inference_finding(
+    m: Measures,
+    names: list[str],
+    passes: list[NoGrad],
+    repeats: float,
+    cost_ns: int | None,
+    share: float,
+    trained: frozenset[int],
+) -> Finding:
+    main = passes[0] if passes else None
+    purpose = "" if main is None else f" ({PURPOSES[main.purpose]})"
+    number = sum(row.passes for row in passes) / len(m.step_ns)
+    often = f"{number:.3g} a step" if passes else "some"
+    wait = "" if cost_ns is None else f", exposed {ms(cost_ns)} ({percent(share)})"
+    where = f" at {main.where}" if main is not None and main.where else ""
+    return Finding(
+        severity=Severity.WARNING if share >= EXPOSED_SHARE else Severity.INFO,
         confidence=Confidence.MEDIUM,
-        summary=f"{count(repeats, 'all-gather')} per step serve forwards without "
-        "gradients, of weights that did not change in between",
-        units=tuple(again),
+        summary=f"passes without gradients{purpose}, {often}{where}: they gather "
+        f"{count(len(names), 'unit')} with {repeats:.3g} all-gathers per step, of "
+        f"weights that do not change in between{wait}",
+        units=tuple(names),
         phase="forward",
-        evidence={"all_gathers_per_step": repeats},
-        advice=present(kept),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "all_gathers_per_step": round(repeats, 4),
+            "passes_per_step": round(number, 4),
+            "purpose": None if main is None else main.purpose,
+            "exposed_ns": cost_ns,
+        },
+        advice=_gathered_once(m, names, passes, trained),
     )
+
+
+def _gathered_once(
+    m: Measures, names: list[str], passes: list[NoGrad], trained: frozenset[int]
+) -> tuple[Advice, ...]:
+    """Around a loop; or for good, where the model never trains."""
+    specs = all_units(m)
+    freed = [fqn for fqn in names if specs[fqn].reshard_after_forward is True]
+    if not freed or not has(m, "set_reshard_after_forward"):
+        return ()
+    sizes = [specs[fqn].unsharded_bytes for fqn in freed]
+    never = specs[names[0]].model not in trained
+    if not never and passes and not any(row.repeated for row in passes):
+        return ()  # each pass is its step's only one: nothing is gathered in vain
+    listed = name_list([first_path(fqn) for fqn in freed])
+    whose = model_comment(m, names[0])
+    newer = needs_torch(m, "set_reshard_after_forward")
+    if never:
+        text = (
+            f"This model never trains: keep it gathered{newer}, and reshard() it where "
+            "its weights are changed."
+        )
+        code = [whose, f"keep = {listed}", "for name in keep:", *_KEEP]
+    else:
+        text = f"Gather these units once, around the loop without gradients{newer}."
+        code = [*_AROUND[:4], whose, f"names = {listed}", *_AROUND[4:]]
+    return (
+        Advice(
+            text=text,
+            code="\n".join(code),
+            memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
+        ),
+    )
+
+
+_KEEP = (
+    "    unit = model.get_submodule(name)",
+    "    unit.set_reshard_after_forward(False, recurse=False)",
+)
+_AROUND = (
+    "import contextlib",
+    "",
+    "# Then `with gathered(model):` around the loop.",
+    "",
+    "",
+    "@contextlib.contextmanager",
+    "def gathered(model, names=tuple(names)):",
+    "    units = [model.get_submodule(name) for name in names]",
+    "    for unit in units:",
+    "        unit.set_reshard_after_forward(False, recurse=False)",
+    "    try:",
+    "        yield",
+    "    finally:",
+    "        for unit in units:",
+    "            unit.set_reshard_after_forward(True, recurse=False)",
+    "            unit.reshard()",
+)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.detectors.base import CannotTell, detector
-from fsdpdoctor.detectors.judged_steps import place_of, recompute_seen
+from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_steps import (
+    per_step,
+    place_of,
+    recompute_seen,
+    unit_sums,
+)
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
     clear_prefetch,
@@ -18,11 +26,14 @@ from fsdpdoctor.detectors.remedies import (
     without_reentrant,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.quantities import count, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
+from fsdpdoctor.quantities import count, ms, size
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
 EVERY_STEP = 0.5
+
+# As FD101: below it a fix is lost in the step's jitter.
+WAITED_SHARE = 0.05
 
 
 @detector(
@@ -30,6 +41,9 @@ EVERY_STEP = 0.5
 )
 def stale_unshard(m: Measures) -> Iterator[Finding]:
     """A unit was unsharded and resharded without a forward or backward of its own.
+
+    Or it was gathered in backward, where FSDP2 prefetches what ran before: a frozen
+    tower's last unit, or that of a pass without gradients.
 
     *Why it costs*: its bytes travelled and were held for nothing. In older torch a
     unit left so was not gathered again in the next step and computed with old
@@ -45,6 +59,12 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
     """
     if not len(m.step_ns):
         raise CannotTell("there is no whole step", Evidence.STEPS)
+    yield from _opened(m)
+    yield from _dropped(m)
+
+
+def _opened(m: Measures) -> Iterator[Finding]:
+    """Units that were waited for, held, and freed."""
     counts: dict[str, int] = {}
     held: dict[str, int] = {}
     places: list[Location] = []
@@ -80,6 +100,91 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
         },
         advice=_advice(m, names),
         places=tuple(sorted(mine, key=lambda p: p.start_ns - p.end_ns)[:3]),
+    )
+
+
+@dataclass(slots=True)
+class _Dropped:
+    """Gathers of one unit that nobody waited for."""
+
+    count: int = 0
+    bytes: int = 0
+    waited_ns: int = 0
+    by: str | None = None  # whose backward prefetched it
+    places: list[Location] = field(default_factory=list)
+
+
+def _dropped(m: Measures) -> Iterator[Finding]:
+    """Units that a backward's own prefetch gathers, and that have no backward then.
+
+    FSDP2 prefetches what ran before in forward. Before the first unit that trains
+    that is a frozen one, or the last one of a pass without gradients.
+    """
+    found: dict[str, _Dropped] = defaultdict(_Dropped)
+    for rank in m.ranks:
+        _add_dropped(rank, found)
+    often = [
+        name for name, one in found.items() if one.count >= EVERY_STEP * len(m.step_ns)
+    ]
+    trained = unit_sums(m, "calls", Phase.BACKWARD)
+    for frozen in (True, False):
+        names = [name for name in often if frozen is not bool(trained.get(name))]
+        for mine in by_model(m, names):
+            yield _dropped_finding(m, {name: found[name] for name in mine}, frozen)
+
+
+def _add_dropped(rank: RankMeasures, found: dict[str, _Dropped]) -> None:
+    gathers, stalls = rank.collectives, rank.stalls
+    waited = np.zeros(len(gathers), dtype=np.int64)
+    np.add.at(waited, stalls.collective, stalls.duration_ns)
+    rows = rank.in_judged(gathers.step) & (gathers.kind == Kind.ALL_GATHER)
+    rows &= (gathers.flags & Flag.NEVER_USED != 0) & (gathers.unit != UNKNOWN)
+    rows &= gathers.flags & Flag.BACKWARD_PREFETCH != 0
+    for at in np.flatnonzero(rows).tolist():
+        one = found[rank.units[int(gathers.unit[at])].fqn]
+        one.count += 1
+        one.bytes = max(one.bytes, int(gathers.bytes[at]))
+        one.waited_ns += int(waited[at])
+        one.by = rank.unit_name(int(gathers.by_unit[at]))
+        one.places.append(place_of(rank, gathers, at))
+
+
+def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Finding:
+    cost_ns = per_step(m, sum(one.waited_ns for one in mine.values()))
+    share = cost_ns / float(m.step_ns.mean())
+    wasted = sum(one.bytes for one in mine.values())
+    by = next(iter(mine.values())).by or "a unit"
+    why = (
+        "frozen, without a backward of its own"
+        if frozen
+        else "of the pass without gradients that ran before"
+    )
+    return Finding(
+        severity=level(share, WAITED_SHARE),
+        confidence=Confidence.HIGH,
+        summary=f"{count(len(mine), 'unit')} ({size(wasted)}) gathered in backward for "
+        f"nothing, {ms(cost_ns)} exposed: the backward of {by} prefetches what ran "
+        f"before it in forward, which is {why}",
+        units=tuple(mine),
+        phase="backward",
+        ranks=tuple(sorted({p.rank for one in mine.values() for p in one.places})),
+        cost_ns_per_step=cost_ns if m.stalls_known else None,
+        cost_bytes=wasted,
+        evidence={
+            "gathers_per_step": {
+                name: round(one.count / len(m.step_ns), 4) for name, one in mine.items()
+            },
+            "prefetched_by": by,
+            "frozen": frozen,
+        },
+        advice=(
+            Advice(
+                text=f"One gather a step: it may stay. It goes where {by} has an "
+                "explicit backward prefetch list that names only itself.",
+                memory_cost_bytes=0,
+            ),
+        ),
+        places=tuple(p for one in mine.values() for p in one.places[:1])[:3],
     )
 
 

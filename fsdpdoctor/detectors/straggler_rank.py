@@ -40,7 +40,9 @@ BEYOND_NOISE = 2.0
 MORE_TOKENS = 1.10
 
 # Parts of the budget that say what a late rank did while the others waited.
-OWN_PARTS = tuple(part for part in PARTS if not part.startswith("exposed_"))
+OWN_PARTS = tuple(
+    part for part in PARTS if not part.startswith("exposed_") and part != "no_grad"
+)
 
 WORDS = {
     "input": "waiting in its data loader",

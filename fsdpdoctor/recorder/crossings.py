@@ -65,7 +65,8 @@ _GATHERS = "fsdpdoctor.recorder.fsdp2.all_gather_hooks:GatherHooks"
 _REDUCES = "fsdpdoctor.recorder.fsdp2.reduce_hooks:ReductionHooks"
 _REGISTRY = "fsdpdoctor.recorder.fsdp2.unit_registry:Units"
 _GROUPS = "fsdpdoctor.recorder.fsdp2.process_groups:Groups"
-_STEPS = "fsdpdoctor.recorder.host.steps:Steps"
+_STEPS = "fsdpdoctor.recorder.steps.steps:Steps"
+_PASSES = "fsdpdoctor.recorder.steps.root_passes:RootPasses"
 _MODEL = "fsdpdoctor.recorder.host.model_spec:ModelWatch"
 _HOST = "fsdpdoctor.recorder.host.host_hooks:HostHooks"
 _ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
@@ -99,6 +100,8 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_GROUPS, "index"),
     *_of(_STEPS, "begin root_forward_begins root_forward_ended backward_begins"),
     *_of(_STEPS, "backward_ended plain_backward_ended optimizer_ended finish"),
+    *_of(_STEPS, "optimizer_made optimizer_begins"),
+    *_of(_PASSES, "begins ended"),
     *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_ignored add_root"),
     *_of(_MODEL, "signature units spec"),
     *_of(_HOST, "attach detach turn _collects _see_input _see_clipping"),

@@ -27,17 +27,17 @@ from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.collective_calls import CollectiveCalls
 from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
-from fsdpdoctor.recorder.host.pending_step import PendingStep
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
 from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
-from fsdpdoctor.recorder.host.steps import Moment, StepBounds, Steps
-from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
+from fsdpdoctor.recorder.steps.pending_step import PendingStep
+from fsdpdoctor.recorder.steps.steps import Moment, StepBounds, Steps
+from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of

@@ -148,7 +148,13 @@ def _body(content: Content) -> Iterator[str]:
         yield f"<p>{escape(content.no_findings)}</p>"
     for finding in content.findings:
         yield from _finding(finding)
-    for table in (content.units, content.others, content.collectives, content.ranks):
+    for table in (
+        *content.units,
+        content.no_grad,
+        content.others,
+        content.collectives,
+        content.ranks,
+    ):
         if table is not None:
             yield from _table(table)
     yield from _list("Not judged", content.not_judged)

@@ -29,12 +29,12 @@ def render(report: Report) -> str:
         lines += [escape(content.no_findings), ""]
     for finding in content.findings:
         lines += _finding(finding)
-    if content.units is not None:
-        lines += _table(content.units)
+    for units in content.units:
+        lines += _table(units)
     if content.budget:
         lines += [f"## Step budget: {escape(content.budget_total)}", ""]
         lines += _budget(content.budget)
-    for table in (content.others, content.collectives, content.ranks):
+    for table in (content.no_grad, content.others, content.collectives, content.ranks):
         if table is not None:
             lines += _table(table)
     if content.not_judged:

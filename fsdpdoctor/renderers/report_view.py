@@ -27,9 +27,10 @@ from fsdpdoctor.renderers.formatting import (
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
+    no_grad_table,
     other_table,
     rank_table,
-    unit_table,
+    unit_tables,
 )
 from fsdpdoctor.report.value import (
     BestChange,
@@ -47,6 +48,7 @@ PART_WORDS = {
     "exposed_reduce_scatter": "exposed reduce-scatter",
     "exposed_all_reduce": "exposed all-reduce",
     "exposed_other_communication": "exposed other communication",
+    "no_grad": "passes without gradients",
     "gc": "garbage collection",
     "sync": "synchronising calls",
     "host_bound": "waiting for the host",
@@ -112,7 +114,8 @@ class Content:
     alerts: tuple[str, ...]  # what makes the rest less than whole
     findings: tuple[FindingWords, ...]
     no_findings: str | None
-    units: Table | None
+    units: tuple[Table, ...]  # of each model
+    no_grad: Table | None
     budget: tuple[BudgetPart, ...]
     budget_total: str
     collectives: Table | None
@@ -132,7 +135,8 @@ def content_of(report: Report) -> Content:
         alerts=tuple(visible(alert) for alert in _alerts(report)),
         findings=tuple(_finding(finding) for finding in report.findings),
         no_findings=_no_findings(report),
-        units=unit_table(report.units),
+        units=unit_tables(report.units, report.models),
+        no_grad=no_grad_table(report.no_grad, report.models),
         budget=_budget(report),
         budget_total=ms(mean) if mean is not None else NOT_MEASURED,
         collectives=collective_table(report.collectives),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fsdpdoctor.analysis.no_grad import PURPOSES
 from fsdpdoctor.quantities import ms, percent, size
 from fsdpdoctor.renderers.formatting import counted, unit_name, visible
+from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.report.value import (
     CollectiveRow,
     OtherCollectiveRow,
@@ -103,10 +106,29 @@ _UNIT_COLUMNS = (
 )
 
 
-def unit_table(rows: Sequence[UnitRow]) -> Table | None:
+def unit_tables(
+    rows: Sequence[UnitRow], models: Sequence[ModelRow]
+) -> tuple[Table, ...]:
+    """A table for each model: its units' names are its own."""
+    if len(models) < 2:
+        return (_unit_table(rows, "Units"),) if rows else ()
+    return tuple(
+        _unit_table(mine, f"Units of {visible(model.name)}, {model.role}")
+        for number, model in enumerate(models)
+        if (mine := [_within_model(row) for row in rows if row.model == number])
+    )
+
+
+def _within_model(row: UnitRow) -> UnitRow:
+    """Named as in its own model: no other one's units are beside it."""
+    return replace(row, unit=_OF_TREE.sub("", row.unit))
+
+
+_OF_TREE = re.compile(r" \[tree=\d+\]")
+
+
+def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:
     """Counts against expected, bytes, exposed time, compute, window and peak."""
-    if not rows:
-        return None
     exposed = _largest([t for r in rows for t in _phases(r)])
     compute = _largest([t for r in rows for t in (r.forward_ns, r.backward_ns)])
     window = _largest([r.unsharded_ns for r in rows])
@@ -129,7 +151,7 @@ def unit_table(rows: Sequence[UnitRow]) -> Table | None:
             )
         )
     table = Table(
-        title="Units",
+        title=title,
         noun="unit",
         columns=_UNIT_COLUMNS,
         rows=tuple(cells),
@@ -179,6 +201,50 @@ def _without_empty(table: Table) -> Table:
         rows=tuple(tuple(row[at] for at in used) for row in table.rows),
         note=table.note,
     )
+
+
+_NO_GRAD_COLUMNS = (
+    Column(title="line", hint="of the script", left=True),
+    Column(title="what", hint="what they are for", left=True),
+    Column(title="model", hint="whose forwards they are", left=True, keep=5),
+    Column(title="passes", hint="per step, mean over ranks"),
+    Column(title="gathers", hint="all-gathers per step, all units together"),
+    Column(title="ms", hint="per step"),
+    Column(title="exp ms", hint="per step, waiting for all-gathers", exposed=True),
+)
+
+
+def no_grad_table(
+    rows: Sequence[NoGradRow], models: Sequence[ModelRow]
+) -> Table | None:
+    """Passes without gradients, by line."""
+    if not rows:
+        return None
+    longest = _largest([row.ns_per_step for row in rows])
+    cells = []
+    for row in rows:
+        name = models[row.model].name if row.model < len(models) else ABSENT
+        cells.append(
+            (
+                Cell(
+                    text=visible(row.where) if row.where else ABSENT,
+                    weight=float(row.ns_per_step),
+                ),
+                Cell(text=PURPOSES[row.purpose]),
+                Cell(text=visible(name)),
+                Cell(text=counted(row.passes_per_step)),
+                Cell(text=counted(row.all_gathers_per_step)),
+                _time(row.ns_per_step, longest),
+                _time(row.exposed_ns_per_step, longest),
+            )
+        )
+    table = Table(
+        title="Passes without gradients",
+        noun="line",
+        columns=_NO_GRAD_COLUMNS,
+        rows=tuple(cells),
+    )
+    return _without_empty(table)
 
 
 _COLLECTIVE_COLUMNS = (

@@ -66,12 +66,12 @@ def show(report: Report, console: Console) -> None:
     if (hidden := len(content.alerts) - MOST_ALERTS) > 0:
         _say(console, Text(f"! and {hidden} more: --format html has them all"))
     _findings(console, content)
-    if content.units is not None:
-        _table(console, content.units)
+    for units in content.units:
+        _table(console, units)
     if content.budget:
         _heading(console, f"Step budget: {content.budget_total}")
         _budget(console, content.budget)
-    for table in (content.others, content.collectives, content.ranks):
+    for table in (content.no_grad, content.others, content.collectives, content.ranks):
         if table is not None:
             _table(console, table)
     for title, lines in (

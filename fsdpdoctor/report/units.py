@@ -217,6 +217,7 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         module_class=unit.module_class,
         numel=_known(unit.numel),
         settings=_settings(unit, rank),
+        model=unit.model,
         exposed_ns_by_cause=_by_cause(s, per),
     )
 

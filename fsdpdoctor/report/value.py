@@ -18,6 +18,7 @@ import msgspec
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Location, NotJudged
+from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.storage.json_text import json_text
 
 REPORT_VERSION = 1
@@ -180,6 +181,7 @@ class UnitRow:
     module_class: str
     numel: int | None
     settings: UnitSettings
+    model: int = 0  # in `models`
     exposed_ns_by_cause: ByCause | None = None  # None: stalls were not measured
 
 
@@ -406,7 +408,9 @@ class Report:
     overlap_share: OverlapShare
     capture: CaptureOverlap | None = None  # None: the source has no kernels
     budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
+    models: tuple[ModelRow, ...] = ()
     units: tuple[UnitRow, ...] = ()
+    no_grad: tuple[NoGradRow, ...] = ()
     unexplained_ns_per_step: int | None = None  # of the step; None: no whole step
     collectives: tuple[CollectiveRow, ...] = ()
     other_collectives: tuple[OtherCollectiveRow, ...] = ()

@@ -90,7 +90,8 @@ def gain_ns(finding: FindingRow) -> int:
 def _verdict(report: Report) -> Verdict:
     mean = report.step_time_ns.mean
     budget = report.budget_ns_per_step
-    floor = None if mean is None else mean - sum(lost_ns(budget, k) for k in PARTS)
+    lost = sum(lost_ns(budget, kind) for kind in PARTS) + _without_gradients(report)
+    floor = None if mean is None else mean - lost
     verdict = _of_costs(report) if mean else _without_steps(report)
     fault = next((f for f in report.findings if _is_fault(f)), None)
     if fault is not None:
@@ -159,7 +160,9 @@ def _of_costs(report: Report) -> Verdict:
 
 def _little(report: Report, mean: int) -> Verdict:
     """Where no part of the step is lost that is worth a name."""
-    lost = sum(lost_ns(report.budget_ns_per_step, one) for one in PARTS)
+    lost = _without_gradients(report) + sum(
+        lost_ns(report.budget_ns_per_step, one) for one in PARTS
+    )
     text = f"Nothing to gain beyond {percent(lost / mean)} of a step"
     warned = [f for f in report.findings if SEVERITY[f.severity] >= 1]
     if not warned:
@@ -203,16 +206,29 @@ def _costs(report: Report) -> Mapping[CostKind, int]:
     """Nanoseconds of the mean step, by what they were lost to."""
     budget = report.budget_ns_per_step
     costs: dict[CostKind, int] = {kind: lost_ns(budget, kind) for kind in PARTS}
+    costs["exposed"] += _without_gradients(report)
     if any(kind_of(finding) == "optimizer" for finding in report.findings):
         costs["optimizer"] = lost_ns(budget, "optimizer")
     return costs
+
+
+def _without_gradients(report: Report) -> int:
+    """What passes without gradients wait, which the budget has in one part with all
+    else of them.
+    """
+    return sum(row.exposed_ns_per_step or 0 for row in report.no_grad)
 
 
 def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
     share = f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)})"
     budget = report.budget_ns_per_step
     if kind == "exposed":
-        return f"Compute waits {share}{_mostly(report.exposed_ns_per_step, cost)}"
+        apart = _without_gradients(report)
+        if apart * 2 > cost:
+            return f"Compute waits {share}, mostly in passes without gradients"
+        mostly = _mostly(report.exposed_ns_per_step, cost - apart)
+        beside = f", {ms(apart)} of it in passes without gradients" if apart else ""
+        return f"Compute waits {share}{mostly}{beside}"
     if kind == "pause":
         return f"{_pause(report)} {share}"
     if kind == "host":

@@ -34,6 +34,7 @@ class UnitSpec:
     module_class: str  # class before fully_shard renamed it
     tree: int = 0  # index of the root whose tree it is in
     is_root: bool = False
+    model: int = 0  # in ModelSpec.models: a process may train several
     numel: int = UNKNOWN
     trainable_numel: int = UNKNOWN
     frozen_numel: int = UNKNOWN
@@ -146,3 +147,4 @@ class ModelSpec:
     autocast_dtype: str | None = None
     optimizers: tuple[OptimizerSpec, ...] = ()
     forward_order: tuple[int, ...] = ()  # units, as they first ran
+    models: tuple[str, ...] = ()  # class of each model with FSDP2 in it

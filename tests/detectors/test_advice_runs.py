@@ -172,6 +172,10 @@ def after(name: str, given: Any, model: Any) -> None:
         assert given == CPUOffloadPolicy(pin_memory=True)  # pinning takes a device
     elif name == "optimizer":
         assert len(given.param_groups[0]["params"]) == len(list(model.parameters()))
+    elif name == "gathered":
+        with given(model), torch.no_grad():
+            model(torch.zeros(4, dtype=torch.long))
+            model(torch.zeros(4, dtype=torch.long))
 
 
 def run(code: str) -> None:
@@ -217,6 +221,12 @@ def lists(**units: tuple[int, ...]) -> tuple[UnitSpec, ...]:
     )
 
 
+GENERATING = f"""{EXPOSED}
+    eval_root_forward {"." * 40}000.000.
+    eval_all_gather   {"." * 40}11..11..
+    eval_wait         {"." * 40}11..11..
+"""
+
 SHARDED: Mapping[str, RankData] = {
     "device": draw(EXPOSED, CUDA, units=UNITS),
     "cpu": draw(EXPOSED, units=UNITS),
@@ -230,6 +240,7 @@ SHARDED: Mapping[str, RankData] = {
     ),
     "stale": draw(EXPOSED + "\n stale ...3333333", CUDA, units=lists(l1=(3,))),
     "evaluation": draw(EXPOSED + "\n eval_unsharded " + "." * 38 + "00", units=UNITS),
+    "generation": draw(GENERATING, units=UNITS),
     "optimizer": draw(
         EXPOSED,
         units=UNITS,

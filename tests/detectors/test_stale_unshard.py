@@ -36,6 +36,36 @@ def test_gathered_and_freed_for_nothing() -> None:
     )
 
 
+DROPPED = """
+    forward             0011................
+    backward            ....11111111111111..
+    dropped_all_gather  .....00.............
+    backward_wait       .....00.............
+"""
+
+
+def test_a_frozen_unit_gathered_in_backward_for_nothing() -> None:
+    """2 of 20 ms for layers.0, which has no backward."""
+    finding = only(stale_unshard, measured(draw(DROPPED)))
+
+    assert (finding.units, finding.phase) == (("layers.0",), "backward")
+    assert finding.cost_ns_per_step == 2 * MS
+    assert finding.severity == Severity.WARNING
+    assert finding.evidence["frozen"] is True
+
+
+def test_the_gather_after_a_pass_without_gradients_is_small() -> None:
+    """The unit trains: what is gathered is what ran before the step's forward."""
+    picture = "\n".join(line + "." * 40 for line in DROPPED.strip().splitlines())
+    finding = only(
+        stale_unshard, measured(draw(picture.replace("111111..", "110000..")))
+    )
+
+    assert finding.evidence["frozen"] is False
+    assert finding.severity == Severity.INFO
+    assert "pass without gradients" in finding.summary
+
+
 def test_a_used_window_is_no_finding() -> None:
     """The same window, with a use in it."""
     used = STALE.replace("stale", "unsharded")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fsdpdoctor.changes.sharding_code import dimensions
@@ -18,8 +19,9 @@ from fsdpdoctor.schema import (
     ParamSpec,
     ReplicaKind,
     ReplicaSpec,
+    Spans,
 )
-from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from fsdpdoctor.testing import RECORDED, Call, draw, measured, unit
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
 
 PICTURE = """
@@ -33,6 +35,37 @@ def on_mesh(mesh: str, *parents: str, **known: int) -> RankData:
     """One unit on a mesh."""
     spec = unit("layers.0", mesh=mesh, parent_meshes=parents, **known)
     return draw(PICTURE, units=(spec,))
+
+
+def test_stages_of_a_pipeline_are_no_replicas() -> None:
+    """They began alike and differ, and send each other activations."""
+
+    def sending(rank: int, data: RankData) -> RankData:
+        pair = GroupSpec(name="pp", ranks=(rank % 2, rank % 2 + 2), size=2)
+        groups = (*data.header.groups, pair)
+        calls = draw("other 0.......", calls=(Call(kind="send", site="a.py:1"),))
+        spans = [
+            Spans(
+                **{n: getattr(s.spans, n) for n in Spans.columns()}
+                | {"group": np.full(len(s.spans), len(groups) - 1, np.int32)}
+            )
+            for s in calls.steps
+        ]
+        steps = tuple(
+            replace(step, spans=one)
+            for step, one in zip(data.steps, spans, strict=True)
+        )
+        return replace(
+            data,
+            names=calls.names,
+            header=replace(data.header, groups=groups),
+            steps=steps,
+        )
+
+    ranks = list(four("a", "a", "b", "b"))
+    assert len(found(topology_mesh, measured(*ranks))) == 1
+    piped = [sending(rank, data) for rank, data in enumerate(ranks)]
+    assert found(topology_mesh, measured(*piped)) == []
 
 
 def test_meshes_in_words() -> None:

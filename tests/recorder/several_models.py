@@ -78,6 +78,7 @@ def teacher() -> None:
         loss_of(model).backward()
         optimizer.step()
         optimizer.zero_grad()
+        follower.reshard()  # a root is left gathered, for a backward
         with torch.no_grad():
             pairs = zip(follower.parameters(), model.parameters(), strict=True)
             for old, new in pairs:
@@ -95,14 +96,16 @@ def own_optimizer() -> None:
 def own_optimizer_accumulating() -> None:
     """The same, after two micro-batches, and gradients are zeroed late."""
     model = sharded()
+    params = list(model.parameters())
     for _ in range(STEPS):
         for i in range(2):
             loss = loss_of(model)
             if i == 0:
-                model.zero_grad()
+                for param in params:
+                    param.grad = None
             loss.backward()
         with torch.no_grad():
-            for param in model.parameters():
+            for param in params:
                 param.data.sub_(0.1 * param.grad)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -86,11 +87,12 @@ class Units:
         return next((first for first in firsts if first != UNKNOWN), UNKNOWN)
 
     def sharded_params(self) -> Iterator[Any]:
-        """Of all units, as the optimizer knows them."""
+        """One of each unit that has a gradient, as the optimizer knows it."""
         for unit in self.all:
             group = unit.group()
-            for param in () if group is None else group.fsdp_params:
-                yield param.sharded_param
+            params = () if group is None else group.fsdp_params
+            sharded = (param.sharded_param for param in params)
+            yield from islice((p for p in sharded if p.grad is not None), 1)
 
     def knows_tree(self, state: Any) -> bool:
         """Whether the state's tree was described."""

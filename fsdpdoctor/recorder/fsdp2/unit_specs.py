@@ -82,6 +82,8 @@ class Tree:
         self._tree_of: dict[int, int] = {}
         self._outer: dict[int, tuple[int, str]] = {}  # the model, and where in it
         self._trees_in: dict[int, int] = {}  # by model
+        self._models: dict[int, int] = {}  # by model, its number
+        self.model_classes: list[str] = []
         self._last: dict[int, UnitSpec] = {}
         self._compiled_together: set[int] = set()  # units
         self._trees = 0
@@ -92,6 +94,9 @@ class Tree:
         together = _compiled_together(outer)
         outer = without_compile(outer)
         prefix = next((n for n, m in outer.named_modules() if m is root), "")
+        if id(outer) not in self._trees_in:
+            self._models[id(outer)] = len(self.model_classes)
+            self.model_classes.append(original_class(outer))
         self._trees_in[id(outer)] = self._trees_in.get(id(outer), 0) + 1
         for state in internals.all_states(root_state):
             for group in internals.groups_of(state):
@@ -156,6 +161,7 @@ class Tree:
             module_class=", ".join(original_class(m) for m in modules),
             tree=self._tree_of.get(unit.index, 0),
             is_root=bool(state is not None and state._is_root),
+            model=self._models.get(self._outer.get(unit.index, (0, ""))[0], 0),
             numel=sum(numels),
             trainable_numel=trainable,
             frozen_numel=sum(numels) - trainable,

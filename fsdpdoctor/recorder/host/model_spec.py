@@ -176,6 +176,7 @@ class ModelWatch:
             autocast_dtype=self._autocast,
             optimizers=tuple(self._optimizers.values()),
             forward_order=tuple(self._units.order),
+            models=tuple(self._tree.model_classes),
         )
         return self._spec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fsdpdoctor.recorder.host.micro_batches import (
+from fsdpdoctor.recorder.steps.micro_batches import (
     NO_INPUTS,
     Inputs,
     MicroBatches,

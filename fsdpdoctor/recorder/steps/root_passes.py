@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from fsdpdoctor.recorder.host.call_stack import CallStack
-from fsdpdoctor.recorder.host.micro_batches import first_tensor
+from fsdpdoctor.recorder.steps.micro_batches import first_tensor
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase
 

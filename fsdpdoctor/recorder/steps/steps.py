@@ -26,16 +26,16 @@ import torch
 from fsdpdoctor.recorder.fsdp2 import flag_bits
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.host.gradients_used import GradientsUsed
-from fsdpdoctor.recorder.host.micro_batches import (
+from fsdpdoctor.recorder.steps.gradients_used import GradientsUsed
+from fsdpdoctor.recorder.steps.micro_batches import (
     NO_INPUTS,
     NO_TREE,
     MicroBatches,
     Tree,
     inputs_of,
 )
-from fsdpdoctor.recorder.host.optimizer_turns import OptimizerTurns
-from fsdpdoctor.recorder.host.root_passes import RootPasses
+from fsdpdoctor.recorder.steps.optimizer_turns import OptimizerTurns
+from fsdpdoctor.recorder.steps.root_passes import RootPasses
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (

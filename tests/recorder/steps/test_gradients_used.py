@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fsdpdoctor.recorder.host.gradients_used import GradientsUsed
+from fsdpdoctor.recorder.steps.gradients_used import GradientsUsed
 
 
 def backward(model: nn.Module) -> None:

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-SAMPLED = 3
-"""So many parameters are looked at: one of them may have had no gradient."""
+SAMPLED = 8
+"""So many parameters are looked at, of as many units: some may have been left alone."""
 
 
 class _Seen(NamedTuple):

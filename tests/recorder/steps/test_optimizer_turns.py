@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fsdpdoctor.recorder.host.optimizer_turns import PATIENCE, OptimizerTurns
+from fsdpdoctor.recorder.steps.optimizer_turns import PATIENCE, OptimizerTurns
 
 
 def optimizer() -> torch.optim.Optimizer:

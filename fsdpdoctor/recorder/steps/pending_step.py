@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import unit_specs
-from fsdpdoctor.recorder.host.steps import StepBounds
-from fsdpdoctor.recorder.host.unsampled_steps import TimedSteps
+from fsdpdoctor.recorder.steps.steps import StepBounds
+from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
 from fsdpdoctor.schema import CallSites, MemorySamples, StackSamples, StepRecord

@@ -9,8 +9,8 @@ import torch
 
 import fsdpdoctor
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.host.steps import Moment, StepBounds
-from fsdpdoctor.recorder.host.unsampled_steps import SETTLE_STEPS, TimedSteps
+from fsdpdoctor.recorder.steps.steps import Moment, StepBounds
+from fsdpdoctor.recorder.steps.unsampled_steps import SETTLE_STEPS, TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN

@@ -1,0 +1,1 @@
+"""Where steps, passes and micro-batches begin and end."""
