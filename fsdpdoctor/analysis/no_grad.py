@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.rank_measures import Passes, RankMeasures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.rank_tables import Passes
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import (
     MIN_JUDGED_STEPS,
-    CounterRows,
     RankMeasures,
 )
+from fsdpdoctor.analysis.rank_tables import CounterRows
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.detectors.base import CannotTell
 from fsdpdoctor.finding import Location
