@@ -36,7 +36,7 @@ from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.steps.pending_step import PendingStep
-from fsdpdoctor.recorder.steps.steps import Moment, StepBounds, Steps
+from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Moment, StepBounds, Steps
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
@@ -59,11 +59,6 @@ DEVICE_WAIT_S = 5.0
 NO_FSDP2 = (
     "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard), or one that is not "
     "known: steps and host events only"
-)
-
-OWN_OPTIMIZER = (
-    "no optimizer of torch's stepped: each step ends with the backward whose gradients "
-    "were used; fsdpdoctor.step() says where it ends"
 )
 
 

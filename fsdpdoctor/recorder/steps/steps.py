@@ -46,6 +46,12 @@ from fsdpdoctor.schema import (
     Phase,
 )
 
+OWN_OPTIMIZER = (
+    "no optimizer of torch's stepped: each step ends with the backward whose gradients "
+    "were used; fsdpdoctor.step() says where it ends"
+)
+"""What a record says whose steps are told so."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:

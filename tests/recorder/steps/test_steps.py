@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from fsdpdoctor.recorder.session import OWN_OPTIMIZER
+from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
 from fsdpdoctor.schema import COUNTER_EXCEPTIONS, UNKNOWN, Flag, Kind, Phase
 from tests.recorder.conftest import Recorded
 from tests.recorder.fsdp2.test_fsdp2 import count
