@@ -53,7 +53,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
     "recorder/steps/test_steps.py": ("recorder/steps/root_passes.py",),
-    "detectors/test_topology_mesh.py": ("analysis/pipeline_stages.py",),
     "recorder/host/test_stall_watch.py": (
         "rank_end.py",
         "rank_end_files.py",

@@ -10,6 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, RankHeader, ReplicaKind, ReplicaSpec
 
 BEFORE = UNKNOWN
@@ -113,3 +116,21 @@ def data_parallel_only(headers: Sequence[RankHeader]) -> bool:
         len(found := reaches(headers, unit)) == 1 and ranks <= set(found[0])
         for unit in units
     )
+
+
+POINT_TO_POINT = ("send", "recv")
+
+
+def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:
+    """The stage of each rank that sends or receives activations, as a pipeline's do: its
+    place in the group.
+    """
+    found: dict[int, int] = {}
+    for rank in ranks:
+        names = [at for at, name in enumerate(rank.names) if name in POINT_TO_POINT]
+        used = np.unique(rank.others.group[np.isin(rank.others.name, names)])
+        for group in used[(used >= 0) & (used < len(rank.header.groups))].tolist():
+            members = rank.header.groups[group].ranks
+            if rank.rank in members:
+                found[rank.rank] = members.index(rank.rank)
+    return found

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.pipeline_stages import stages
-from fsdpdoctor.analysis.replicas import Replica, compared, reaches
+from fsdpdoctor.analysis.replicas import Replica, compared, reaches, stages
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
