@@ -122,8 +122,8 @@ POINT_TO_POINT = ("send", "recv")
 
 
 def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:
-    """The stage of each rank that sends or receives activations, as a pipeline's do: its
-    place in the group.
+    """The stage of each rank that sends or receives, as a pipeline's do: its place in
+    the group.
     """
     found: dict[int, int] = {}
     for rank in ranks:
