@@ -101,7 +101,18 @@ def change_text(rng: random.Random, data: bytes, pool: list[bytes]) -> bytes:
 
 def change_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
     """Something else somewhere in a nested value."""
-    strange = (None, -1, 10**30, "x" * 100, [], {}, True, b"\xff", 1.5, ["0", "1"])
+    strange: tuple[Any, ...] = (
+        None,
+        -1,
+        10**30,
+        "x" * 100,
+        [],
+        {},
+        True,
+        b"\xff",
+        1.5,
+        ["0", "1"],
+    )
     if (
         depth > 6
         or rng.random() < 0.1
@@ -139,6 +150,7 @@ class Target:
         self.folder = folder
         self.change: Callable[[random.Random, bytes, list[bytes]], bytes]
         self.commands: tuple[tuple[str, ...], ...] = (("analyze", "--no-cache"),)
+        self.files: tuple[str, ...]
         if kind == "nsys":
             export(folder / "export.sqlite")
             self.files, self.change = ("export.sqlite",), change_bytes
