@@ -246,7 +246,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/launch/sigterm.py",
         "recorder/storage/run_folder.py",
     ),
-    "recorder/test_crossings.py": ("recorder/border.py", "recorder/forks.py"),
+    "recorder/test_crossings.py": ("recorder/border.py",),
     "recorder/test_session.py": (
         "recorder/fsdp2/installed_hooks.py",
         "recorder/steps/pending_step.py",
