@@ -16,6 +16,7 @@ from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.server.standalone_page import (
     MARK_LIMIT,
+    shortened,
     timeline_of,
     timeline_page,
 )
@@ -88,3 +89,20 @@ def test_a_page_is_drawn_without_judging(
     monkeypatch.setattr("fsdpdoctor.report.diagnosis.judge_all", None)
 
     assert timeline_of(run.run, run.measures, limit=MARK_LIMIT) == expected
+
+
+def test_a_long_run_is_cut_after_whole_steps(runs: dict[str, Path]) -> None:
+    """As many as have room, and at least one; a run that has room for all is itself."""
+    store = Library([runs["before"]], open_run).wait("before").store
+    ruler = next(
+        s for s in store.series(store.ranks[0]) if SERIES[s.series].row == Row.STEP
+    )
+    ends = (ruler.start + ruler.length).tolist()
+    count = sum(len(s.start) for rank in store.ranks for s in store.series(rank))
+    half = shortened(store, count // 2)
+
+    assert shortened(store, count) is store
+    assert half.end == ends[2]
+    assert shortened(store, 1).end == ends[0]
+    whole = store.area(0, half.end, store.ranks)
+    assert half.area(0, half.end, half.ranks) == [a for a in whole if a.busy_ns]
