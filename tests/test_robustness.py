@@ -290,7 +290,7 @@ def test_r21_collectives_without_a_group_pair_by_order(tmp_path: Path) -> None:
 
     for data in import_run([tmp_path]).load():
         spans = data.steps[0].spans
-        spans = spans.rows(spans.kind == Kind.ALL_REDUCE)
+        spans = spans.rows(spans.kind == Kind.COLLECTIVE)
         assert [group.name for group in data.header.groups] == [BY_ORDER]
         assert spans.seq.tolist() == [0, 1]
         assert (spans.start_ns / US).tolist() == [10.0, 40.0]
@@ -354,12 +354,15 @@ def ddp_trace() -> DrawnTrace:
         at = 100 * step
         trace.host(f"ProfilerStep#{step}", at, at + 100)
         trace.host("DistributedDataParallel.forward", at + 1, at + 10)
+        engine = "autograd::engine::evaluate_function: AddmmBackward0"
+        trace.host(engine, at + 4, at + 9, cat="cpu_op", tid=AUTOGRAD)
         trace.device("gemm_backward", at + 10, at + 50, launched=at + 5, tid=AUTOGRAD)
         trace.device(
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
             at + 30,
             at + 70,
             launched=at + 8,
+            tid=AUTOGRAD,
             stream=GATHER,
             args=collective("allreduce", 16, 16),
         )
@@ -379,9 +382,9 @@ def test_r41_r42_exposed_time_comes_first(tmp_path: Path, wrapper: str) -> None:
 
     first = {
         "fsdp2": "exposed 0.060 ms of 0.100 ms per step (60.0 %): all-gather 0.060 "
-        "(host-late 0.005, queued 0.015, straggler not measured, wire 0.040)",
+        "(host-late 0.005, queued 0.015, straggler or wire 0.040)",
         "ddp": "exposed 0.020 ms of 0.100 ms per step (20.0 %): all-reduce 0.020 "
-        "(straggler not measured, wire 0.020)",
+        "(straggler or wire 0.020)",
     }
     assert done.stdout.splitlines()[0].startswith("Compute waits ")
     assert done.stdout.splitlines()[1] == first[wrapper]

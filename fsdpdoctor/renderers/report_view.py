@@ -232,7 +232,7 @@ def _causes(by_cause: ByCause) -> str:
             words.append(f"{cause.replace('_', '-')} {_bare(ns)}")
     if by_cause.wire_or_straggler is not None:
         untold = _bare(by_cause.wire_or_straggler)
-        words.append(f"straggler or wire, cannot tell, {untold}")
+        words.append(f"straggler or wire {untold}")
     return ", ".join(words)
 
 

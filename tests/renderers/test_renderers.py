@@ -139,8 +139,8 @@ def test_a_cause_that_cannot_be_told_is_not_zero() -> None:
     """One rank alone: the straggler's part is not measured."""
     assert exposed_line(report_of(measured(draw(PICTURE)))) == (
         "exposed 5.00 ms of 12.0 ms per step (41.7 %): all-gather 4.00 (host-late "
-        "1.00, queued 1.00, straggler or wire, cannot tell, 2.00), "
-        "reduce-scatter 1.00 (straggler or wire, cannot tell, 1.00)"
+        "1.00, queued 1.00, straggler or wire 2.00), "
+        "reduce-scatter 1.00 (straggler or wire 1.00)"
     )
 
 
