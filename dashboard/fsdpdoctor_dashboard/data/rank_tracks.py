@@ -16,13 +16,15 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
-from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.intervals import Int64s, join, single, subtract, union
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.run import RankData, Run
 from fsdpdoctor.schema import (
     COLLECTIVE_KINDS,
     NO_TIME,
     Evidence,
+    Flag,
+    Kind,
     MemorySamples,
     Spans,
     Table,
@@ -70,10 +72,13 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
     by_step = {r.step: s for r, s in zip(data.steps, shifts, strict=True)}
     spans = Spans.concat(parts)
     of_collective = _collective_rows([record.spans for record in data.steps])
+    exposed = _exposed(rank, measures, by_step, of_collective)
+    if data.header.device == "cpu":
+        exposed = Exposed.concat([exposed, _cut_off(spans, data, exposed)])
     return Track(
         rank=data.rank,
         spans=spans,
-        exposed=_exposed(rank, measures, by_step, of_collective),
+        exposed=exposed,
         steps=_steps(data, shifts),
         memory=MemorySamples.concat(memory),
         arrived_ns=_arrivals(rank, measures, by_step, of_collective, len(spans)),
@@ -160,6 +165,50 @@ def _exposed(
         step=stalls.step,
         span=rows[stalls.collective],
         **{cause: causes[cause] for cause in CAUSES},
+    )
+
+
+_WAITED_IN = {
+    Kind.UNSHARD: Kind.ALL_GATHER,
+    Kind.ALL_GATHER: Kind.ALL_GATHER,
+    Kind.REDUCE: Kind.REDUCE_SCATTER,
+    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER,
+    Kind.ALL_REDUCE: Kind.ALL_REDUCE,
+}
+"""Calls in which a host stands still, by kind of the collective it waits for."""
+
+
+def _cut_off(spans: Spans, data: RankData, stalls: Exposed) -> Exposed:
+    """Waiting in calls that an exception ended: for a rank that never came.
+
+    The step has no end, so the analysis judges it not and knows no stalls in it; drawn
+    as nothing it would be the work around it. Only of a host that computes itself.
+    """
+    waited = np.isin(spans.kind, list(_WAITED_IN)) & (spans.flags & Flag.ABORTED != 0)
+    rows = np.flatnonzero(waited)
+    rows = rows[np.argsort(spans.start_ns[rows], kind="stable")]
+    steps = np.repeat([r.step for r in data.steps], [len(r.spans) for r in data.steps])
+    taken = union(stalls.start_ns, stalls.end_ns)
+    found: list[tuple[int, int, int]] = []
+    for row in rows[rows < len(steps)].tolist():
+        whole = single(int(spans.start_ns[row]), int(spans.end_ns[row]))
+        found += [(row, int(a), int(b)) for a, b in subtract(whole, taken)]
+        taken = join(taken, whole)
+    at = np.array([row for row, _, _ in found], dtype=np.int64)
+    start = np.array([a for _, a, _ in found], dtype=np.int64)
+    end = np.array([b for _, _, b in found], dtype=np.int64)
+    return Exposed.build(
+        len(found),
+        start_ns=start,
+        end_ns=end,
+        kind=[_WAITED_IN[Kind(kind)] for kind in spans.kind[at].tolist()],
+        phase=spans.phase[at],
+        flags=spans.flags[at],
+        unit=spans.unit[at],
+        step=steps[at],
+        span=at,
+        **{cause: np.zeros(len(found), dtype=np.int64) for cause in CAUSES}
+        | {"straggler": end - start},
     )
 
 

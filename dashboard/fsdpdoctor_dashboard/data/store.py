@@ -31,7 +31,7 @@ from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
 from fsdpdoctor.version import __version__
 from fsdpdoctor_dashboard.data.slices import Exposed, Marks, RankNames, Track, marks_of
 
-STORE_VERSION = 3
+STORE_VERSION = 4
 """Of the cached columns. A store of another version is made anew."""
 
 _COLUMNS = ("start", "length", "total", "span", "unit", "starts")

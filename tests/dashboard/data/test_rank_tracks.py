@@ -10,7 +10,7 @@ import pytest
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.quantities import MS, SECOND
 from fsdpdoctor.run import RankData, Run, in_memory
-from fsdpdoctor.schema import NO_TIME, Kind, RunHeader, Spans
+from fsdpdoctor.schema import NO_TIME, Flag, Kind, RunHeader, Spans
 from fsdpdoctor.testing import draw
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline, tracks_of
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
@@ -117,3 +117,38 @@ def test_a_time_of_a_rank_is_placed(measures: Measures) -> None:
     assert place_on_timeline(measures, 0, 4, own) == own
     assert place_on_timeline(measures, 1, 99, own) == 4 * WIDTH + 2
     assert place_on_timeline(measures, 2, 4, own) is None
+
+
+def cut_off(device: str) -> Track:
+    """A rank whose last gather an exception ended after 4 ms of a 6 ms forward."""
+    data = draw(STEP, rank=0, clock="cuda")
+    data = replace(data, header=replace(data.header, device=device))
+    last = data.steps[-1]
+    call = Spans.build(
+        1,
+        start_ns=[last.start_ns + 5 * MS],
+        end_ns=[last.start_ns + 9 * MS],
+        kind=[Kind.UNSHARD],
+        flags=[Flag.ABORTED],
+        unit=[0],
+    )
+    spans = Spans.concat([last.spans, call])
+    steps = (*data.steps[:-1], replace(last, spans=spans))
+    header = RunHeader(run_id="a", source="recorded", world_size=1)
+    made = in_memory(header, [replace(data, steps=steps)])
+    return next(iter(tracks_of(made, measure(made))))
+
+
+@pytest.mark.parametrize(("device", "more"), [("cpu", [4 * MS]), ("cuda", [])])
+def test_waiting_for_a_rank_that_never_came_is_waiting(
+    device: str, more: list[int]
+) -> None:
+    """A call that an exception ended is a stall for a late rank, where the host
+    computes; a device may well have worked on.
+    """
+    exposed = cut_off(device).exposed
+    new = exposed.rows(exposed.flags & Flag.ABORTED != 0)
+
+    assert (new.end_ns - new.start_ns).tolist() == more
+    assert new.straggler.tolist() == more
+    assert set(new.kind.tolist()) <= {Kind.ALL_GATHER}
