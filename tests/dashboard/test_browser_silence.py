@@ -70,6 +70,28 @@ def test_what_cannot_be_read_is_said_and_not_drawn(
         context.close()
 
 
+def test_a_telephone_shows_the_timeline_and_its_findings(
+    browser: Browser, served: Served
+) -> None:
+    """Nothing is wider than the window, where one is is in sight, and the list of keys
+    takes the focus and is left by a click beside it.
+    """
+    with visiting(browser, served) as visit:
+        visit.page.set_viewport_size({"width": 390, "height": 844})
+        visit.open("timeline?run=before")
+        visit.until("document.querySelector('#nav a[aria-current=page]')")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert visit.page.locator(".side").is_visible()
+        here = visit.page.locator("#nav a[aria-current=page]").bounding_box()
+        assert here is not None
+        assert 0 <= here["x"] <= 390 - here["width"]
+        visit.page.keyboard.press("?")
+        assert visit.page.evaluate("document.activeElement.className") == "fd-help"
+        visit.page.locator("#brand").hover()
+        visit.page.locator("header").click(position={"x": 150, "y": 10})
+        assert visit.page.locator(".fd-help").count() == 0
+
+
 def test_pages_say_their_names(browser: Browser, served: Served) -> None:
     """The tab, the nav and the brand say and lead where one expects."""
     with visiting(browser, served) as visit:

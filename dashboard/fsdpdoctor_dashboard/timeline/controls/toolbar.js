@@ -96,11 +96,18 @@
       if (this.dialog) {
         this.dialog.remove();
         this.dialog = null;
+        timeline.stage.focus();
         return;
       }
       const box = timeline.make("div", "fd-help", timeline.element);
       box.setAttribute("role", "dialog");
       box.setAttribute("aria-label", "keys");
+      box.tabIndex = -1;
+      // A click outside leaves it, as Escape does.
+      root.setTimeout(() => document.addEventListener("click", (event) => {
+        const outside = event.target instanceof Node && !box.contains(event.target);
+        if (outside && this.dialog === box) this.help();
+      }, { signal: timeline.ending.signal }), 0);
       for (const [key, what] of root.FsdpKeys.LIST) {
         timeline.make("kbd", "", box).textContent = key;
         timeline.make("span", "", box).textContent = what;
@@ -113,7 +120,11 @@
         try { root.localStorage.setItem(WHEEL, check.checked ? "zoom" : "scroll"); } catch { /* no storage */ }
       });
       label.append(" a plain wheel zooms, and a plain drag moves");
+      const close = timeline.make("button", "fd-button", box);
+      close.textContent = "Close";
+      close.addEventListener("click", () => this.help());
       this.dialog = box;
+      box.focus();
     }
 
     wheelZooms() {
