@@ -109,7 +109,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/pages/ranks.py",
         "dashboard/pages/timeline.py",
         "dashboard/pages/units.py",
-        "dashboard/pages/whatif.py",
         "dashboard/pages/whatif_callbacks.py",
         "dashboard/pages/whatif_model.py",
         "dashboard/serve.py",

@@ -287,8 +287,27 @@ def _bytes_change(count: int) -> str:
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
 
 
-def front_table(found: Sequence[Prediction]) -> Component:
-    """The searched plans, the cheapest change first."""
+def front_tables(found: Sequence[Prediction]) -> list[Component]:
+    """The searched plans by what they win: beyond their own error, within it, and
+    those that only save memory, which are not worth it for the time.
+    """
+    kinds: dict[str, list[Prediction]] = {FASTER: [], NOISE: [], SMALLER: []}
+    for one in sorted(found, key=lambda p: -p.gain_ns):
+        faster = FASTER if one.gain_ns > one.error_ns else NOISE
+        kinds[faster if one.gain_ns > 0 else SMALLER].append(one)
+    parts: list[Component] = []
+    for at, (title, plans) in enumerate(kinds.items()):
+        if plans:
+            parts += [html.H2(title), _front_table(f"front-table-{at}", plans)]
+    return parts
+
+
+FASTER = "Changes worth it"
+NOISE = "Faster by less than the prediction's own error"
+SMALLER = "Less memory, and not faster"
+
+
+def _front_table(name: str, found: Sequence[Prediction]) -> Component:
     rows = [
         [
             Cell(text=str(p.plan)),
@@ -300,4 +319,4 @@ def front_table(found: Sequence[Prediction]) -> Component:
         for p in found
     ]
     heads = columns("change", "step", "+-", "gain", "memory", left=("change",))
-    return data_table("front-table", heads, rows)
+    return data_table(name, heads, rows)

@@ -104,11 +104,8 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         if not found:
             return html.P("No change was found that makes this run faster or smaller.")
         measured = replay.calibration.measured_ns
-        return [
-            html.H2("Changes worth it"),
-            plot(front(found, measured, theme or "light")),
-            page.front_table(found),
-        ]
+        chart = plot(front(found, measured, theme or "light"))
+        return [chart, *page.front_tables(found)]
 
     @app.callback(
         Output("plan-file", "data"),

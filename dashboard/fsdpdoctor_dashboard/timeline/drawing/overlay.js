@@ -90,8 +90,9 @@
      * @param {Pen} pen
      * @param {Hover} hover
      */
-    cursor(pen, { x, time }) {
+    cursor(pen, { x }) {
       const { timeline } = this;
+      const time = timeline.time(x); // the view may have moved under a mouse that did not
       pen.fillStyle = timeline.ink.cursor;
       pen.globalAlpha = 0.45;
       pen.fillRect(Math.round(x), MINIMAP + AXIS, 1, timeline.height);
