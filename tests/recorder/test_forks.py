@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 
 from fsdpdoctor.recorder import forks
@@ -23,9 +26,9 @@ class Told:
 
 def test_a_child_tells_all_though_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system is asked once, for however many there are."""
-    asked = []
+    asked: list[Callable[[], None]] = []
     monkeypatch.setattr(
-        forks.os,
+        os,
         "register_at_fork",
         lambda after_in_child: asked.append(after_in_child),
     )
