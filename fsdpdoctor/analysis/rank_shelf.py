@@ -1,9 +1,8 @@
 """Measured ranks of a job of any size, in memory that hardly grows with it.
 
 What a rank was reduced to is some hundred kilobytes of columns. Those of many ranks go
-to files, a batch of ranks to each, and are mapped: see
-[Note: Memory that can be taken back]. What all ranks say alike (units, groups, names)
-is held once.
+to files, a batch of ranks to each, and are mapped. What all ranks say alike (units,
+groups, names) is held once. See [Note: Memory that can be taken back].
 """
 
 from __future__ import annotations
