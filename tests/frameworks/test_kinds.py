@@ -114,10 +114,8 @@ def recorded_by(rank: RankData) -> Counts:
 
 
 STILL_TO_COME = {
-    "loops-by-hand": "a step of no optimizer of torch's is not seen",
-    "several-1f1b": "micro-batches of a schedule are counted by forwards",
-    "several-adversaries": "optimizers in turn are two steps",
-    "several-gpipe": "micro-batches of a schedule are counted by forwards",
+    "several-1f1b": "the pass by which torch learns shapes counts in step 0",
+    "several-gpipe": "the pass by which torch learns shapes counts in step 0",
 }
 """Scripts whose steps are not told rightly yet, and why."""
 
