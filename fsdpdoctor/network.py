@@ -75,7 +75,7 @@ class Link:
         return self.latency_ns + round(moved * SECOND / self.bytes_per_second)
 
     def __str__(self) -> str:
-        preset = self.name.partition("@")[0].lower() in PRESETS
+        preset = _adapters(self.name.partition("@")[0])[1].lower() in PRESETS
         speed = f"{gbps(self.bytes_per_second)}, " if preset else ""
         return f"{self.name} ({speed}{duration(self.latency_ns)})"
 
@@ -125,6 +125,9 @@ PRESETS: dict[str, Link] = {
         Link(name="eth100", bytes_per_second=6.3e9, latency_ns=100 * US),
     )
 }
+
+MOST_ADAPTERS = 64
+"""Of one node."""
 
 CUSTOM_LATENCY_NS = 20 * US
 """Of a bandwidth given as a number without `@`: between NVLink's and InfiniBand's."""
@@ -203,7 +206,7 @@ DEFAULT_WIRE = "intra=nvlink4,inter=ib400"
 def parse_network(text: str) -> NetworkModel:
     """Read `--bandwidth`: links with commas between, each perhaps named.
 
-    `nvlink4`, `25GB/s`, `200Gb/s@5us`, `shard=nvlink4,replicate=ib400`,
+    `nvlink4`, `25GB/s`, `200Gb/s@5us`, `8xib400`, `shard=nvlink4,replicate=ib400`,
     `intra=nvlink4,inter=10GB/s`, `ib400,reduce-scatter=20GB/s`,
     `ib400,shard:all-gather=30GB/s`. With only `shard` and `replicate` named, every
     other group uses the slower of the two. Raises UsageError.
@@ -243,14 +246,22 @@ def _parse_rule(text: str) -> Rule:
 def parse_link(text: str) -> Link:
     """Read one link: a preset or a bandwidth, either with `@latency`.
 
-    Raises UsageError.
+    `8xib400`: eight adapters of a node at once. A group that fills nodes crosses from
+    each to the next on all its adapters, and nccl-tests reports them together; a group
+    with one rank in a node has one. Raises UsageError.
     """
     speed, at, latency = text.strip().partition("@")
-    link = PRESETS.get(speed.lower()) or _custom(speed)
+    adapters, each = _adapters(speed)
+    link = PRESETS.get(each.lower()) or _custom(each)
+    if link is not None and adapters > 1:
+        link = replace(
+            link, name=speed, bytes_per_second=link.bytes_per_second * adapters
+        )
     if link is None:
         raise UsageError(
             f"--bandwidth {text!r} is no link; expected one of "
-            f"{', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s or 25GB/s@10us"
+            f"{', '.join(PRESETS)}, or a speed such as 25GB/s, 200Gb/s or 25GB/s@10us; "
+            "8xib400 for a node's eight adapters"
         )
     if not at:
         return link
@@ -260,6 +271,14 @@ def parse_link(text: str) -> Link:
             f"--bandwidth {text!r}: {latency!r} is no latency; expected 10us"
         )
     return replace(link, name=text.strip(), latency_ns=latency_ns)
+
+
+def _adapters(speed: str) -> tuple[int, str]:
+    """How many, and which: "8xib400"."""
+    count, times, each = speed.partition("x")
+    if not times or not count.isdecimal() or not 1 <= int(count) <= MOST_ADAPTERS:
+        return 1, speed
+    return int(count), each
 
 
 def _custom(speed: str) -> Link | None:

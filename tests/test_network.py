@@ -38,6 +38,24 @@ def test_a_collective_costs_latency_and_the_bytes_it_must_move(
     assert LINK.duration_ns(kind, 1_000_000, 4) == expected_us * US
 
 
+@pytest.mark.parametrize(
+    ("text", "gb_per_second"),
+    [("8xib400", 368.0), ("2x25GB/s@5us", 50.0), ("1xnvlink4", 360.0)],
+)
+def test_the_adapters_of_a_node_add_up(text: str, gb_per_second: float) -> None:
+    """With the latency of one, and its own name."""
+    link = parse_link(text)
+    assert link.bytes_per_second == gb_per_second * GB
+    assert str(parse_network("8xib400")) == "8xib400 (368 GB/s, 30.0 us)"
+
+
+@pytest.mark.parametrize("text", ["0xib400", "65xib400", "xib400", "8x", "-1xib400"])
+def test_what_is_no_number_of_adapters_is_no_link(text: str) -> None:
+    """And the message says how they are written."""
+    with pytest.raises(UsageError, match="8xib400"):
+        parse_link(text)
+
+
 def test_a_group_of_one_takes_no_time() -> None:
     """There is nobody to talk to."""
     assert LINK.duration_ns(Kind.ALL_REDUCE, 1_000_000, 1) == 0

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     default=DEFAULT_WIRE,
     show_default=True,
     help="The network: one link, or links by group (shard, replicate), by reach "
-    "(intra, inter: inside a node, across nodes) or by collective (all-gather, ...).",
+    "(intra, inter: inside a node, across nodes) or by collective (all-gather, ...). "
+    "8xib400: eight adapters of a node, which a group that fills nodes uses at once.",
 )
 @click.option(
     "--nproc-per-node",
