@@ -103,8 +103,6 @@ def check(answer: Answer, report: Report) -> None:
 
 STILL_TO_COME = {
     "compiling-reads": "a graph break that costs no recompilation is not said",
-    "uneven-bad-loss-agreed": "a forward that no backward follows is counted as asked "
-    "for, and its gather called a repeat",
 }
 """What is not answered rightly yet, and why."""
 
