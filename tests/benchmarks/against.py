@@ -18,9 +18,7 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -30,11 +28,11 @@ from pathlib import Path
 from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.benchmarks.dashboard_browser import Figures, timeline_round
 from tests.benchmarks.dashboard_load import open_run, parallel_requests
+from tests.benchmarks.other_tree import ROOT, tree_of
 from tests.benchmarks.parsing import generate
 from tests.benchmarks.processes import run
 from tests.dashboard.conftest import Served, serve_runs
 
-ROOT = Path(__file__).parents[2]
 GALLERY = ("healthy-llama", "exposed-all-gather", "head-outside")
 """Recorded runs of the other commit's gallery; those that it has are asked."""
 
@@ -51,20 +49,6 @@ for path in sys.argv[1:]:
 
 Table = dict[str, dict[str, list[float]]]
 """For each side: what was measured, and its figures."""
-
-
-@contextlib.contextmanager
-def tree_of(commit: str, folder: Path) -> Iterator[Path]:
-    """A work tree of a commit, with this tree's compiled scanner."""
-    tree = folder / "tree"
-    git = ["git", "-C", str(ROOT), "worktree"]
-    subprocess.run([*git, "add", "-q", "--detach", tree, commit], check=True)
-    try:
-        for library in (ROOT / "fsdpdoctor").glob("_scan*.so"):
-            shutil.copy(library, tree / "fsdpdoctor")
-        yield tree
-    finally:
-        subprocess.run([*git, "remove", "--force", tree], check=True)
 
 
 @contextlib.contextmanager

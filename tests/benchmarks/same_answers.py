@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.benchmarks.other_tree import ROOT, tree_of
+
 PUBLIC = ROOT.parent / "shared" / "traces"
 
 ANSWER = """
@@ -97,17 +97,10 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = given.keep or Path(temporary)
-        tree = Path(temporary) / "tree"
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "-q", "--detach", tree, given.commit], check=True)
-        try:
-            for library in (ROOT / "fsdpdoctor").glob("_scan*.so"):
-                shutil.copy(library, tree / "fsdpdoctor")
+        with tree_of(given.commit, Path(temporary)) as tree:
             running = [answers(tree, work / "old"), answers(ROOT, work / "new")]
             if any(process.wait() for process in running):
                 return 2
-        finally:
-            subprocess.run([*git, "remove", "--force", tree], check=True)
         count = 0
         for name in cases():
             old, new = (
