@@ -109,6 +109,7 @@ NEVER_AT_5 = {
     "_collects",
     "drop",
     "step_timed",
+    "optimizer_made",
 }
 """Called fewer than six times in a training."""
 
