@@ -166,22 +166,32 @@ def test_the_recorder_measures_what_was_exposed(
 ) -> None:
     """Stalls per step against the same run's log: within 3 % or 0.2 ms.
 
-    In the least disturbed step: the recorder's clock is read outside the log's, so
-    whatever the machine does between the two only adds to the difference.
+    In the least disturbed step of up to three runs: the recorder's clock is read
+    outside the log's, so whatever the machine does between the two only adds to the
+    difference. What is wrong by itself is wrong in every run.
     """
     job = job_of(WIRES[wire], depth)
-    truth = train_fake(job, lambda: recording_to(tmp_path))
-    (source,) = open_run(tmp_path).sources
-    records = source.load().steps
+    errors: list[int] = []
+    for turn in range(3):
+        found, allowed_ns = stall_errors_ns(job, tmp_path / str(turn))
+        errors += found
+        if min(abs(error) for error in errors) <= allowed_ns:
+            return
+    raise AssertionError(f"{errors} are beyond {allowed_ns}")
 
+
+def stall_errors_ns(job: Job, folder: Path) -> tuple[list[int], float]:
+    """What was measured less what was, by step; and how far it may be off."""
+    truth = train_fake(job, lambda: recording_to(folder))
+    (source,) = open_run(folder).sources
+    records = source.load().steps
     assert [record.step for record in records] == list(range(job.steps))
     exposed = [
         truth.exposed_ns(step, Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
         for step in range(job.steps)
     ]
     errors = [stalls_ns(r) - ns for r, ns in zip(records, exposed, strict=True)]
-    allowed_ns = max(0.03 * statistics.median(exposed), 0.2 * MS)
-    assert min(abs(error) for error in errors) <= allowed_ns, errors
+    return errors, max(0.03 * statistics.median(exposed), 0.2 * MS)
 
 
 def test_recording_changes_no_loss(tmp_path: Path) -> None:
