@@ -10,12 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdpdoctor.report.costs import NAMED_SHARE, SEVERITY
+from fsdpdoctor.report.costs import NAMED_SHARE, SEVERITY, SYMPTOMS
 from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain
-
-SYMPTOMS = frozenset({"FD101", "FD102"})
-"""They say that time is exposed. What is exposed cannot all be gained: the simulator
-says how much."""
 
 
 def most_to_gain(
@@ -27,6 +23,7 @@ def most_to_gain(
     rows = [
         finding
         for finding in findings
+        # What is exposed cannot all be gained: the simulator says how much.
         if finding.code not in SYMPTOMS
         and SEVERITY[finding.severity] >= SEVERITY["warning"]
         and finding.cost_ns_per_step

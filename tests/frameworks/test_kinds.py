@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -21,6 +20,7 @@ from fsdpdoctor.schema import Kind as Span
 from fsdpdoctor.schema import Phase
 from tests.frameworks.kinds import KINDS, Kind
 from tests.rig.forked import Ended, Job, Pool, pool
+from tests.rig.selected import selected
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.ranks]
 
@@ -45,11 +45,7 @@ def pairs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Kind, Pair]]:
     """Both runs of all scripts that were selected, some beside each other."""
-    kinds: list[Kind] = [
-        cast(Kind, item.callspec.params["kind"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and "kind" in item.fixturenames
-    ]
+    kinds: list[Kind] = selected(request, "kind")
     with pool() as ranks:
         yield {kind: start(ranks, kind, tmp_path_factory) for kind in kinds}
 

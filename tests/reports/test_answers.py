@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -20,6 +19,7 @@ from fsdpdoctor.report.value import FindingRow, Report
 from fsdpdoctor.run import open_run
 from tests.reports.answers import ANSWERS, Answer
 from tests.rig.forked import Ended, Job, Pool, pool
+from tests.rig.selected import selected
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks]
 
@@ -41,11 +41,7 @@ def started(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Answer, Started]]:
     """All scripts that were selected, some beside each other."""
-    answers: list[Answer] = [
-        cast(Answer, item.callspec.params["answer"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and "answer" in item.fixturenames
-    ]
+    answers: list[Answer] = selected(request, "answer")
     with pool() as ranks:
         yield {one: start(ranks, one, tmp_path_factory) for one in answers}
 

@@ -28,16 +28,12 @@ from tests.rig.scripts.decoder import (
     begin,
     loss_of,
     own_data,
+    said,
     sharded,
     tokens_of,
 )
 
 STEPS = 8
-
-
-def said(at: int, loss: torch.Tensor) -> None:
-    """To the bit."""
-    print(at, repr(loss.item()), flush=True)
 
 
 def layers(count: int = 3) -> nn.Module:

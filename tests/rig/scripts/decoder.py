@@ -113,3 +113,8 @@ def say(at: int, loss: torch.Tensor) -> None:
     """On the first rank."""
     if dist.get_rank() == 0:
         print(f"step {at} loss {loss.item():.4f}", flush=True)
+
+
+def said(at: int, loss: torch.Tensor) -> None:
+    """To the bit."""
+    print(at, repr(loss.item()), flush=True)
