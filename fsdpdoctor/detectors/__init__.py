@@ -34,6 +34,7 @@ from fsdpdoctor.detectors.replicas_differ import replicas_differ
 from fsdpdoctor.detectors.reshard_policy import reshard_policy
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
 from fsdpdoctor.detectors.run_ended import run_ended
+from fsdpdoctor.detectors.script_time import script_time
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.detectors.stale_unshard import stale_unshard
 from fsdpdoctor.detectors.straggler_rank import straggler_rank
@@ -78,6 +79,7 @@ ALL: tuple[Detector, ...] = (
     outside_fsdp,
     not_fsdp,
     unexplained,
+    script_time,
 )
 """Every detector, in report order."""
 

@@ -8,7 +8,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed, named_together
 from fsdpdoctor.detectors.judged_steps import (
     PHASES,
     all_units,
@@ -45,6 +45,10 @@ LATE = (
     "after step, FD401 names it; else ranks take turns, as on a busy machine."
 )
 """A code that is not among the findings must not be promised."""
+
+LARGER = "A larger micro-batch gives each all-gather more compute to hide under."
+
+SMALLER = "A larger micro-batch makes it a smaller part of the step."
 
 UNTOLD = "the bytes were still moving or a rank was late, which cannot be told apart"
 
@@ -87,6 +91,9 @@ def exposed_all_gather(m: Measures) -> Iterator[Finding]:
         for phase in PHASES:
             yield from _phase(m, body.of(Kind.ALL_GATHER, phase=phase), body, phase)
     first = gathers.edge
+    parts = (body.ns_per_step, first.ns_per_step)
+    if max(parts) < WARNING_SHARE * step_ns and named_together(m, gathers):
+        yield _little(gathers, step_ns)
     if first.ns_per_step / step_ns >= WARNING_SHARE:
         for names in by_model(m, list(first.by_unit())) or [[]]:
             yield _first(m, first.named(*names) if names else first, step_ns)
@@ -194,10 +201,28 @@ def _advice(
     notes: tuple[Advice, ...] = ()
     if phase == Phase.FORWARD and recompute_seen(m):
         notes = (Advice(text=RECOMPUTE_REASON),)
-    wider = Advice(
-        text="A larger micro-batch gives each all-gather more compute to hide under."
+    return (*present(first, kept), *notes, Advice(text=LARGER))
+
+
+def _little(gathers: Exposed, step_ns: float) -> Finding:
+    """Neither the first gather nor the others are much; together they are named."""
+    cost_ns = gathers.ns_per_step
+    return Finding(
+        severity=Severity.INFO,
+        confidence=Confidence.HIGH,
+        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        f"for all-gathers, {ms(gathers.edge.ns_per_step)} of it for the step's first, "
+        "which has nothing to hide under",
+        units=tuple(gathers.by_unit()),
+        ranks=gathers.ranks(),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(cost_ns / step_ns, 4),
+            "by_cause": gathers.by_cause(),
+        },
+        advice=(Advice(text=LARGER),),
+        places=gathers.places(),
     )
-    return (*present(first, kept), *notes, wider)
 
 
 def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
@@ -217,6 +242,6 @@ def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
             "by_cause": first.by_cause(),
             "first_of_step": True,
         },
-        advice=() if on_cpu(m) else present(early_unshard(m)),
+        advice=(Advice(text=SMALLER),) if on_cpu(m) else present(early_unshard(m)),
         places=first.places(),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_stalls import Exposed, exposed, named_together
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
 from fsdpdoctor.detectors.remedies import (
     present,
@@ -36,17 +36,19 @@ def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     reduce-scatter, fewer reductions per step where gradients are accumulated
     (FD108), a larger micro-batch.
 
-    *When it is wrong*: the last reduction of a backward has nothing to hide under
-    and is left out. A late rank's share does not raise the severity: FD401 judges
-    it, and from one rank's trace alone its share cannot be told from the wire's. On
-    CPU (gloo) FSDP2 always waits for the reduce-scatter, so there this is
-    information about the test machine only.
+    *When it is wrong*: the last reduction of a backward has nothing to hide under and
+    is information. A late rank's share does not raise the severity: FD401 judges it,
+    and from one rank's trace alone its share cannot be told from the wire's. On CPU
+    (gloo) FSDP2 always waits for the reduce-scatter, so there this is information
+    about the test machine only.
     """
     step_ns = steady(m)
     every = exposed(m).of(Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
     stalls = every if on_cpu(m) else every.body
     if stalls.ns_per_step / step_ns < WARNING_SHARE:
-        return
+        if not named_together(m, every):
+            return
+        stalls = every  # with the last ones, which nothing can hide: named all the same
     for names in by_model(m, list(every.by_unit())) or [[]]:
         mine = stalls.named(*names) if names else stalls
         if mine.ns_per_step:
@@ -59,15 +61,14 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
     names = tuple(stalls.by_unit())
     own_ns = cost_ns - stalls.late_rank_ns
     severity = level(own_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE)
-    if on_cpu(m):
+    if on_cpu(m) or every.body.ns_per_step / step_ns < WARNING_SHARE:
         severity = Severity.INFO
     of_units = f" of {count(len(names), 'unit')}" if names else ""
     return Finding(
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
-        f"for the gradient reductions{of_units}"
-        + (" (on CPU FSDP2 always waits for them)" if on_cpu(m) else ""),
+        f"for the gradient reductions{of_units}" + _why(m, stalls),
         units=names,
         phase="backward",
         ranks=stalls.ranks(),
@@ -85,6 +86,19 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
         },
         advice=_advice(m, stalls),
         places=stalls.places(),
+    )
+
+
+def _why(m: Measures, stalls: Exposed) -> str:
+    """What excuses them."""
+    if on_cpu(m):
+        return " (on CPU FSDP2 always waits for them)"
+    last_ns = stalls.edge.ns_per_step
+    if not last_ns:
+        return ""
+    return (
+        f", {ms(last_ns)} of it for the last of each backward, which has nothing to "
+        "hide under"
     )
 
 

@@ -137,6 +137,18 @@ class Exposed:
         )
 
 
+# `docs/detectors.md` D01: as much of the step as is named first where nothing costs
+# more. What is named needs a finding.
+NAMED_SHARE = 0.05
+
+
+def named_together(m: Measures, part: Exposed) -> bool:
+    """Whether all exposed time is worth a name, and one part of it is most of it."""
+    every_ns = exposed(m).ns_per_step
+    step_ns = float(m.step_ns.mean())
+    return every_ns >= NAMED_SHARE * step_ns and 2 * part.ns_per_step >= every_ns
+
+
 @lru_cache(maxsize=1)  # a dozen detectors ask the same of one run
 def exposed(m: Measures) -> Exposed:
     """Every judged stall of a run. Units of one name on several ranks are one."""

@@ -68,7 +68,15 @@ _OTHERS: Mapping[str, CostKind] = {
     "FD405": "pause",
     "FD407": "other_collectives",
     "FD901": "unexplained",
+    "FD902": "pause",
 }
+
+_ONE_PART: Mapping[str, frozenset[str]] = {
+    "FD403": frozenset({"gc"}),
+    "FD405": frozenset({"checkpoint"}),
+    "FD902": frozenset({"script"}),
+}
+"""Codes about one part of their kind: those about others share nothing."""
 
 SYMPTOMS = frozenset({"FD101", "FD102"})
 """They say that time is exposed; of two equal costs the one that says why stands."""
@@ -114,9 +122,21 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     if kind is None or kind != kind_of(other):
         return False
     if kind != "exposed":
-        return True
+        return bool(parts_of(one) & parts_of(other))
     return (
         bool(_EXPOSED[one.code] & _EXPOSED[other.code])
         and (one.phase == other.phase or None in (one.phase, other.phase))
         and (not one.units or not other.units or bool({*one.units} & {*other.units}))
     )
+
+
+def parts_of(finding: FindingRow) -> frozenset[str]:
+    """The parts of the step budget that a finding's time is in."""
+    part = finding.evidence.get("part")
+    if isinstance(part, str):
+        return frozenset({part})
+    kind = kind_of(finding)
+    if kind is None:
+        return frozenset()
+    every = PARTS.get(kind, WORK_PARTS.get(kind, ()))
+    return _ONE_PART.get(finding.code, frozenset(every))

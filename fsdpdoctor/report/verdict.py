@@ -18,6 +18,7 @@ from fsdpdoctor.report.costs import (
     kind_of,
     linked,
     lost_ns,
+    parts_of,
     share_time,
 )
 from fsdpdoctor.report.most_to_gain import most_to_gain
@@ -154,7 +155,7 @@ def _of_costs(report: Report) -> Verdict:
         kind=kind,
         text=_sentence(kind, cost, mean, report),
         cost_ns_per_step=cost,
-        code=_code_of(kind, report.findings),
+        code=_code_of(kind, _about(report, kind)),
     )
 
 
@@ -181,6 +182,14 @@ def _little(report: Report, mean: int) -> Verdict:
         cost_ns_per_step=lost,
         code=first.code,
     )
+
+
+def _about(report: Report, kind: CostKind) -> Sequence[FindingRow]:
+    """The findings that may say more of a cost: of pauses, of the longest."""
+    if kind != "pause":
+        return report.findings
+    longest = _longest_pause(report)
+    return [f for f in report.findings if kind_of(f) == kind and longest in parts_of(f)]
 
 
 def _code_of(kind: CostKind, findings: Sequence[FindingRow]) -> str | None:
@@ -244,13 +253,17 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
 
 def _pause(report: Report) -> str:
     """What stopped the loop longest."""
-    budget = report.budget_ns_per_step
-    longest = max(_PAUSES, key=lambda part: budget.get(part, 0))
+    longest = _longest_pause(report)
     if longest != "script" or not report.script:
         return _PAUSES[longest]
     row = report.script[0]
     where = row.where if row.until is None else f"from {row.where} to {row.until_line}"
     return f"The script's own code outside the model ({where} most of all) takes"
+
+
+def _longest_pause(report: Report) -> str:
+    budget = report.budget_ns_per_step
+    return max(_PAUSES, key=lambda part: budget.get(part, 0))
 
 
 _PAUSES = {

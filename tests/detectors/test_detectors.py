@@ -51,6 +51,7 @@ CODES_AND_NAMES = {
     "FD508": "outside-fsdp",
     "FD900": "not-fsdp",
     "FD901": "unexplained",
+    "FD902": "script-time",
 }
 """The words of reports, JSON and documentation. They do not change."""
 

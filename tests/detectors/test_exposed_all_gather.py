@@ -106,6 +106,26 @@ def test_the_first_of_a_step_is_information() -> None:
     assert codes(finding)[0].endswith("model.unshard(async_op=True)")
 
 
+def test_little_here_and_little_there_is_named_together() -> None:
+    """1 of 40 ms for the first gather and 1 for the other: 5 % have a finding."""
+    finding = only(
+        exposed_all_gather,
+        measured(
+            draw(
+                """
+                all_gather  0..................1....................
+                wait        0..................1....................
+                forward     .000000000000000000.11111111111111111111
+            """,
+                CUDA,
+            )
+        ),
+    )
+
+    assert (finding.severity, finding.cost_ns_per_step) == (Severity.INFO, 2 * MS)
+    assert "1.00 ms of it for the step's first" in finding.summary
+
+
 def test_a_late_rank_is_not_the_wires_fault() -> None:
     """Waiting for rank 1 is reported as information: FD401 judges it."""
     early = draw(

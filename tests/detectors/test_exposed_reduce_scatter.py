@@ -47,20 +47,26 @@ def test_on_cpu_it_is_information() -> None:
     assert codes(finding) == []
 
 
+LAST = """
+    backward        ..1111111100000000..{more}
+    reduce_scatter  ..........1111....00
+    rs_wait         ..................00
+"""
+
+
 def test_a_hidden_reduction_is_no_finding() -> None:
-    """Only the last of the backward is waited for."""
-    m = measured(
-        draw(
-            """
-            backward        ..1111111100000000..
-            reduce_scatter  ..........1111....00
-            rs_wait         ..................00
-        """,
-            CUDA,
-        )
-    )
+    """Only the last of the backward is waited for: 2 of 50 ms."""
+    m = measured(draw(LAST.format(more="1" * 30), CUDA))
 
     assert found(exposed_reduce_scatter, m) == []
+
+
+def test_the_last_reduction_is_information() -> None:
+    """2 of 20 ms are named, though nothing could hide them."""
+    finding = only(exposed_reduce_scatter, measured(draw(LAST.format(more=""), CUDA)))
+
+    assert (finding.severity, finding.cost_ns_per_step) == (Severity.INFO, 2 * MS)
+    assert "2.00 ms of it for the last of each backward" in finding.summary
 
 
 def test_without_stalls_it_cannot_tell() -> None:

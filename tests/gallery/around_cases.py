@@ -83,6 +83,16 @@ def slow_optimizer() -> None:
     train(model, STEPS, optimizer=optimizer)
 
 
+def slow_script() -> None:
+    """Between two steps the script does something of its own for 150 ms."""
+    train(chained(sharded()), STEPS, between=lambda step: time.sleep(0.150))
+
+
+def short_script() -> None:
+    """The same for 8 ms."""
+    train(chained(sharded()), STEPS, between=lambda step: time.sleep(0.008))
+
+
 class _WholeGradients(torch.optim.SGD):
     """Needs whole gradients, as Muon does, and takes them one at a time."""
 

@@ -32,8 +32,10 @@ from tests.gallery.around_cases import (
     gathering_optimizer,
     killed,
     norm_by_hand,
+    short_script,
     slow_loader,
     slow_optimizer,
+    slow_script,
 )
 from tests.gallery.network import (
     LAYERS,
@@ -353,6 +355,8 @@ CASES: dict[str, Case] = {
         garbage,
         frozen_garbage,
         slow_optimizer,
+        slow_script,
+        short_script,
         gathering_optimizer,
         norm_by_hand,
         checkpoints,

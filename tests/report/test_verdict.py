@@ -10,7 +10,7 @@ import pytest
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import diagnose
-from fsdpdoctor.report.costs import linked
+from fsdpdoctor.report.costs import NAMED_SHARE, PARTS, linked, parts_of
 from fsdpdoctor.report.value import FindingRow, PartOf, Report
 from fsdpdoctor.report.verdict import gain_ns
 from fsdpdoctor.run import open_run
@@ -24,7 +24,7 @@ QUIET = (
     *("healthy-evaluation", "healthy-experts", "healthy-fast-wire"),
     *("healthy-half-frozen", "healthy-kept-unsharded", "healthy-mixed-precision"),
     *("healthy-nearly-even", "healthy-registered-method", "healthy-tables-apart"),
-    "healthy-unused-head",
+    *("healthy-short-script", "healthy-unused-head"),
 )
 """Runs that lose less than 5 % of a step, and have nothing else wrong."""
 
@@ -52,7 +52,7 @@ COSTS_MOST = {
     "checkpoint-often": ("exposed", "FD101"),
     "device-reads-in-blocks": ("exposed", "FD101"),
     "device-slow-wire": ("exposed", "FD101"),
-    "device-two-communicators": ("exposed", None),
+    "device-two-communicators": ("exposed", "FD102"),
     "exposed-all-gather": ("exposed", "FD101"),
     "exposed-reduce-scatter": ("exposed", "FD102"),
     "healthy-accumulation-once": ("exposed", "FD102"),
@@ -62,17 +62,18 @@ COSTS_MOST = {
     "healthy-hsdp": ("exposed", "FD401"),
     "healthy-ignored-head": ("exposed", "FD101"),
     "healthy-llama": ("exposed", "FD101"),
-    "healthy-loader": ("exposed", None),
-    "healthy-norm-by-hand": ("exposed", None),
-    "healthy-prefetch": ("exposed", None),
+    "healthy-loader": ("exposed", "FD101"),
+    "healthy-norm-by-hand": ("exposed", "FD101"),
+    "healthy-prefetch": ("exposed", "FD101"),
     # Their time goes elsewhere.
-    "compiled-around": ("pause", None),
+    "compiled-around": ("pause", "FD902"),
     "device-busy-host": ("host", "FD103"),
     "device-offload-pageable": ("optimizer", "FD304"),
     "garbage-every-step": ("pause", "FD403"),
-    "healthy-frozen-heap": ("pause", None),
+    "healthy-frozen-heap": ("pause", "FD902"),
     "optimizer-gathers": ("other_collectives", "FD407"),
     "slow-loader": ("input", "FD402"),
+    "slow-script": ("pause", "FD902"),
     "slow-optimizer": ("optimizer", "FD404"),
     # Their result is wrong, or they end.
     "ddp-instead": ("fault", "FD506"),
@@ -102,6 +103,29 @@ def test_the_verdict_names_what_costs_most(case: str) -> None:
     verdict = report(case).verdict
 
     assert (verdict.kind, verdict.code) == COSTS_MOST[case]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_named_has_an_answer(case: str) -> None:
+    """A kind of cost above 5 % of a step, part by part, has a finding that says what
+    to do.
+    """
+    one = report(case)
+    step_ns = one.step_time_ns.mean or 0
+    answered = {
+        part
+        for finding in one.findings
+        if finding.advice and finding.cost_ns_per_step
+        for part in parts_of(finding)
+    }
+    named = [
+        parts
+        for kind in PARTS
+        for parts in ([PARTS[kind]] if kind == "exposed" else zip(PARTS[kind]))
+        if sum(one.budget_ns_per_step[part] for part in parts) >= NAMED_SHARE * step_ns
+    ]
+
+    assert [parts for parts in named if not answered.intersection(parts)] == []
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -203,6 +227,23 @@ def test_what_shares_no_time_is_counted_apart(other: FindingRow) -> None:
     """Gathers and reductions, phases, units and kinds of cost do not overlap."""
     one = row("FD101", 5 * MS, phase="forward", units=("layers.0",))
 
+    assert list(linked([one, other])) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (row("FD403", 5 * MS), row("FD902", 3 * MS)),
+        (row("FD405", 5 * MS), row("FD403", 3 * MS)),
+        (
+            row("FD404", 5 * MS, evidence={"part": "optimizer"}),
+            row("FD404", 3 * MS, evidence={"part": "clip"}),
+        ),
+    ],
+    ids=["collections, lines", "saves, collections", "step, clipping"],
+)
+def test_parts_of_one_kind_are_apart(one: FindingRow, other: FindingRow) -> None:
+    """What stops the loop by a collection does not stop it by a line of the script."""
     assert list(linked([one, other])) == [None, None]
 
 

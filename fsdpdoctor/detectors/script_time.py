@@ -1,0 +1,141 @@
+"""FD902: the script's own lines, outside every pass, take much of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.detectors.base import detector, level
+from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
+from fsdpdoctor.finding import Advice, Confidence, Finding, Value
+from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.schema import Activity, Evidence
+
+# What is named must have an answer: `docs/detectors.md` D26. A loop that makes its own
+# batches and prints spends a fifth of a small model's step on CPU.
+LEAST_SHARE, WARNING_SHARE = 0.05, 0.25
+
+# As many lines as fit a sentence.
+NAMED_LINES = 3
+
+WORDS = {
+    Activity.USER: "code of its own",
+    Activity.INPUT: "input",
+    Activity.LOGGING: "logging",
+    Activity.SLEEP: "sleeping",
+    Activity.SYNC: "waiting for a result",
+    Activity.CHECKPOINT: "saving",
+    Activity.COMPILE: "compiling",
+    Activity.COLLECTIVE: "communication",
+}
+"""What a line does."""
+
+ADVICE = {
+    Activity.USER: "Do {line} ahead or less often: data that it makes belongs in a "
+    "Dataset behind a DataLoader with workers, figures for people in every N-th step. "
+    "`py-spy record --pid PID` shows what it calls.",
+    Activity.INPUT: "Make the batches of {line} ahead of need: a DataLoader with "
+    "num_workers and prefetch_factor.",
+    Activity.LOGGING: "Log at {line} in every N-th step, and on one rank.",
+    Activity.SLEEP: "Do not sleep at {line} between steps: wait for what it waits for, "
+    "or in a thread.",
+    Activity.SYNC: "Read the result at {line} in every N-th step, or one step late: "
+    "until it is there nothing else is issued.",
+    Activity.CHECKPOINT: "Save less often at {line}, or in the background "
+    "(torch.distributed.checkpoint.async_save).",
+    Activity.COMPILE: "{line} compiles in steps that should only run: compile before "
+    "training, with shapes that do not change.",
+    Activity.COLLECTIVE: "Fewer calls at {line}: one for all values, and only where "
+    "they are used.",
+    Activity.EDGE: "Look at what runs {line}: move it out of the loop, into workers, "
+    "or into every N-th step.",
+}
+"""What to do about a line, by what it was seen doing."""
+
+
+@detector("FD902", "script-time", needs={Evidence.STEPS, Evidence.STACKS})
+def script_time(m: Measures) -> Iterator[Finding]:
+    """Much of the step goes to lines of the script outside the model.
+
+    Samples of the training thread's stack say which lines, and what they do: code of
+    the script's own, making input, logging, a sleep, a read of a result, saving,
+    compiling. A gap too short for a sample is named by the lines around it.
+
+    *Why it costs*: no pass runs meanwhile, and on a device nothing was left to do. On
+    one rank alone it makes the others wait, too.
+
+    *What to try*: workers for what makes data, every N-th step for what people read, a
+    thread for what may happen later. A profile of the line says which call it is.
+
+    *When it is wrong*: a C call that holds the interpreter hides its line: the line
+    before it is named. On CPU a small model's step is short, and what is around it is
+    much of it: up to a quarter that is information.
+    """
+    step_ns = steady(m)
+    cost_ns = m.budget_ns_per_step().get("script", 0)
+    share = cost_ns / step_ns
+    if share < LEAST_SHARE:
+        return
+    lines = {line: per_step(m, ns) for line, ns in gap_lines(m).items()}
+    first = list(lines)[:NAMED_LINES]
+    named = ", ".join(f"{ms(lines[line])} {_told(line)}" for line in first)
+    yield Finding(
+        severity=level(share, WARNING_SHARE),
+        confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
+        summary=f"the script's own lines outside the model take {ms(cost_ns)} per step "
+        f"({percent(share)} of the step): {named}",
+        ranks=_ranks(m),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "share_of_step": round(share, 4),
+            "lines": [_row(line, ns) for line, ns in list(lines.items())[:10]],
+        },
+        advice=_advice([line for line in first if lines[line] >= LEAST_SHARE * step_ns])
+        or _advice(first[:1]),
+    )
+
+
+def _told(line: GapLine) -> str:
+    """What only its edges name may be any of the lines between them."""
+    if line.activity == Activity.EDGE:
+        return _between(line)
+    return f"at {line.where} ({WORDS[line.activity]})"
+
+
+def _between(line: GapLine) -> str:
+    if line.until is None:
+        return f"around {line.where}"
+    return f"between {line.where} and {line.until}"
+
+
+def _row(line: GapLine, ns: int) -> Value:
+    return {
+        "where": line.where,
+        "until": line.until,
+        "activity": line.activity.key,
+        "ns_per_step": ns,
+    }
+
+
+def _advice(lines: Sequence[GapLine]) -> tuple[Advice, ...]:
+    """One for each line."""
+    return tuple(
+        Advice(text=ADVICE[line.activity].format(line=_words(line))) for line in lines
+    )
+
+
+def _words(line: GapLine) -> str:
+    """A line inside a sentence of advice."""
+    return line.where if line.activity != Activity.EDGE else _between(line)
+
+
+def _ranks(m: Measures) -> tuple[int, ...]:
+    """Those that spend as much of their own steps on it."""
+    return tuple(
+        rank.rank
+        for rank in m.ranks
+        if int(rank.budget_ns["script"][rank.judged].sum())
+        >= LEAST_SHARE * int(rank.steps.duration_ns[rank.judged].sum())
+        > 0
+    )
