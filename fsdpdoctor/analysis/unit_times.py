@@ -228,17 +228,20 @@ def expected_all_gathers(line: Timeline) -> dict[tuple[int, int], int]:
     units = line.data.header.units
     for micro_batch in sorted(set(calls.micro_batch.tolist())):
         here = calls.rows(calls.micro_batch == micro_batch)
+        starts: dict[int, list[int]] = {}  # of the passes of a tree
         for unit in sorted(set(here.unit.tolist()) - {UNKNOWN}):
             spec = units[unit]
-            boundaries = _pass_starts(line, here, spec.tree, micro_batch)
-            forwards = int(((here.unit == unit) & (here.kind == Kind.FORWARD)).sum())
-            passes = boundaries[: max(forwards, 0)]
-            mine = windows.rows(windows.unit == unit)
+            if spec.tree not in starts:
+                starts[spec.tree] = _pass_starts(line, here, spec.tree, micro_batch)
+            boundaries = starts[spec.tree]
+            kinds = here.kind[here.unit == unit]
+            passes = boundaries[: int((kinds == Kind.FORWARD).sum())]
+            own = windows.unit == unit
+            begins, ends = windows.start_ns[own], windows.end_ns[own]
             result[unit, Phase.FORWARD] += sum(
-                not bool(((mine.start_ns <= t) & (mine.end_ns > t)).any())
-                for t in passes
+                not bool(((begins <= t) & (ends > t)).any()) for t in passes
             )
-            backwards = int(((here.unit == unit) & (here.kind == Kind.BACKWARD)).sum())
+            backwards = int((kinds == Kind.BACKWARD).sum())
             gathers_again = (
                 spec.reshard_after_forward not in (False, None)
                 and spec.unshard_in_backward is not False

@@ -16,12 +16,14 @@ MOST_RANKS = 1 << 20
 MOST = 1 << 61
 """Of any number: a sum of two fits into 64 bits."""
 
+_DIGITS_OF_MOST = 19
+
 LONGEST_WORD = 4000
 """Characters of a name or a message. Real names have fewer than 120, and our own
 messages are cut to 1,000; what is longer keeps its two ends."""
 
 _KEPT_OF_LONG = 500
-_LONG_NUMBER = re.compile(rb"\d{19}|\d[eE]\+?\d")
+_LONG_NUMBER = re.compile(rb"\d{19,}|[\s:,\[]-?[\d.]+[eE]\+?\d")
 
 _Header = TypeVar("_Header", RunHeader, RankHeader)
 
@@ -37,7 +39,7 @@ def checked_header(header: _Header, content: bytes) -> _Header:
     if header.schema_version < 1:
         raise InputError(f"schema_version is {header.schema_version}; expected 1 or 2")
     # Looked at as bytes: walking through every header costs more than reading it.
-    if _LONG_NUMBER.search(content):
+    if any(map(_may_be_out, _LONG_NUMBER.findall(content))):
         for name, number in _numbers(header, ""):
             if not -MOST < number < MOST:
                 raise InputError(f"{name} is {str(number)[:40]}, which is out of range")
@@ -46,6 +48,11 @@ def checked_header(header: _Header, content: bytes) -> _Header:
     if isinstance(header, RankHeader):
         _check_indices(header)
     return header
+
+
+def _may_be_out(digits: bytes) -> bool:
+    """Not so a clock's nanoseconds since 1970, which every header holds."""
+    return len(digits) != _DIGITS_OF_MOST or int(digits) >= MOST
 
 
 def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
