@@ -16,6 +16,7 @@ from fsdpdoctor.cli.inputs import measure_run
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.recorder.storage.run_folder import VARIABLE
+from fsdpdoctor.redact.redacted_log import RedactedLog
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import Replay
 from fsdpdoctor.tune import Candidate, Failed, Measured, Outcome
@@ -91,21 +92,24 @@ class TrialRuns:
     def _wait(self, command: Sequence[str], log: Path) -> int | None:
         """The exit status; None where the time was up."""
         environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                return process.wait(self._timeout())
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                _end(process)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        writer = RedactedLog(process.stdout, log)
+        writer.start()
+        try:
+            return process.wait(self._timeout())
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process)
+            writer.finish()
 
     def _timeout(self) -> float:
         if self.timeout_s is not None:

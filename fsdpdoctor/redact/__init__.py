@@ -121,9 +121,11 @@ def command(argv: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def text(words: str) -> str:
-    """Words of a message, or a line of code, without secrets."""
-    return _cleaned(_cut(words), known_secrets())
+def text(words: str, known: Iterable[str] | None = None) -> str:
+    """Words of a message, or a line of code, without secrets; `known_secrets` may be
+    given where there are many texts.
+    """
+    return _cleaned(_cut(words), known_secrets() if known is None else known)
 
 
 def known_secrets(
