@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fsdpdoctor.analysis.call_sites import calls
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.replicas import Replica, compared
 from fsdpdoctor.changes.sharding_code import whole_code
@@ -11,7 +12,7 @@ from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
-from fsdpdoctor.schema import Evidence, ModelSpec, ReplicaKind
+from fsdpdoctor.schema import Evidence, ModelSpec, Phase, ReplicaKind
 
 # `docs/detectors.md` D29: memory that sharding would save, as a share of the model.
 MEMORY_SHARE = 0.1
@@ -46,7 +47,8 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: a script may reduce these gradients itself. Then ranks stay
     alike, which is sampled, and nothing is said; ranks that see the same data stay
-    alike, too. Without samples of two ranks it is not known, and said so.
+    alike, too. Without samples of two ranks it is not known, and said so, unless
+    the script all-reduces as many bytes as these gradients have.
     """
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
@@ -61,7 +63,7 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
     apart = [one for one in trained if not one.alike and one.began_alike]
     if apart:
         yield _unreduced(m, model, apart)
-    elif model.unmanaged_trainable and not trained:
+    elif model.unmanaged_trainable and not trained and not _reduced_by_hand(m, model):
         yield _not_known(m, model)
     elif _chosen_by_nobody(model):
         yield _memory(m, model)
@@ -92,6 +94,22 @@ def _not_known(m: Measures, model: ModelSpec) -> Finding:
         "and whether the script does it was not sampled",
         advice=_advice(m, model),
     )
+
+
+def _reduced_by_hand(m: Measures, model: ModelSpec) -> bool:
+    """Whether the script all-reduces as many bytes in each step as it would for them.
+
+    Half as many, where it does so in a dtype of half the size.
+    """
+    reduced = sum(
+        found.bytes
+        for of, found in calls(m).items()
+        if of.kind == "all_reduce" and of.phase != Phase.FORWARD
+    )
+    steps = sum(int(rank.judged.sum()) for rank in m.ranks)
+    mine = model.unmanaged_trainable_numel
+    of_all = mine / model.unmanaged_numel if mine > 0 else 1.0
+    return 0 < steps * model.unmanaged_bytes * of_all / 2 <= reduced
 
 
 def _chosen_by_nobody(model: ModelSpec) -> bool:

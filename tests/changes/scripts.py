@@ -76,6 +76,8 @@ class Pasting:
         self._shard(model)
         if self.shard is None:
             script.settle(model)
+        if self._goes("sharded"):
+            self.paste()
         if optimizer is None:
             optimizer = script.optimizer(model)
         self.scope["optimizer"] = optimizer
@@ -110,6 +112,10 @@ class Pasting:
             return place == "first"
         if "Before next(batches)" in code or "After the evaluation" in code:
             return place == "each step"
+        if "Between backward and optimizer.step()" in code:
+            return place == "before step"
+        if "before the optimizer is built." in code:
+            return place == "sharded"
         return place == "after"
 
     def _shard(self, model: Any) -> None:
@@ -174,6 +180,8 @@ class Pasting:
                     self.paste()
             if script.clips:
                 self._clip(model)
+            if self._goes("before step"):
+                self.paste()
             optimizer.step()
             optimizer.zero_grad()
 

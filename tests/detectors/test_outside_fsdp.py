@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.outside_fsdp import outside_fsdp
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.schema import Evidence, ModelSpec, ReplicaKind, ReplicaSpec
-from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import Evidence, Kind, ModelSpec, ReplicaKind, ReplicaSpec
+from fsdpdoctor.testing import RECORDED, Call, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
 
 PICTURE = "forward 0000"
@@ -114,3 +116,29 @@ def test_without_the_model_it_cannot_tell() -> None:
 
     for m in (measured(draw(PICTURE, model=None)), measured(bare)):
         assert not_judged(outside_fsdp, m).needs == (Evidence.CONFIG,)
+
+
+@pytest.mark.parametrize(("numel", "severity"), [(100, None), (300, Severity.WARNING)])
+def test_reduced_by_hand_as_far_as_is_known(
+    numel: int, severity: Severity | None
+) -> None:
+    """One rank's record: 400 bytes are all-reduced after each backward, which are the
+    gradients of 100 elements, and too few of 300.
+    """
+    model = replace(HEAD, unmanaged_numel=numel, unmanaged_bytes=4 * numel, numel=10000)
+    call = Call(kind="all_reduce", site="train.py:9")
+    picture = "forward 0000....\nother ....00.."
+    rank = draw(picture, model=model, calls=(call,), units=(unit("layers.0"),))
+
+    judged = found(outside_fsdp, measured(_sized(rank, 400)))
+
+    assert [f.severity for f in judged] == ([] if severity is None else [severity])
+
+
+def _sized(rank: RankData, size: int) -> RankData:
+    """The same with so many bytes in each collective of the script's."""
+    steps = []
+    for step in rank.steps:
+        sizes = np.where(step.spans.kind == Kind.COLLECTIVE, size, step.spans.bytes)
+        steps.append(replace(step, spans=replace(step.spans, bytes=sizes)))
+    return replace(rank, steps=tuple(steps))
