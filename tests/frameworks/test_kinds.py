@@ -70,7 +70,7 @@ def table() -> Iterator[list[str]]:
     """A row for each script, written at the end where all have run."""
     rows: list[str] = []
     yield rows
-    if len(rows) >= len(KINDS) - len(STILL_TO_COME):
+    if len(rows) >= len(KINDS):
         head = (
             "# Scripts of frameworks' kinds\n\nWritten by `pytest -m frameworks`: each "
             "script plain and recorded. Gathers and\nreductions are counted at FSDP2's "
@@ -109,23 +109,7 @@ def recorded_by(rank: RankData) -> Counts:
     return +counts
 
 
-STILL_TO_COME = {
-    "several-1f1b": "the pass by which torch learns shapes counts in step 0",
-    "several-gpipe": "the pass by which torch learns shapes counts in step 0",
-}
-"""Scripts whose steps are not told rightly yet, and why."""
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.xfail(reason=STILL_TO_COME[str(kind)]))
-        if str(kind) in STILL_TO_COME
-        else kind
-        for kind in KINDS
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_counts_and_output(
     kind: Kind, pairs: dict[Kind, Pair], table: list[str]
 ) -> None:

@@ -36,6 +36,7 @@ from fsdpdoctor.recorder.steps.micro_batches import (
 )
 from fsdpdoctor.recorder.steps.optimizer_turns import OptimizerTurns
 from fsdpdoctor.recorder.steps.root_passes import RootPasses
+from fsdpdoctor.recorder.steps.shape_passes import ShapePasses
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
@@ -132,6 +133,7 @@ class Steps:
         self._turns = OptimizerTurns()
         self._gradients = GradientsUsed()
         self._passes = RootPasses(recording)
+        self._shapes = ShapePasses()
         self._start = self._now()
         self._boundary: Moment | None = None
         self._open = False  # whether more of the step may follow its boundary
@@ -170,7 +172,7 @@ class Steps:
         self._units.grad = grad
         rec = self._rec
         rec.in_forward = True
-        if grad:
+        if grad and not self._shapes.forward(tree):
             self._pass_begins(module, args, kwargs, tree)
         if rec.on:
             self._passes.begins(module, args, kwargs, grad=grad)
@@ -207,6 +209,8 @@ class Steps:
     def backward_begins(self, tree: Tree = NO_TREE) -> None:
         """A tree's backward has queued its final callback."""
         self._backwards += 1
+        if self._shapes.backward(tree):
+            return
         self._rec.enter_pass(self._batches.backward(tree, perf_counter_ns()))
 
     def backward_ended(self, *, aborted: bool = False) -> None:
