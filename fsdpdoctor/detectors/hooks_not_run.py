@@ -11,10 +11,11 @@ from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.quantities import count
+from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     Evidence,
+    IdleParentSpec,
     OptimizerSpec,
     Phase,
     UnitSpec,
@@ -32,7 +33,8 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     and the model never learns. FSDP2 gathers and frees in hooks around `forward`
     and backward: a method other than `forward`, or a weight read by its parent,
     meets sharded parameters; a unit whose backward hook is lost computes with
-    freed ones.
+    freed ones; a sharded module whose parts are called one by one leaves each of
+    them a root, which prefetches nothing and stays gathered after forward.
 
     *What to try*: build the optimizer from `model.parameters()` after
     `fully_shard(model)`; call the module, or register its other methods with
@@ -47,6 +49,8 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     if model is not None:
         for optimizer in model.optimizers:
             yield from _optimizer(m, optimizer)
+        for parent in model.idle_parents:
+            yield _idle_parent(m, parent)
     yield from _bypassed(m)
     if not specs and model is None:
         raise CannotTell("neither units nor optimizers were recorded", Evidence.UNITS)
@@ -61,10 +65,11 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
     if optimizer.stale < 1 and not stuck:
         return
     if optimizer.stale:
+        are = "is no parameter" if optimizer.stale == 1 else "are no parameters"
         says = (
             f"{optimizer.stale} of the {count(optimizer.params, 'tensor')} of "
-            f"{name} are no parameters of the model: it was built "
-            "before fully_shard, and never changes them"
+            f"{name} {are} of the model: it was built before fully_shard, and never "
+            "changes them"
         )
     else:
         says = (
@@ -101,6 +106,48 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
                     ]
                 ),
                 memory_cost_bytes=0,
+            ),
+        ),
+    )
+
+
+def _idle_parent(m: Measures, parent: IdleParentSpec) -> Finding:
+    """A sharded module whose parts were called one by one."""
+    units = [m.units[at] for at in parent.units if at < len(m.units)]
+    where = f" ({parent.fqn})" if parent.fqn else ""
+    held = sum(
+        max(spec.unsharded_bytes, 0)
+        for spec in units
+        if spec.reshard_after_forward is False
+    )
+    says = [
+        f"the forward of {parent.module_class}{where}, which is sharded, never ran",
+        f"each of the {count(len(units), 'unit')} that ran inside it is a root of "
+        "its own, and no backward prefetches the next one",
+    ]
+    if held:
+        says.append(f"{size(held)} stay gathered after forward")
+    if parent.params:
+        says.append(f"its own {count(parent.params, 'parameter')} never gathered")
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        summary=f"{says[0]}: {'; '.join(says[1:])}",
+        units=tuple(spec.fqn for spec in units),
+        phase="forward",
+        cost_bytes=held or None,
+        evidence={
+            "module": parent.fqn,
+            "module_class": parent.module_class,
+            "own_parameters": parent.params,
+            "units": [spec.fqn for spec in units],
+        },
+        advice=(
+            Advice(
+                text=f"Call {parent.module_class} itself, and its parts from its "
+                "forward; or register the method that calls them with "
+                "register_fsdp_forward_method.",
+                memory_cost_bytes=-held,
             ),
         ),
     )

@@ -102,7 +102,7 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_STEPS, "backward_ended plain_backward_ended optimizer_ended finish"),
     *_of(_STEPS, "optimizer_made optimizer_begins"),
     *_of(_PASSES, "begins ended"),
-    *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_ignored add_root"),
+    *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_sharded add_root"),
     *_of(_MODEL, "signature units spec"),
     *_of(_HOST, "attach detach turn _collects _see_input _see_clipping"),
     *_of(_HOST, "_see_checkpoints _see_recomputation count"),

@@ -127,6 +127,16 @@ class ReplicaSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleParentSpec:
+    """A sharded module whose forward never ran, though parts of it ran alone."""
+
+    fqn: str  # in the whole model; empty: it is the whole
+    module_class: str
+    params: int  # tensors that it shards itself
+    units: tuple[int, ...]  # that ran inside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """What wraps the model, beside the units."""
 
@@ -148,3 +158,4 @@ class ModelSpec:
     optimizers: tuple[OptimizerSpec, ...] = ()
     forward_order: tuple[int, ...] = ()  # units, as they first ran
     models: tuple[str, ...] = ()  # class of each model with FSDP2 in it
+    idle_parents: tuple[IdleParentSpec, ...] = ()

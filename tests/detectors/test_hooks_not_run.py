@@ -12,6 +12,7 @@ from fsdpdoctor.finding import Severity
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     Evidence,
+    IdleParentSpec,
     ModelSpec,
     OptimizerSpec,
 )
@@ -100,3 +101,24 @@ def test_without_units_and_optimizers_it_cannot_tell() -> None:
     answer = not_judged(hooks_not_run, measured(draw(HEALTHY, evidence=evidence)))
 
     assert set(answer.needs) == {Evidence.UNITS, Evidence.OPTIMIZER_CONFIG}
+
+
+def test_a_sharded_parent_whose_parts_are_called_one_by_one() -> None:
+    """Both blocks are roots of their own, and one stays gathered after its forward."""
+    units = (
+        unit("layers.0", reshard_after_forward=False, is_root=True),
+        unit("layers.1", reshard_after_forward=True, is_root=True),
+    )
+    parent = IdleParentSpec(fqn="", module_class="Net", params=1, units=(0, 1))
+    model = ModelSpec(wrapper="fsdp2", idle_parents=(parent,))
+
+    finding = only(hooks_not_run, measured(draw(HEALTHY, units=units, model=model)))
+
+    assert finding.severity == Severity.WARNING
+    assert finding.units == ("layers.0", "layers.1")
+    assert finding.cost_bytes == 4 << 20
+    assert finding.summary == (
+        "the forward of Net, which is sharded, never ran: each of the 2 units that ran "
+        "inside it is a root of its own, and no backward prefetches the next one; "
+        "4.00 MiB stay gathered after forward; its own 1 parameter never gathered"
+    )

@@ -91,7 +91,7 @@ NEVER_AT_5 = {
     "_note_bypass",
     "close",
     "write_run",
-    "saw_ignored",
+    "saw_sharded",
     "_write_rest",
     "_see_input",
     "_see_clipping",

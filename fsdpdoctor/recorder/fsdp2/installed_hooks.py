@@ -20,8 +20,8 @@ from fsdpdoctor.recorder.patching import HookSet
 class HostSide(Protocol):
     """What the host's hooks see of FSDP2's own functions."""
 
-    def ignored_params(self, names: internals.TorchSymbols) -> None:
-        """See which parameters are left out."""
+    def sharding(self, names: internals.TorchSymbols) -> None:
+        """See what is sharded, and which parameters are left out."""
 
     def manual_unshard(self, units: Units) -> dict[str, Any]:
         """See the user's own unshards."""
@@ -39,7 +39,7 @@ class FsdpHooks:
     def build(self, unit_hooks: UnitHooks, steps: PassListener, host: HostSide) -> None:
         """Make the wrappers. None is in place yet."""
         rec, units, _, names = self._context
-        host.ignored_params(names)
+        host.sharding(names)
         states = StateHooks(rec, units, steps).wrappers(names)
         collectives = CollectiveHooks(self._context)
         light = LightHooks(self._context)

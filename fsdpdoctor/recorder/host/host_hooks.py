@@ -89,8 +89,8 @@ class ModelWatch(Protocol):
         """Activations of a function are checkpointed."""
         ...
 
-    def saw_ignored(self, params: Any) -> None:
-        """`fully_shard` was told to leave these parameters alone."""
+    def saw_sharded(self, modules: Any, ignored: Any) -> None:
+        """`fully_shard` is called, and told to leave some parameters alone."""
         ...
 
 
@@ -164,15 +164,15 @@ class HostHooks:
         rec = self._rec
         rec.counters.add(rec.names.id(name), perf_counter_ns(), value)
 
-    def ignored_params(self, names: internals.TorchSymbols) -> None:
-        """See which parameters `fully_shard` is told to leave alone."""
+    def sharding(self, names: internals.TorchSymbols) -> None:
+        """See what `fully_shard` is called on, and what it is told to leave alone."""
         name = "_get_modules_and_states"
         find = getattr(names.fully_shard_module, name, None)
         if find is None:
             return
 
         def begins(module: Any, device: Any, ignored: Any = None, *args: Any) -> None:
-            self._model.saw_ignored(ignored)
+            self._model.saw_sharded(module, ignored)
 
         bracketed = bracketing(self._rec.guard, begins, _nothing)
         self._always.wrap(names.fully_shard_module, name, bracketed)

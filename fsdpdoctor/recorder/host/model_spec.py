@@ -13,6 +13,7 @@ from torch import nn
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
+from fsdpdoctor.recorder.fsdp2.sharded_modules import ShardedModules
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_specs import (
     Tree,
@@ -47,6 +48,7 @@ class ModelWatch:
         self._wrapper = "none"
         self._optimizers: dict[int, OptimizerSpec] = {}
         self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._sharded = ShardedModules()
         self._ignored: dict[int, weakref.ref[Any]] = {}
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
@@ -59,6 +61,7 @@ class ModelWatch:
         outer = outermost_module()
         if outer is None:  # never `or`: a compiled module has a length, which raises
             outer = root_state._modules[0]
+        outer = self._sharded.around(outer)
         self._saw_outer(without_compile(outer))
         self._tree.add(root_state, outer)
 
@@ -87,9 +90,10 @@ class ModelWatch:
             return  # the units inside say themselves that they are recomputed
         unit.checkpointed = True
 
-    def saw_ignored(self, params: Any) -> None:
-        """Parameters that `fully_shard` was told to leave alone."""
-        for param in params or ():
+    def saw_sharded(self, modules: Any, ignored: Any) -> None:
+        """`fully_shard` is called, and told to leave some parameters alone."""
+        self._sharded.add(modules)
+        for param in ignored or ():
             # A parameter's id alone could come back with another one.
             self._ignored[id(param)] = weakref.ref(param)
 
@@ -138,7 +142,7 @@ class ModelWatch:
         """The parameters that no unit covers, where there are units."""
         if self._wrapper != "fsdp2":
             return []  # there is no unit to be outside of
-        managed = self._managed_ids()
+        managed = self._managed_ids() | self._sharded.managed_ids()
         return [named for i, named in self._params().items() if i not in managed]
 
     def _models(self) -> list[nn.Module]:
@@ -177,6 +181,7 @@ class ModelWatch:
             optimizers=tuple(self._optimizers.values()),
             forward_order=tuple(self._units.order),
             models=tuple(self._tree.model_classes),
+            idle_parents=tuple(self._sharded.idle(self._units, models)),
         )
         return self._spec
 

@@ -26,7 +26,7 @@ class Stage:
 
 def test_a_forward_and_the_backward_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the tree's next forward, which is a micro-batch's."""
-    monkeypatch.setitem(sys.modules, STAGES, SimpleNamespace(Stage=Stage))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, STAGES, SimpleNamespace(Stage=Stage))
     shapes, stage = ShapePasses(), Stage()
 
     assert stage._forward_metadata_inference(lambda: shapes.forward(1))

@@ -1,0 +1,74 @@
+"""Sharded modules whose forward never runs, as the record has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from fsdpdoctor.run import open_run
+from fsdpdoctor.schema import IdleParentSpec, ModelSpec, UnitSpec
+from tests.recorder.rehearsed import recorded
+
+
+class Net(nn.Module):
+    """Two layers, and a scale of its own."""
+
+    def __init__(self, *, scaled: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        if scaled:
+            self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer after the other."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def trained(
+    folder: Path, *, by_parts: bool, scaled: bool = False
+) -> tuple[ModelSpec, tuple[UnitSpec, ...]]:
+    """What a record says of the model and its units after two steps."""
+    with recorded(folder):
+        model: Any = Net(scaled=scaled)
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            x = torch.ones(2, 8)
+            y = model.layers[1](model.layers[0](x)) if by_parts else model(x)
+            y.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (data,) = open_run(folder).load()
+    assert data.header.model is not None
+    return data.header.model, data.header.units
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_its_parts_are_roots_in_it(tmp_path: Path, scaled: bool) -> None:
+    """They have its names; what it shards itself is neither outside nor stale."""
+    model, units = trained(tmp_path, by_parts=True, scaled=scaled)
+
+    assert model.model_class == "Net"
+    assert model.idle_parents == (
+        IdleParentSpec(fqn="", module_class="Net", params=int(scaled), units=(0, 1)),
+    )
+    assert [(unit.fqn, unit.is_root) for unit in units] == [
+        ("layers.0", True),
+        ("layers.1", True),
+    ]
+    assert model.unmanaged_params == 0
+    assert [one.stale for one in model.optimizers] == [0]
+
+
+def test_a_parent_that_runs_is_none(tmp_path: Path) -> None:
+    """Nor is a layer, which is no root then."""
+    assert trained(tmp_path, by_parts=False)[0].idle_parents == ()
