@@ -120,11 +120,8 @@ def _idle_parent(m: Measures, parent: IdleParentSpec) -> Finding:
         for spec in units
         if spec.reshard_after_forward is False
     )
-    says = [
-        f"the forward of {parent.module_class}{where}, which is sharded, never ran",
-        f"each of the {count(len(units), 'unit')} that ran inside it is a root of "
-        "its own, and no backward prefetches the next one",
-    ]
+    roots = f"each of the {count(len(units), 'unit')} that ran inside it is a root"
+    says = [f"{roots} of its own, and no backward prefetches the next one"]
     if held:
         says.append(f"{size(held)} stay gathered after forward")
     if parent.params:
@@ -132,7 +129,8 @@ def _idle_parent(m: Measures, parent: IdleParentSpec) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
-        summary=f"{says[0]}: {'; '.join(says[1:])}",
+        summary=f"the forward of {parent.module_class}{where}, which is sharded, never "
+        f"ran: {'; '.join(says)}",
         units=tuple(spec.fqn for spec in units),
         phase="forward",
         cost_bytes=held or None,
