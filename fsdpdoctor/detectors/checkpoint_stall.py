@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
+
+import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.host_events import pauses
-from fsdpdoctor.finding import Advice, Confidence, Finding
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location
+from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.quantities import count, duration, percent
-from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.schema import Evidence, Kind, Within
 
 # Of the run's time. `docs/detectors.md` D24 takes outlier steps; a share of the whole
 # run says whether they matter. To be calibrated on the gallery.
@@ -28,27 +32,38 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: in a short recording one save weighs more than in the job.
     Loads before the first step are not counted. The share is of the steps that were
-    recorded.
+    recorded. What is gathered or sent for a save is counted with it; exports without
+    one are FD407's.
     """
     total_ns = sum(int(rank.steps.duration_ns.sum()) for rank in m.ranks)
     if not total_ns:
         raise CannotTell("there is no step", Evidence.STEPS)
-    saves = pauses(m, Kind.CHECKPOINT_SAVE, all_steps=True)
-    if saves.total_ns / total_ns < WARNING_SHARE:
+    by_rank = {rank.rank: list(_checkpoints(rank)) for rank in m.ranks}
+    taken_ns = [ns for saves in by_rank.values() for ns, _ in saves]
+    share = sum(taken_ns) / total_ns
+    if share < WARNING_SHARE:
         return
     steps = sum(len(rank.steps) for rank in m.ranks)
-    number = round(saves.per_step * steps / len(m.ranks))
+    number = max(len(saves) for saves in by_rank.values())
+    places = [place for saves in by_rank.values() for _, place in saves]
     yield Finding(
-        severity=level(saves.total_ns / total_ns, WARNING_SHARE),
+        severity=level(share, WARNING_SHARE),
         confidence=Confidence.MEDIUM,
-        summary=f"{count(number, 'checkpoint save')} of {duration(saves.median_ns)} "
-        f"take {percent(saves.total_ns / total_ns)} of the recorded time",
-        ranks=saves.ranks,
-        cost_ns_per_step=round(saves.total_ns / steps),
+        summary=f"{count(number, 'checkpoint save')} of "
+        f"{duration(round(median(taken_ns)))} {'takes' if number == 1 else 'take'} "
+        f"{percent(share)} of the recorded time",
+        ranks=tuple(rank for rank, saves in by_rank.items() if saves),
+        cost_ns_per_step=round(sum(taken_ns) / steps),
         evidence={
-            "share_of_recorded_time": round(saves.total_ns / total_ns, 4),
-            "longest_ns": saves.longest_ns,
-            "ns_per_step_by_rank": dict(saves.by_rank),
+            "share_of_recorded_time": round(share, 4),
+            "longest_ns": max(taken_ns),
+            "ns_per_step_by_rank": {
+                str(rank.rank): round(
+                    sum(ns for ns, _ in by_rank[rank.rank]) / len(rank.steps)
+                )
+                for rank in m.ranks
+                if by_rank[rank.rank]
+            },
         },
         advice=(
             Advice(
@@ -69,5 +84,28 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
                 memory_cost_bytes=0,
             ),
         ),
-        places=saves.places,
+        places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
+
+
+def _checkpoints(rank: RankMeasures) -> Iterator[tuple[int, Location]]:
+    """What each checkpoint takes and where it is: its parts between two steps are one.
+
+    Model, optimizer and loader may be saved apart; what is gathered for them, around
+    those saves, is a part of it, too.
+    """
+    host, others = rank.host, rank.others
+    saves = host.rows(host.kind == Kind.CHECKPOINT_SAVE)
+    exports = others.rows(others.within == Within.CHECKPOINT)
+    for step in np.unique(saves.step).tolist():
+        mine, around = saves.rows(saves.step == step), exports.step == step
+        spans = union(
+            np.concatenate((mine.start_ns, exports.start_ns[around])),
+            np.concatenate((mine.end_ns, exports.end_ns[around])),
+        )
+        if len(spans):
+            start_ns, end_ns = int(spans[0, 0]), int(spans[-1, 1])
+            yield (
+                total_ns(spans),
+                Location(rank=rank.rank, step=step, start_ns=start_ns, end_ns=end_ns),
+            )

@@ -246,6 +246,8 @@ def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
         return (Advice(text=_CLIP, code=_CLIPPED, memory_cost_bytes=0),)
     if site.within == Within.LOADER:
         return (Advice(text=_LOADER),)
+    if site.within == Within.CHECKPOINT and site.via in _SAVES:
+        return (Advice(text=_SAVE),)
     if site.kind == "barrier":
         return (Advice(text=_BARRIER),)
     if site.kind == "all_gather" and (site.via in _WHOLE or each > MANY):
@@ -262,6 +264,12 @@ _UNTOLD = (
     "torch.profiler with with_stack=True. Those of tensor parallelism are how it works."
 )
 _WHOLE = ("full_tensor", "redistribute", "get_model_state_dict", "state_dict")
+
+_SAVES = ("save", "async_save", "load")
+_SAVE = (
+    "They are the checkpoint's own: each call agrees on a plan and says when it is "
+    "done. Put what is saved into one call, save less often, or use async_save."
+)
 
 _OPTIMIZER = (
     "The optimizer gathers one tensor at a time: let one rank own each matrix and "

@@ -123,14 +123,27 @@ def _dropped(m: Measures) -> Iterator[Finding]:
     found: dict[str, _Dropped] = defaultdict(_Dropped)
     for rank in m.ranks:
         _add_dropped(rank, found)
-    often = [
-        name for name, one in found.items() if one.count >= EVERY_STEP * len(m.step_ns)
-    ]
     trained = unit_sums(m, "calls", Phase.BACKWARD)
     for frozen in (True, False):
-        names = [name for name in often if frozen is not bool(trained.get(name))]
+        # An evaluation may be seldom: then it is told by the steps that have one.
+        steps = len(m.step_ns) if frozen else _evaluating(m) or len(m.step_ns)
+        names = [
+            name
+            for name, one in found.items()
+            if frozen is not bool(trained.get(name)) and one.count >= EVERY_STEP * steps
+        ]
         for mine in by_model(m, names):
             yield _dropped_finding(m, {name: found[name] for name in mine}, frozen)
+
+
+def _evaluating(m: Measures) -> int:
+    """Judged steps of all ranks in which units were gathered without gradients."""
+    return sum(
+        len(np.unique(rows.step))
+        for rank in m.ranks
+        for rows in (rank.collectives.rows(rank.in_judged(rank.collectives.step)),)
+        for rows in (rows.rows(rows.flags & Flag.NO_GRAD != 0),)
+    )
 
 
 def _add_dropped(rank: RankMeasures, found: dict[str, _Dropped]) -> None:
@@ -154,6 +167,7 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
     share = cost_ns / float(m.step_ns.mean())
     wasted = sum(one.bytes for one in mine.values())
     by = next(iter(mine.values())).by or "a unit"
+    once = "a step" if frozen else "after such passes"
     why = (
         "frozen, without a backward of its own"
         if frozen
@@ -179,7 +193,7 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
         },
         advice=(
             Advice(
-                text=f"One gather a step: it may stay. It goes where {by} has an "
+                text=f"One gather {once}: it may stay. It goes where {by} has an "
                 "explicit backward prefetch list that names only itself.",
                 memory_cost_bytes=0,
             ),

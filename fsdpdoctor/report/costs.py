@@ -117,7 +117,11 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
 
 
 def share_time(one: FindingRow, other: FindingRow) -> bool:
-    """Whether two findings may speak of the same stretch of a step."""
+    """Whether two findings may speak of the same stretch of a step; the first is the
+    costlier one.
+    """
+    if (one.code, other.code) == ("FD405", "FD407"):
+        return other.evidence.get("in") == "checkpoint"  # gathered for what is saved
     kind = kind_of(one)
     if kind is None or kind != kind_of(other):
         return False

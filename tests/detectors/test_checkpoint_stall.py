@@ -8,8 +8,8 @@ from fsdpdoctor.detectors.checkpoint_stall import checkpoint_stall
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence
-from fsdpdoctor.testing import RECORDED, draw, measured
+from fsdpdoctor.schema import Evidence, Within
+from fsdpdoctor.testing import RECORDED, Call, draw, measured
 from tests.detectors.answers import codes, found, not_judged, only, without
 
 PLAIN = "forward 0000000000"
@@ -28,11 +28,39 @@ def test_saving_takes_much_of_the_run() -> None:
 
     assert finding.severity == Severity.WARNING
     assert finding.summary == (
-        "1 checkpoint save of 5.00 ms take 8.3 % of the recorded time"
+        "1 checkpoint save of 5.00 ms takes 8.3 % of the recorded time"
     )
     assert finding.cost_ns_per_step == round(5 * MS / 6)
     assert finding.places[0].step == 6
     assert "dcp.async_save" in codes(finding)[0]
+
+
+def test_a_checkpoint_of_several_parts_is_one() -> None:
+    """Model and optimizer, 3 and 4 ms, and what is gathered for them: 1 ms before, and
+    1 ms that is in the model's own save.
+    """
+    picture = """
+        forward    00................
+        other      ..0.1.............
+        checkpoint ...xxx.xxxx.......
+    """
+    calls = tuple(
+        Call(kind="all_gather", site="train.py:9", within=within)
+        for within in (Within.CHECKPOINT, Within.CHECKPOINT)
+    )
+    evidence = (*RECORDED, Evidence.OTHER_COLLECTIVES)
+    data, saving = (
+        draw(text, evidence=evidence, calls=calls)
+        for text in ("forward 0" + "." * 17, picture)
+    )
+    once = replace(data, steps=(*data.steps[:3], saving.steps[3], *data.steps[4:]))
+
+    finding = only(checkpoint_stall, measured(once))
+
+    assert finding.summary.startswith("1 checkpoint save of 8.00 ms takes")
+    assert finding.cost_ns_per_step == round(8 * MS / 6)
+    place = finding.places[0]
+    assert place.end_ns - place.start_ns == 9 * MS
 
 
 def test_a_short_save_is_no_finding() -> None:

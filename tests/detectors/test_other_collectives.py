@@ -87,6 +87,18 @@ def test_advice_goes_by_what_they_ran_in() -> None:
     assert "clip_grad_norm_" in codes(clip)[0]
 
 
+def test_a_checkpoint_s_own_are_not_the_script_s_to_change() -> None:
+    """`dcp.save` agrees on its plan with collectives of its own."""
+    call = Call(
+        kind="broadcast", site="save.py:9", via="save", within=Within.CHECKPOINT
+    )
+    (finding,) = found(
+        other_collectives, measured(draw(GATHERS, AROUND, calls=(call,)))
+    )
+
+    assert finding.advice[0].text.startswith("They are the checkpoint's own")
+
+
 def test_an_optimizers_reductions_are_put_together() -> None:
     """No rank needs to own a number."""
     call = Call(kind="all_reduce", site="lamb.py:4", within=Within.OPTIMIZER)

@@ -44,6 +44,9 @@ DROPPED = """
 """
 
 
+EVALUATED = f"eval_all_gather {'.' * 30}0"
+
+
 def test_a_frozen_unit_gathered_in_backward_for_nothing() -> None:
     """2 of 20 ms for layers.0, which has no backward."""
     finding = only(stale_unshard, measured(draw(DROPPED)))
@@ -64,6 +67,20 @@ def test_the_gather_after_a_pass_without_gradients_is_small() -> None:
     assert finding.evidence["frozen"] is False
     assert finding.severity == Severity.INFO
     assert "pass without gradients" in finding.summary
+
+
+def test_the_gather_after_a_seldom_evaluation_is_named() -> None:
+    """One of six steps begins with one, and that one ends with such a gather."""
+    picture = "\n".join(line + "." * 40 for line in DROPPED.strip().splitlines())
+    evaluated = draw(picture.replace("111111..", "110000..") + f"\n{EVALUATED}")
+    plain = draw("forward 0011" + "." * 56 + "\nbackward ....110000")
+    steps = (*plain.steps[:3], evaluated.steps[3], *plain.steps[4:])
+
+    finding = only(stale_unshard, measured(replace(plain, steps=steps)))
+
+    assert finding.evidence["gathers_per_step"] == {"layers.0": 0.1667}
+    assert finding.severity == Severity.INFO
+    assert finding.advice[0].text.startswith("One gather after such passes")
 
 
 def test_a_used_window_is_no_finding() -> None:

@@ -203,6 +203,16 @@ def test_a_symptom_is_part_of_its_cause() -> None:
     assert list(linked(rows)) == [PartOf(code="FD105", index=1), None]
 
 
+def test_what_is_gathered_for_a_checkpoint_is_a_part_of_it() -> None:
+    """Where the save is the costlier one; a metric's reductions are not."""
+    gathers = row("FD407", 5 * MS, evidence={"in": "checkpoint"})
+    metric = row("FD407", 4 * MS, evidence={"in": "script"})
+
+    rows = [gathers, row("FD405", 9 * MS), metric]
+    assert list(linked(rows)) == [PartOf(code="FD405", index=1), None, None]
+    assert list(linked([gathers, row("FD405", 3 * MS)])) == [None, None]
+
+
 def test_the_costliest_holds_the_others() -> None:
     """A whole is no smaller than its parts; of equals the most severe stands."""
     rows = [row("FD108", 5 * MS, "critical"), row("FD102", 9 * MS, "info")]

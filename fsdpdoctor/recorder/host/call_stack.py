@@ -31,6 +31,7 @@ _DECORATION = frozenset(
         "_wrapped_call_impl",
         "__call__",
         "bracketed",
+        "inner_func",
         "profile_hook_step",
     }
 )
