@@ -26,6 +26,10 @@ PACKAGES = {
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
+    "detectors/test_frozen_params.py": (
+        "detectors/frozen_backward.py",
+        "detectors/frozen_wide.py",
+    ),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
         "analysis/call_sites.py",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.frozen_wide import NARROW, gathered_wide
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
     judged_collectives,
@@ -16,8 +17,6 @@ from fsdpdoctor.detectors.remedies import plan_advice
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import Evidence, Kind
-
-NARROW = ("bfloat16", "float16")
 
 
 @detector("FD502", "comm-dtype", needs={Evidence.UNITS, Evidence.CONFIG})
@@ -54,7 +53,12 @@ def comm_dtype(m: Measures) -> Iterator[Finding]:
 
 def _wide(m: Measures) -> Iterator[Finding]:
     specs = all_units(m)
-    wide = [fqn for fqn, spec in specs.items() if spec.gather_dtype == "float32"]
+    frozen = gathered_wide(specs)  # FD503 speaks of them
+    wide = [
+        fqn
+        for fqn, spec in specs.items()
+        if spec.gather_dtype == "float32" and fqn not in frozen
+    ]
     model = m.ranks[0].header.model
     autocast = model.autocast_dtype if model else None
     if not wide or (autocast not in NARROW and on_cpu(m)):

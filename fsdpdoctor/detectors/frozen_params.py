@@ -8,6 +8,8 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.frozen_backward import backward_for_nothing
+from fsdpdoctor.detectors.frozen_wide import wide_findings
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives, per_step
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
@@ -27,7 +29,11 @@ TINY_UNIT = 0.01
 
 @detector("FD503", "frozen-params", needs={Evidence.UNITS, Evidence.CONFIG})
 def frozen_params(m: Measures) -> Iterator[Finding]:
-    """Almost all gathered parameters are frozen, or adapters are units alone.
+    """Most gathered parameters are frozen, or frozen ones cost as if they trained.
+
+    Adapters that are units alone; frozen parameters gathered, or only held, in float32
+    where the model trains in a narrower dtype; frozen units before all that trains that
+    run in backward.
 
     *Why it costs*: frozen weights are the same in every step, and are still
     gathered twice per micro-batch. Reduce-scatters do not show it: there are few.
@@ -35,10 +41,12 @@ def frozen_params(m: Measures) -> Iterator[Finding]:
 
     *What to try*: replicate the frozen base where it fits (a `(world, 1)` mesh, or
     `ignored_params`); keep units gathered between forward and backward; keep
-    adapters in the unit of their block.
+    adapters in the unit of their block; store what is frozen in the dtype that it is
+    used in; run a frozen tower without gradients.
 
     *When it is wrong*: replicating needs the memory given. One dtype is needed
-    among the trainable parameters of a unit.
+    among the trainable parameters of a unit. A tower may be wide on purpose, and a
+    gradient for the input may be wanted (a prompt that is learned, a saliency map).
     """
     specs = all_units(m)
     total = sum(max(spec.numel, 0) for spec in specs.values())
@@ -55,6 +63,8 @@ def frozen_params(m: Measures) -> Iterator[Finding]:
     if share >= FROZEN_SHARE:
         yield _gathered(m, specs, frozen, share)
     yield from _adapters(m, specs)
+    yield from wide_findings(m)
+    yield from backward_for_nothing(m)
 
 
 def _frozen_share(

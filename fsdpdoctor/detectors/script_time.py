@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
 from fsdpdoctor.analysis.measures import Measures
@@ -81,7 +81,7 @@ def script_time(m: Measures) -> Iterator[Finding]:
     first = list(lines)[:NAMED_LINES]
     named = ", ".join(f"{ms(lines[line])} {_told(line)}" for line in first)
     yield Finding(
-        severity=level(share, WARNING_SHARE),
+        severity=level(max(share / 2, _sampled(lines) / step_ns), WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"the script's own lines outside the model take {ms(cost_ns)} per step "
         f"({percent(share)} of the step): {named}",
@@ -94,6 +94,13 @@ def script_time(m: Measures) -> Iterator[Finding]:
         advice=_advice([line for line in first if lines[line] >= LEAST_SHARE * step_ns])
         or _advice(first[:1]),
     )
+
+
+def _sampled(lines: Mapping[GapLine, int]) -> int:
+    """What samples saw: of what only edges name, all that is known is that it is no
+    pass. That raises an alarm at twice as much.
+    """
+    return sum(ns for line, ns in lines.items() if line.activity != Activity.EDGE)
 
 
 def _told(line: GapLine) -> str:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.changes.scripts import ROOT, Call, Script, layers_of
 from tests.gallery import network
-from tests.gallery.network import LAYERS, WIDTH, Net, block
+from tests.gallery.network import LAYERS, WIDTH, Net, block, half_trained
 
 BLOCKS: list[Call] = [((f"layers.{at}",), {}) for at in range(LAYERS)]
 
@@ -108,6 +108,13 @@ def lora() -> Net:
     model = Net([Lora() for _ in range(LAYERS)])
     model.embed.requires_grad_(False)
     model.head.requires_grad_(False)
+    return model
+
+
+def asking_for_gradients() -> Net:
+    """Its frozen half has an input that requires gradients."""
+    model = half_trained()
+    model.embed.register_forward_hook(lambda module, args, out: out.requires_grad_())
     return model
 
 
@@ -271,6 +278,14 @@ SCRIPTS: dict[str, Script] = {
         build=frozen_tables, calls=[*BLOCKS, ROOT], bandwidth="200MB/s@100us"
     ),
     "lora": Script(build=lora, calls=[*BLOCKS, ROOT]),
+    "frozen masters": Script(
+        build=half_trained,
+        calls=[*BLOCKS, ROOT],
+        options=lambda: {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)},
+    ),
+    "frozen in backward": Script(
+        build=asking_for_gradients, calls=[*BLOCKS, ROOT], bandwidth="40MB/s@100us"
+    ),
     "adapter units": Script(
         build=scaled,
         calls=[*(((f"layers.{at}.scale",), {}) for at in range(LAYERS)), *BLOCKS, ROOT],

@@ -58,6 +58,8 @@ CODES_AND_NAMES = {
 SHARED = {
     "base",
     "endings",
+    "frozen_backward",
+    "frozen_wide",
     "gather_counts",
     "host_events",
     "judged_stalls",

@@ -158,6 +158,14 @@ def chained(model: Any, ahead: int = 1) -> Any:
     return model
 
 
+def half_trained() -> Net:
+    """Only the second half of its blocks is trained."""
+    model = Net().requires_grad_(False)
+    for layer in list(model.layers)[LAYERS // 2 :]:
+        layer.requires_grad_(True)
+    return model
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     """SGD over what is trainable."""
     params = [p for p in model.parameters() if p.requires_grad]

@@ -50,6 +50,7 @@ from tests.gallery.network import (
     batch,
     block,
     chained,
+    half_trained,
     sharded,
     train,
 )
@@ -278,6 +279,30 @@ def half_frozen() -> None:
     train(sharded(model), STEPS)
 
 
+def frozen_masters() -> None:
+    """The first half is frozen, and kept in float32 under a bfloat16 policy."""
+    train(sharded(half_trained(), mp_policy=HALF), STEPS)
+
+
+def frozen_narrow() -> None:
+    """The same, stored in bfloat16."""
+    model = half_trained()
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    train(sharded(model, mp_policy=HALF), STEPS)
+
+
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def frozen_backward() -> None:
+    """The first half is frozen, and its input is made to require gradients."""
+    model = half_trained()
+    model.embed.register_forward_hook(lambda module, args, out: out.requires_grad_())
+    train(sharded(model), STEPS)
+
+
 def idle_head() -> None:
     """A trainable head that is a unit, and that training never calls."""
     model = _Auxiliary()
@@ -369,6 +394,9 @@ CASES: dict[str, Case] = {
         adapters,
         adapter_units,
         half_frozen,
+        frozen_masters,
+        frozen_narrow,
+        frozen_backward,
         early_optimizer,
         idle_head,
         registered,

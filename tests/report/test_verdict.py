@@ -24,7 +24,7 @@ QUIET = (
     *("healthy-evaluation", "healthy-experts", "healthy-fast-wire"),
     *("healthy-half-frozen", "healthy-kept-unsharded", "healthy-mixed-precision"),
     *("healthy-nearly-even", "healthy-registered-method", "healthy-tables-apart"),
-    *("healthy-short-script", "healthy-unused-head"),
+    *("healthy-frozen-narrow", "healthy-short-script", "healthy-unused-head"),
 )
 """Runs that lose less than 5 % of a step, and have nothing else wrong."""
 
@@ -33,6 +33,7 @@ COSTS_MOST = {
     # They lose less than 5 % of a step, but memory, or what they were set up for.
     "adapter-units": ("nothing", "FD503"),
     "autocast-gathers-wide": ("nothing", "FD502"),
+    "frozen-in-float32": ("nothing", "FD503"),
     "evaluation-keeps-root": ("nothing", "FD301"),
     "idle-head": ("nothing", "FD504"),
     "padded-rows": ("nothing", "FD204"),
@@ -43,6 +44,7 @@ COSTS_MOST = {
     "adapters-only": ("exposed", "FD503"),
     "device-one-communicator": ("exposed", "FD106"),
     "every-linear-a-unit": ("exposed", "FD202"),
+    "frozen-in-backward": ("exposed", "FD503"),
     "nested-in-checkpoint": ("exposed", "FD202"),
     "one-unit-for-all": ("exposed", "FD201"),
     "prefetch-never-runs": ("exposed", "FD105"),
