@@ -22,6 +22,9 @@ from fsdpdoctor.schema import (
 # `docs/detectors.md` D20: reserved over allocated at the step's peak.
 FRAGMENTED = 1.5
 
+PRESSING_SHARE = 0.5
+"""Of the device's memory: what is held and not used presses nobody below it."""
+
 # D20: a leak shows over this many steps; and it must grow by 1 % of the peak over
 # them, for counters of the allocator move by single blocks all the time.
 LEAK_STEPS, LEAK_SHARE = 20, 0.01
@@ -85,7 +88,7 @@ def _expandable() -> Advice:
 
 
 def _fragmented(m: Measures) -> Iterator[Finding]:
-    """Reserved memory far above the peak of what was allocated."""
+    """Reserved memory far above the peak of what was allocated, and much of it all."""
     worst: dict[int, tuple[int, int]] = {}
     for rank in m.ranks:
         steps = rank.steps.rows(rank.judged)
@@ -95,7 +98,7 @@ def _fragmented(m: Measures) -> Iterator[Finding]:
         if known.any():
             used = int(steps.peak_allocated_bytes[known].max())
             reserved = int(steps.peak_reserved_bytes[known].max())
-            if reserved >= FRAGMENTED * used:
+            if reserved >= max(FRAGMENTED * used, PRESSING_SHARE * _device_bytes(rank)):
                 worst[rank.rank] = (used, reserved)
     if not worst:
         return
@@ -109,6 +112,11 @@ def _fragmented(m: Measures) -> Iterator[Finding]:
         evidence={"peak_allocated_bytes": used, "reserved_bytes": reserved},
         advice=(_expandable(),),
     )
+
+
+def _device_bytes(rank: RankMeasures) -> int:
+    """The device's memory; 0 where it is not known."""
+    return max(rank.header.device_bytes, 0)
 
 
 def _growing(m: Measures) -> Iterator[Finding]:

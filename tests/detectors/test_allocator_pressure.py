@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fsdpdoctor.detectors.allocator_pressure import allocator_pressure
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import GIB
@@ -66,6 +68,19 @@ def test_memory_that_is_reserved_and_not_used() -> None:
 
     assert finding.severity == Severity.WARNING
     assert finding.cost_bytes == 6 * GIB
+
+
+@pytest.mark.parametrize(("device_gib", "pressing"), [(24, True), (80, False)])
+def test_what_is_held_presses_where_it_is_half_the_device(
+    device_gib: int, pressing: bool
+) -> None:
+    """The same 16 GiB for a peak of 10: of 24, and of 80."""
+    data = with_memory(
+        draw("forward 00", DEVICE), peak_bytes=10 * GIB, reserved_bytes=16 * GIB
+    )
+    data = replace(data, header=replace(data.header, device_bytes=device_gib * GIB))
+
+    assert bool(found(allocator_pressure, measured(data))) == pressing
 
 
 def test_memory_that_grows_is_a_leak() -> None:
