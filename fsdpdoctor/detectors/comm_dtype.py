@@ -79,8 +79,8 @@ def _wide(m: Measures) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.WARNING if autocast in NARROW else Severity.INFO,
         confidence=Confidence.HIGH if autocast in NARROW else Confidence.LOW,
-        summary=f"{count(len(wide), 'unit')} are gathered in float32{why}; bfloat16 "
-        f"would save {size(saved)} per step and rank",
+        summary=f"{count(len(wide), 'unit')} gathered in float32{why}; bfloat16 would "
+        f"save {size(saved)} per step and rank",
         units=tuple(wide),
         cost_bytes=saved,
         evidence={"gather_dtype": "float32", "autocast_dtype": autocast},
