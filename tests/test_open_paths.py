@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
-from fsdpdoctor.cli.trial_runs import TrialRuns
+from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.open_paths import (
     JSON_PER_SECOND,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.changes.plan import Plan
-from fsdpdoctor.cli.trial_runs import TrialRuns, why_failed
+from fsdpdoctor.cli.processes.trial_runs import TrialRuns, why_failed
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.run import open_run

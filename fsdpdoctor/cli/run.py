@@ -31,7 +31,7 @@ from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 
 if TYPE_CHECKING:
-    from fsdpdoctor.cli.live import LiveView
+    from fsdpdoctor.cli.processes.live import LiveView
     from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.session import Session
 
@@ -251,7 +251,7 @@ def _of(session: Session) -> run_folder.RunLocation:
 
 def _live_view(folder: Path) -> LiveView | None:
     try:
-        from fsdpdoctor.cli.live import LiveView
+        from fsdpdoctor.cli.processes.live import LiveView
 
         return LiveView(folder)
     except Exception as error:

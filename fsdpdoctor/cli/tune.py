@@ -15,7 +15,7 @@ from fsdpdoctor import recorder
 from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.output import never_fail_to_encode
-from fsdpdoctor.cli.trial_runs import TrialRuns
+from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning

@@ -79,7 +79,7 @@ def processes(leader: int, record: Path) -> dict[str, int]:
         with contextlib.suppress(OSError, IndexError):
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
             words = (folder / "cmdline").read_bytes().decode().split("\0")
-            if "fsdpdoctor.cli.live" in words and str(record) in words:
+            if "fsdpdoctor.cli.processes.live" in words and str(record) in words:
                 found["viewer"] = int(folder.name)
             elif int(stat[3]) == leader and "--nproc-per-node" not in words:
                 found["training"] = int(folder.name)

@@ -21,7 +21,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("torch", reason="records runs")
 
 from fsdpdoctor.analysis.measures import Measures, measure
-from fsdpdoctor.cli.live import LINGER_S
+from fsdpdoctor.cli.processes.live import LINGER_S
 from fsdpdoctor.finding import NotJudged
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import StoppedRank

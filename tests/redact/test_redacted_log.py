@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor import redact
-from fsdpdoctor.cli.trial_runs import TrialRuns
+from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.redact.redacted_log import RedactedLog, pieces
 from fsdpdoctor.tune import Failed
 from tests.redact.planted import planted

@@ -53,7 +53,7 @@ class LiveView:
             _say(f"no live view: {NEEDS_DASH}; the training goes on without it")
             return
         there, self._pipe = os.pipe()
-        command = [sys.executable, "-m", "fsdpdoctor.cli.live", str(folder)]
+        command = [sys.executable, "-m", "fsdpdoctor.cli.processes.live", str(folder)]
         kept = {n: v for n, v in os.environ.items() if not n.startswith(_OF_THE_JOB)}
         try:
             # The shell ends at once, and leaves what it started to the system.

@@ -1,0 +1,1 @@
+"""Processes that a command starts beside itself, and what becomes of them."""
