@@ -90,6 +90,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "errors.py",
         "renderers/comparison.py",
     ),
+    "cli/test_check.py": ("cli/processes/first_steps.py",),
     "cli/test_hang.py": ("hang/match_units.py", "renderers/hang.py"),
     "cli/test_rehearse.py": ("cli/demo.py", "demo/train.py"),
     "cli/test_whatif.py": ("renderers/whatif.py",),
@@ -124,7 +125,10 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/timeline/component.py",
     ),
     "dashboard/timeline/test_scripts.py": ("dashboard/timeline/settings.py",),
-    "dashboard/test_live.py": ("cli/live.py", "dashboard/data/in_progress.py"),
+    "dashboard/test_live.py": (
+        "cli/processes/live.py",
+        "dashboard/data/in_progress.py",
+    ),
     "detectors/test_advice_runs.py": ("detectors/remedies.py",),
     "detectors/test_detectors.py": ("detectors/base.py", "finding.py"),
     "detectors/test_host_pause.py": ("detectors/host_events.py", "schema/hooks.py"),
@@ -313,7 +317,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "schema/tables.py",
         "schema/units.py",
     ),
-    "test_tune.py": ("cli/trial_runs.py", "cli/tune.py"),
+    "test_tune.py": ("cli/processes/trial_runs.py", "cli/tune.py"),
     "test_wheel.py": ("version.py",),
 }
 """Modules without a test file of their own, under the one that tests them. Those of

@@ -19,11 +19,13 @@ from click.testing import CliRunner
 from fsdpdoctor import plan_file, schema
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.analysis.step_budget import PARTS
+from fsdpdoctor.changes.fsdp1_migration import migration
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.renderers.tune import encode_tuning
 from fsdpdoctor.report import diagnose
+from fsdpdoctor.report.check import Check, encode_check
 from fsdpdoctor.report.comparison import Comparison
 from fsdpdoctor.report.value import Report, encode
 from fsdpdoctor.run import in_memory
@@ -256,6 +258,22 @@ def test_every_field_of_a_hang_by_dumps_is_documented(tmp_path: Path) -> None:
 def test_every_field_of_an_environment_is_documented() -> None:
     """All that `env --json` prints, and nothing else."""
     assert disagreements([printed("env")], documented(JSON["Environment"].rows)) == []
+
+
+def test_every_field_of_a_check_is_documented() -> None:
+    """Of a script of FSDP1; what is below `report` is the report's own."""
+    fields = documented(JSON["Check"].rows)
+    source = "from torch.distributed.fsdp import FullyShardedDataParallel as F\n"
+    check = Check(
+        script="train.py",
+        report=None,
+        memory=None,
+        ended="it ended",
+        migration=migration(source + "F(model, use_orig_params=True)\n"),
+        seconds=1.0,
+    )
+
+    assert disagreements([json.loads(encode_check(check))], fields) == []
 
 
 def test_a_document_that_differs_is_seen() -> None:

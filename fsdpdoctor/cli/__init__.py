@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "demo": "fsdpdoctor.cli.demo",
     "run": "fsdpdoctor.cli.run",
     "rehearse": "fsdpdoctor.cli.rehearse",
+    "check": "fsdpdoctor.cli.check",
     "analyze": "fsdpdoctor.cli.analyze",
     "report": "fsdpdoctor.cli.report",
     "view": "fsdpdoctor.cli.view",

@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
 @click.option("--steps", help="Record steps A to B, B not included: A:B.")
 @click.option("--every", type=int, help="Record one step in K.")
+@click.option(
+    "--stop-after", type=click.IntRange(min=1), help="End after so many steps."
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.argument("script")
@@ -75,6 +78,7 @@ def command(
     out: Path | None,
     steps: str | None,
     every: int | None,
+    stop_after: int | None,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -113,6 +117,7 @@ def command(
             out=out,
             steps=steps,
             every=every,
+            stop_after=stop_after,
             report=not no_report,
             source="rehearsal",
             notes=notes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fsdpdoctor.renderers import html, json, markdown, text
+from fsdpdoctor.renderers import html, json, markdown, sarif, text
 from fsdpdoctor.report.value import Report
 
 RENDERERS: Mapping[str, Callable[[Report], str]] = {
@@ -12,5 +12,6 @@ RENDERERS: Mapping[str, Callable[[Report], str]] = {
     "json": json.render,
     "markdown": markdown.render,
     "html": html.render,
+    "sarif": sarif.render,
 }
 """Format name to its renderer."""

@@ -65,7 +65,8 @@ def show(report: Report, console: Console) -> None:
         _say(console, Text(f"! {alert}", style="bold yellow"))
     if (hidden := len(content.alerts) - MOST_ALERTS) > 0:
         _say(console, Text(f"! and {hidden} more: --format html has them all"))
-    _findings(console, content)
+    show_findings(console, content)
+    _code_elsewhere(console, content)
     for units in content.units:
         _table(console, units)
     if content.budget:
@@ -101,13 +102,17 @@ def _indented(console: Console, text: Text) -> None:
         console.print(Text("  ").append_text(line), soft_wrap=True)
 
 
-def _findings(console: Console, content: Content) -> None:
+def show_findings(console: Console, content: Content) -> None:
+    """Each finding with what to try, in the order of the report."""
     if content.no_findings is not None:
         console.print()
         console.print(Text(content.no_findings))
     for finding in content.findings:
         console.print()
         _finding(console, finding)
+
+
+def _code_elsewhere(console: Console, content: Content) -> None:
     if any(_is_brief(f) and any(a.code for a in f.advice) for f in content.findings):
         console.print()
         more = "Code for what is only information: --format markdown or html."
