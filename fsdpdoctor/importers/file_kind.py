@@ -154,7 +154,7 @@ def _sqlite_kind(path: Path) -> FileKind:
             db.text_factory = lambda text: text.decode(errors="replace")
             rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             tables = {name for (name,) in rows}
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # it quotes damaged bytes, undecoded
         return FileKind.SQLITE
     return FileKind.NSYS_SQLITE if tables & set(_NSYS_TABLES) else FileKind.SQLITE
 

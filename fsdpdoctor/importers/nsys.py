@@ -199,7 +199,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(uri, uri=True)) as db:
             db.text_factory = lambda text: text.decode(errors="replace")
             yield db
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages quote bytes
         raise InputError(
             f"{path} cannot be read as an Nsight Systems export: {error}; expected "
             "what `nsys export --type sqlite` of nsys 2022 or later writes"

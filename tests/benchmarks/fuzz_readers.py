@@ -42,6 +42,7 @@ from tests.importers.test_nsys import export
 
 OURS = str(Path(fsdpdoctor.__file__).parent)
 HANG_S = 20
+TELL_S = 60
 MOST_MEMORY = 1 << 30
 
 Lines = set[tuple[str, int]]
@@ -240,7 +241,7 @@ def fuzz(given: argparse.Namespace) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_MEMORY, 4 * MOST_MEMORY))
     seen: Lines = set()
     finds: set[str] = set()
-    runs, begin = 0, time.monotonic()
+    runs, told, begin = 0, 0.0, time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         target = Target(Path(name), given.what)
         corpus = [(file, data) for file, data in target.whole.items()]
@@ -264,7 +265,8 @@ def fuzz(given: argparse.Namespace) -> int:
             if failed is not None and (place := _place(failed)) not in finds:
                 finds.add(place)
                 say(f"{file}: {place}: {keep(given.found, data)}")
-            if runs % 500 == 0:
+            if spent >= told + TELL_S:
+                told = spent
                 say(_progress(runs, spent, len(corpus), len(seen)))
     say(_progress(runs, spent, len(corpus), len(seen)))
     large = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > MOST_MEMORY
@@ -285,8 +287,8 @@ def _place(failed: str) -> str:
 def _progress(runs: int, spent: float, corpus: int, lines: int) -> str:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return (
-        f"{runs:,} inputs in {spent / 60:.1f} min, {lines} lines, corpus of {corpus}, "
-        f"peak {peak} MB"
+        f"{runs:,} inputs in {spent / 60:.1f} min ({time.process_time() / 60:.1f} of a "
+        f"processor), {lines} lines, corpus of {corpus}, peak {peak} MB"
     )
 
 

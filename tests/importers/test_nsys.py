@@ -244,3 +244,19 @@ def test_bytes_that_are_no_text_cost_no_more_than_themselves(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes().replace(b"abcdef", b"ab\xe4def"))
 
     assert sniff(path) is FileKind.SQLITE
+
+
+def test_bytes_that_sqlite_quotes_in_an_error_are_no_text_either(
+    tmp_path: Path,
+) -> None:
+    """The schema no longer fits the name of a table: one line says so."""
+    path = tmp_path / "export.sqlite"
+    export(path)
+    whole = path.read_bytes()
+    name = b"tableCUPTI_ACTIVITY_KIND_KERNEL"
+    assert name in whole
+    path.write_bytes(whole.replace(name, name.replace(b"_", b"\xf7", 1)))
+
+    assert sniff(path) is FileKind.SQLITE
+    with pytest.raises(InputError, match="cannot be read as an Nsight Systems export"):
+        read_export(path)
