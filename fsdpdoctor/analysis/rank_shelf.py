@@ -7,6 +7,7 @@ groups, names) is held once. See [Note: Memory that can be taken back].
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import MIB
 from fsdpdoctor.schema import RankHeader, Table
-from fsdpdoctor.storage.spill import let_go, shelved
+from fsdpdoctor.storage.spill import give_back, mappings, shelved
 
 BATCH_BYTES = 32 * MIB
 """Of columns, in memory before they go to a file: some 70 ranks of 34 units and 20
@@ -33,24 +34,31 @@ class GivenBack(tuple[Item, ...]):
     """
 
     tables_of: Callable[[Item], Iterable[Table]]
+    mapped: dict[int, tuple[mmap.mmap, ...]]
+    """By the first of so many ranks. Kept: to find it for each of thousands of ranks
+    takes longer than most of what is asked of them, which dozens ask."""
 
     def __iter__(self) -> Iterator[Item]:
-        passed: list[Item] = []
-        for item in super().__iter__():
+        first = 0
+        for at, item in enumerate(super().__iter__()):
             yield item
-            passed.append(item)
-            if len(passed) == AT_A_TIME:
-                self._give_back(passed)
-        self._give_back(passed)
+            if at + 1 - first == AT_A_TIME:
+                self._give_back(first, at + 1)
+                first = at + 1
+        self._give_back(first, len(self))
 
     def __reduce__(self) -> tuple[type, tuple[tuple[Item, ...]]]:
         """What is sent to another process has its columns with it."""
         return tuple, (tuple(self),)
 
-    def _give_back(self, passed: list[Item]) -> None:
-        if len(self) >= AT_A_TIME:
-            let_go(*(table for item in passed for table in self.tables_of(item)))
-        passed.clear()
+    def _give_back(self, first: int, last: int) -> None:
+        if len(self) < AT_A_TIME or first == last:
+            return
+        if first not in self.mapped:
+            passed = self[first:last]
+            tables = (table for item in passed for table in self.tables_of(item))
+            self.mapped[first] = mappings(*tables)
+        give_back(self.mapped[first])
 
 
 def given_back(
@@ -59,6 +67,7 @@ def given_back(
     """Some ranks, or parts of them, and which tables these have."""
     found = GivenBack(items)
     found.tables_of = tables_of
+    found.mapped = {}
     return found
 
 

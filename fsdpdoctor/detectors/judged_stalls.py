@@ -20,6 +20,11 @@ from fsdpdoctor.schema import (
     Table,
     column,
 )
+from fsdpdoctor.storage.spill import Shelf, let_go
+
+MANY = 1 << 18
+"""Stalls, of some 200 ranks, whose parts go to files as the whole has: the rows of
+thousands of ranks are gigabytes. See [Note: Memory that can be taken back]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +64,12 @@ class Exposed:
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Exposed:
         """Some of the stalls."""
-        return replace(self, rows=self.rows.rows(mask))
+        if len(self.rows) < MANY:
+            return replace(self, rows=self.rows.rows(mask))
+        shelf = Shelf(ExposedRows.columns())
+        shelf.put((name, column[mask]) for name, column in self.rows.items())
+        let_go(self.rows)
+        return replace(self, rows=_taken_from(shelf))
 
     def of(self, *kinds: Kind, phase: int | None = None) -> Exposed:
         """The stalls of some kinds of collective, in one phase or all."""
@@ -153,7 +163,7 @@ def named_together(m: Measures, part: Exposed) -> bool:
 def exposed(m: Measures) -> Exposed:
     """Every judged stall of a run. Units of one name on several ranks are one."""
     names: dict[str, int] = {}
-    parts: list[ExposedRows] = []
+    shelf = Shelf(ExposedRows.columns())
     for rank in m.ranks:
         ids = [names.setdefault(spec.fqn, len(names)) for spec in rank.units]
         stalls, causes = rank.stalls, m.causes[rank.rank]
@@ -169,13 +179,17 @@ def exposed(m: Measures) -> Exposed:
             **{n: getattr(stalls, n) for n in ("start_ns", "end_ns")},
             **{cause: causes[cause] for cause in CAUSES},
         )
-        parts.append(table.rows(keep))
+        shelf.put(table.rows(keep).items())
     return Exposed(
-        rows=ExposedRows.concat(parts),
+        rows=_taken_from(shelf),
         units=tuple(names),
         steps=len(m.step_ns),
         told=m.late_ranks_told,
     )
+
+
+def _taken_from(shelf: Shelf) -> ExposedRows:
+    return ExposedRows(**shelf.take())  # type: ignore[arg-type]
 
 
 def edges(collectives: Collectives) -> npt.NDArray[np.bool_]:

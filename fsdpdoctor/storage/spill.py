@@ -142,11 +142,20 @@ class Columns(Protocol):
 
 def let_go(*tables: Columns) -> None:
     """Give back the pages of mapped columns: reading them again finds them again."""
-    if not _CAN_LET_GO:
-        return
+    give_back(mappings(*tables))
+
+
+def mappings(*tables: Columns) -> tuple[mmap.mmap, ...]:
+    """What the columns of some tables are mapped by, each once."""
     found = (_mapping(column) for table in tables for _, column in table.items())
-    for mapped in {id(one): one for one in found if one is not None}.values():
-        mapped.madvise(mmap.MADV_DONTNEED)
+    return tuple({id(one): one for one in found if one is not None}.values())
+
+
+def give_back(mapped: Iterable[mmap.mmap]) -> None:
+    """Give back the pages of what is mapped."""
+    if _CAN_LET_GO:
+        for one in mapped:
+            one.madvise(mmap.MADV_DONTNEED)
 
 
 def _mapping(column: Column) -> mmap.mmap | None:

@@ -13,9 +13,12 @@ from fsdpdoctor.analysis.by_rank import ByRank, LastOf
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.rank_shelf import given_back, tables_of
+from fsdpdoctor.detectors import judged_stalls
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import encode
 from fsdpdoctor.run import Run, open_run
+from fsdpdoctor.schema import Table
+from fsdpdoctor.storage import spill
 from tests.dashboard.synthetic import Shape, write_run
 
 
@@ -58,6 +61,8 @@ def test_a_report_is_the_same_from_files(
 ) -> None:
     """Every figure, finding and rank of it."""
     in_memory = encode(report_of(measure(run), run))
+    monkeypatch.setattr(judged_stalls, "MANY", 0)
+    monkeypatch.setattr(spill, "HELD_BYTES", 100)
 
     assert encode(report_of(on_files(run, monkeypatch), run)) == in_memory
 
@@ -79,14 +84,29 @@ def test_going_through_gives_back_what_was_passed(
     monkeypatch.setattr(rank_shelf, "AT_A_TIME", 2)
     ranks = measure(run).ranks
     given: list[int] = []
-    monkeypatch.setattr(rank_shelf, "let_go", lambda *tables: given.append(len(tables)))
+    looked: list[int] = []
 
-    for _ in given_back(ranks[:3], lambda rank: (rank.collectives,)):
+    def mappings(*tables: Table) -> tuple[()]:
+        looked.append(len(tables))
+        return ()
+
+    monkeypatch.setattr(rank_shelf, "mappings", mappings)
+    monkeypatch.setattr(rank_shelf, "give_back", lambda mapped: given.append(1))
+
+    three = given_back(ranks[:3], lambda rank: (rank.collectives,))
+    for _ in three:
         given.append(0)
     for _ in given_back(ranks[:1], lambda rank: (rank.collectives,)):
         given.append(0)
 
-    assert given == [0, 0, 2, 0, 1, 0]
+    assert given == [0, 0, 1, 0, 1, 0]
+    assert looked == [2, 1]
+
+    for _ in three:
+        given.append(0)
+
+    assert given[6:] == [0, 0, 1, 0, 1]
+    assert looked == [2, 1]  # dozens of passes look for the same
 
 
 def test_of_a_rank_several_things_are_asked_in_a_row() -> None:
