@@ -68,12 +68,17 @@ _OTHERS: Mapping[str, CostKind] = {
     "FD405": "pause",
     "FD407": "other_collectives",
     "FD901": "unexplained",
+    "FD505": "pause",
     "FD902": "pause",
 }
+
+COMPILING = "compiling"
+"""No part of the budget: it lies in the passes that it stops."""
 
 _ONE_PART: Mapping[str, frozenset[str]] = {
     "FD403": frozenset({"gc"}),
     "FD405": frozenset({"checkpoint"}),
+    "FD505": frozenset({COMPILING}),
     "FD902": frozenset({"script"}),
 }
 """Codes about one part of their kind: those about others share nothing."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.report.costs import (
+    COMPILING,
     NAMED_SHARE,
     PARTS,
     SEVERITY,
@@ -216,9 +217,19 @@ def _costs(report: Report) -> Mapping[CostKind, int]:
     budget = report.budget_ns_per_step
     costs: dict[CostKind, int] = {kind: lost_ns(budget, kind) for kind in PARTS}
     costs["exposed"] += _without_gradients(report)
+    costs["pause"] += _compiling_ns(report)
     if any(kind_of(finding) == "optimizer" for finding in report.findings):
         costs["optimizer"] = lost_ns(budget, "optimizer")
     return costs
+
+
+def _compiling_ns(report: Report) -> int:
+    """What compiling again takes, of passes that are work in the budget."""
+    return sum(
+        finding.cost_ns_per_step or 0
+        for finding in report.findings
+        if COMPILING in parts_of(finding)
+    )
 
 
 def _without_gradients(report: Report) -> int:
@@ -262,14 +273,15 @@ def _pause(report: Report) -> str:
 
 
 def _longest_pause(report: Report) -> str:
-    budget = report.budget_ns_per_step
-    return max(_PAUSES, key=lambda part: budget.get(part, 0))
+    costs = {**report.budget_ns_per_step, COMPILING: _compiling_ns(report)}
+    return max(_PAUSES, key=lambda part: costs.get(part, 0))
 
 
 _PAUSES = {
     "gc": "Garbage collection takes",
     "checkpoint": "Saving checkpoints takes",
     "script": "The script's own code outside the model takes",
+    COMPILING: "Compiling again takes",
 }
 
 _PLAIN: Mapping[CostKind, str] = {

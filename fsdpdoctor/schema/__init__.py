@@ -43,12 +43,15 @@ from fsdpdoctor.schema.kinds import (
 )
 from fsdpdoctor.schema.step_record import (
     COUNTER_ALLOC_RETRIES,
+    COUNTER_COMPILE_NS,
     COUNTER_DIRECT_METHODS,
     COUNTER_EXCEPTIONS,
     COUNTER_GRAPH_BREAKS,
     COUNTER_OOMS,
     COUNTER_PYTHON_OBJECTS,
     COUNTER_RECOMPILES,
+    GRAPH_BREAK_REASON,
+    RECOMPILE_REASON,
     StepRecord,
 )
 from fsdpdoctor.schema.tables import (
@@ -78,6 +81,7 @@ __all__ = [
     "COLLECTIVE_KINDS",
     "COMMUNICATION_LANES",
     "COUNTER_ALLOC_RETRIES",
+    "COUNTER_COMPILE_NS",
     "COUNTER_DIRECT_METHODS",
     "COUNTER_EXCEPTIONS",
     "COUNTER_GRAPH_BREAKS",
@@ -85,12 +89,14 @@ __all__ = [
     "COUNTER_PYTHON_OBJECTS",
     "COUNTER_RECOMPILES",
     "DEVICE_WORK",
+    "GRAPH_BREAK_REASON",
     "HEARTBEAT",
     "HEARTBEAT_BEFORE",
     "HEARTBEAT_SLOTS",
     "ITEMSIZE",
     "NOT_CAPTURED",
     "NO_TIME",
+    "RECOMPILE_REASON",
     "ROOT",
     "SCHEMA_VERSION",
     "SYNTHETIC_KEY",

@@ -22,7 +22,12 @@ from torch.optim.optimizer import (
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
+from fsdpdoctor.recorder.host.dynamo_counters import (
+    CompileCounts,
+    compile_counts,
+    graph_break_reasons,
+    recompile_reasons,
+)
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, is_ours
 from fsdpdoctor.recorder.patching import (
     Function,
@@ -34,9 +39,12 @@ from fsdpdoctor.recorder.patching import (
 from fsdpdoctor.recorder.storage.disk_thread import on_own_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
+    COUNTER_COMPILE_NS,
     COUNTER_GRAPH_BREAKS,
     COUNTER_PYTHON_OBJECTS,
     COUNTER_RECOMPILES,
+    GRAPH_BREAK_REASON,
+    RECOMPILE_REASON,
     UNKNOWN,
     Kind,
     Lane,
@@ -109,6 +117,7 @@ class HostHooks:
         self._optimizer_began: tuple[int, int] | None = None
         self._gc_began = 0
         self._clipping = False
+        self._compiled: CompileCounts | None = None  # when reasons were last read
         self._pause = Within.SCRIPT  # a loader or checkpoint that is under way
 
     def attach(self) -> None:
@@ -159,6 +168,17 @@ class HostHooks:
         if compiled is not None:
             self._count(COUNTER_GRAPH_BREAKS, compiled.graph_breaks)
             self._count(COUNTER_RECOMPILES, compiled.recompiles)
+            if compiled.compile_ns is not None:
+                self._count(COUNTER_COMPILE_NS, compiled.compile_ns)
+            if compiled != self._compiled:  # reasons take longer to read
+                self._compiled = compiled
+                self._count_reasons()
+
+    def _count_reasons(self) -> None:
+        for reason, times in graph_break_reasons().items():
+            self._count(GRAPH_BREAK_REASON + reason, times)
+        for reason, times in recompile_reasons().items():
+            self._count(RECOMPILE_REASON + reason, times)
 
     def _count(self, name: str, value: int) -> None:
         rec = self._rec
