@@ -14,6 +14,7 @@ from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import (
+    all_units,
     per_step,
     place_of,
     recompute_seen,
@@ -26,14 +27,17 @@ from fsdpdoctor.detectors.remedies import (
     without_reentrant,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.quantities import count, ms, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
+from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Evidence, Flag, Kind, Phase
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
 EVERY_STEP = 0.5
 
 # As FD101: below it a fix is lost in the step's jitter.
 WAITED_SHARE = 0.05
+
+# As FD508: memory that sharding saves, as a share of the model's parameters.
+KEPT_SHARE = 0.1
 
 
 @detector(
@@ -43,7 +47,8 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
     """A unit was unsharded and resharded without a forward or backward of its own.
 
     Or it was gathered in backward, where FSDP2 prefetches what ran before: a frozen
-    tower's last unit, or that of a pass without gradients.
+    tower's last unit, or that of a pass without gradients. Or whole parameters that
+    the script gathered, with `full_tensor()`, are still held as steps end.
 
     *Why it costs*: its bytes travelled and were held for nothing. In older torch a
     unit left so was not gathered again in the next step and computed with old
@@ -61,6 +66,7 @@ def stale_unshard(m: Measures) -> Iterator[Finding]:
         raise CannotTell("there is no whole step", Evidence.STEPS)
     yield from _opened(m)
     yield from _dropped(m)
+    yield from _kept(m)
 
 
 def _opened(m: Measures) -> Iterator[Finding]:
@@ -200,6 +206,52 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
         ),
         places=tuple(p for one in mine.values() for p in one.places[:1])[:3],
     )
+
+
+def _kept(m: Measures) -> Iterator[Finding]:
+    """Whole tensors that were gathered outside FSDP2 and outlive their step."""
+    whole = sum(max(spec.param_bytes, 0) for spec in all_units(m).values())
+    alive: dict[str, dict[int, int]] = defaultdict(dict)
+    for rank in m.ranks:
+        for where, sizes in _alive_at_ends(rank).items():
+            steps = [sizes.get(step, 0) for step in rank.judged_steps.tolist()]
+            alive[where][rank.rank] = int(np.median(steps))
+    for where, by_rank in alive.items():
+        most = max(by_rank.values())
+        if not whole or most / whole < KEPT_SHARE:
+            continue
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.HIGH,
+            summary=f"{size(most)} that were gathered at {where} stay alive from step "
+            f"to step: {percent(most / whole)} of what all parameters take",
+            ranks=tuple(rank for rank, bytes_ in by_rank.items() if bytes_),
+            cost_bytes=most,
+            evidence={
+                "where": where,
+                "bytes_by_rank": {str(r): bytes_ for r, bytes_ in by_rank.items()},
+            },
+            advice=(
+                Advice(
+                    text="Drop the whole tensors once they are read, or keep their "
+                    "shards: full_tensor() gives a copy that lives as long as "
+                    "somebody holds it.",
+                    memory_cost_bytes=-most,
+                ),
+            ),
+        )
+
+
+def _alive_at_ends(rank: RankMeasures) -> dict[str, dict[int, int]]:
+    """By place, the most that was alive as each step ended."""
+    found: dict[str, dict[int, int]] = defaultdict(dict)
+    rows = rank.counters
+    for name, step, value in zip(rows.name, rows.step, rows.value, strict=True):
+        text = rank.name(int(name)) or ""
+        if text.startswith(f"{COUNTER_GATHERED}: "):
+            sizes = found[text.removeprefix(f"{COUNTER_GATHERED}: ")]
+            sizes[int(step)] = max(sizes.get(int(step), 0), int(value))
+    return found
 
 
 def _read_between(rank: RankMeasures) -> npt.NDArray[np.bool_]:

@@ -83,6 +83,21 @@ def test_the_gather_after_a_seldom_evaluation_is_named() -> None:
     assert finding.advice[0].text.startswith("One gather after such passes")
 
 
+def test_whole_tensors_that_are_held_from_step_to_step() -> None:
+    """6 of 8 MiB of parameters, at the end of every step; 0.5 MiB are no finding."""
+    held = {
+        "tensors.gathered: train.py:9 (full_tensor)": 6 << 20,
+        "tensors.gathered: train.py:4 (full_tensor)": 1 << 19,
+    }
+    finding = only(stale_unshard, measured(draw("forward 0011", counters=held)))
+
+    assert (finding.severity, finding.cost_bytes) == (Severity.WARNING, 6 << 20)
+    assert finding.summary == (
+        "6.00 MiB that were gathered at train.py:9 (full_tensor) stay alive from step "
+        "to step: 75.0 % of what all parameters take"
+    )
+
+
 def test_a_used_window_is_no_finding() -> None:
     """The same window, with a use in it."""
     used = STALE.replace("stale", "unsharded")

@@ -43,6 +43,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
     is_collective,
     kind_of,
     named_within,
+    of_dtensor,
     operators,
     sequence_number,
     supported,
@@ -51,7 +52,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
 )
 from fsdpdoctor.recorder.patching import Patches, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase, Within
+from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Phase, Within
 
 _MOST_OPEN = 4096
 """Operations later, a work that nobody waited for is given up: a send, for example."""
@@ -136,6 +137,7 @@ class CollectiveCalls:
             self._libraries = []
         self._of_work.clear()
         self._of_output.clear()
+        self._rec.gathered.clear()
         self._last = None
         if on and supported():
             self._see()
@@ -147,6 +149,9 @@ class CollectiveCalls:
         for call in [*self._of_work.values()]:
             if call.op < before:
                 self._add(call)
+        for where, size in self._rec.gathered.by_place().items():
+            name = self._rec.names.id(f"{COUNTER_GATHERED}: {where}")
+            self._rec.counters.add(name, perf_counter_ns(), size)
 
     # Putting the kernels in place
 
@@ -300,6 +305,8 @@ class CollectiveCalls:
         call.op = rec.new_op()
         call.micro_batch = rec.micro_batch
         self._place(call, backward, mine)
+        if call.within != Within.UNIT and kind == "all_gather" and of_dtensor():
+            rec.gathered.add(tensors_of(tensors[:1]), f"{site.place} ({site.via})")
         if not mine:
             call.flags = flag_bits.BACKGROUND
         size = max(call.size, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,6 +22,9 @@ KINDS = {
     "all_to_all": "all_to_all",
 }
 """Operators by their first letters; any other has its kind's own name."""
+
+_DTENSOR = "/torch/distributed/tensor/".replace("/", os.sep)
+_MOST_FRAMES = 40
 
 METHOD_KINDS = frozenset(
     {
@@ -144,6 +149,18 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     if not isinstance(value, list | tuple):
         return []
     return [tensor for item in value for tensor in tensors_of(item)]
+
+
+def of_dtensor() -> bool:
+    """Whether what is issued now redistributes a DTensor."""
+    frame = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if _DTENSOR in frame.f_code.co_filename:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def bytes_of(value: Any) -> int:

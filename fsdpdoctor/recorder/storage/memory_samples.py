@@ -59,7 +59,10 @@ class HostMemory:
     def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
         """Add one sample, at a unit's boundary."""
         recording.memory.add(
-            perf_counter_ns(), unit, phase, unsharded=recording.live_bytes
+            perf_counter_ns(),
+            unit,
+            phase,
+            unsharded=recording.alive_bytes(),
         )
 
     def sample_pass(self, recording: Recording, phase: Phase) -> None:
@@ -68,7 +71,7 @@ class HostMemory:
             perf_counter_ns(),
             UNKNOWN,
             phase,
-            unsharded=recording.live_bytes,
+            unsharded=recording.alive_bytes(),
             rss=resident_bytes(),
         )
 
@@ -130,7 +133,7 @@ class DeviceMemory:
             allocated=allocated["current"],
             reserved=statistics["reserved_bytes"]["all"]["current"],
             peak=allocated["peak"],
-            unsharded=recording.live_bytes,
+            unsharded=recording.alive_bytes(),
         )
 
     def sample_pass(self, recording: Recording, phase: Phase) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.clocks import Clock
+from fsdpdoctor.recorder.storage.gathered_tensors import GatheredTensors
 from fsdpdoctor.recorder.storage.step_buffer import (
     CallSiteBuffer,
     CounterBuffer,
@@ -55,6 +56,7 @@ class Recording:
         self.in_forward = False  # a root's forward is running
         self.own_collective = False  # FSDP2 is issuing one, whose hooks record it
         self.live_bytes = 0  # of unsharded parameters
+        self.gathered = GatheredTensors()  # outside FSDP2
         self.next_op = 0
         self.seqs: list[int] = []  # by group
 
@@ -66,6 +68,10 @@ class Recording:
     def unix_ns(self) -> int:
         """Now, on one axis with all that is recorded: the system's clock may be set."""
         return perf_counter_ns() + self.unix_minus_clock_ns
+
+    def alive_bytes(self) -> int:
+        """Of unsharded parameters, in units and gathered beside them."""
+        return self.live_bytes + self.gathered.size()
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""
