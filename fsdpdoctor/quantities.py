@@ -75,6 +75,11 @@ def percent(share: float) -> str:
     return "over 99.9 %" if share < 1 and text == "100.0 %" else text
 
 
+def of_step(share: float) -> str:
+    """A share of the mean step, and that it is one."""
+    return f"{percent(share)} of the step"
+
+
 def signed_percent(share: float) -> str:
     """A difference as a percentage: `+1.2 %`; what rounds to nothing has no sign."""
     tenths = round(share * 1000)

@@ -28,7 +28,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Evidence, Kind
 
 # `docs/detectors.md` D10: hidden reductions are better kept, for they save memory.
@@ -74,7 +74,7 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
     share = 0.0 if cost_ns is None else cost_ns / step_ns
     if share < WARNING_SHARE and len(hosts) < 2:
         return
-    wait = "" if cost_ns is None else f", {ms(cost_ns)} ({percent(share)}) exposed"
+    wait = "" if cost_ns is None else f", {ms(cost_ns)} ({of_step(share)}) exposed"
     yield Finding(
         severity=level(max(share, WARNING_SHARE), WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH,

@@ -18,7 +18,7 @@ from fsdpdoctor.detectors.judged_steps import (
 )
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 
 # Below this share of the step a communicator's memory is not worth it; to be
@@ -74,7 +74,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.LOW if few_steps(m) else Confidence.MEDIUM,
         summary=f"collectives of one communicator took turns: {ms(cost_ns)} per step "
-        f"({percent(cost_ns / step_ns)}) of waiting for another kind to end",
+        f"({of_step(cost_ns / step_ns)}) of waiting for another kind to end",
         units=tuple(sorted(units, key=lambda unit: -units[unit])),
         phase="backward",
         ranks=tuple(sorted({place.rank for place in places})),

@@ -10,7 +10,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import all_units, few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.quantities import count, ms, of_step, size
 from fsdpdoctor.schema import UNKNOWN, Evidence
 
 # `docs/detectors.md` D19.
@@ -58,7 +58,7 @@ def cpu_offload(m: Measures) -> Iterator[Finding]:
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{count(len(offloaded), 'unit')} offloaded to the host: the optimizer "
         f"takes {ms(optimizer_ns)} and copies {ms(copy_ns)} per step "
-        f"({percent(cost_ns / step_ns)}); without it each rank needs {size(needed)} "
+        f"({of_step(cost_ns / step_ns)}); without it each rank needs {size(needed)} "
         "more",
         units=tuple(offloaded),
         cost_ns_per_step=cost_ns,

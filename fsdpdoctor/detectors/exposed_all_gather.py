@@ -29,7 +29,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.detectors.unit_order import forward_order
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
-from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 # `docs/detectors.md` D01, public reports: under 5 % of the step a fix was not worth
@@ -139,7 +139,7 @@ def _finding(
     return Finding(
         severity=severity,
         confidence=Confidence.HIGH if told else Confidence.MEDIUM,
-        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        summary=f"compute waits {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) "
         f"in {PHASES[phase]} for the all-gathers{of_units}, mostly because "
         f"{because}"
         + (" (on CPU an all-gather blocks by default)" if on_cpu(m) else ""),
@@ -210,7 +210,7 @@ def _little(gathers: Exposed, step_ns: float) -> Finding:
     return Finding(
         severity=Severity.INFO,
         confidence=Confidence.HIGH,
-        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        summary=f"compute waits {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) "
         f"for all-gathers, {ms(gathers.edge.ns_per_step)} of it for the step's first, "
         "which has nothing to hide under",
         units=tuple(gathers.by_unit()),
@@ -232,7 +232,7 @@ def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
         severity=Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"the step's first all-gather takes {ms(cost_ns)} "
-        f"({percent(cost_ns / step_ns)}) and has nothing to hide under",
+        f"({of_step(cost_ns / step_ns)}) and has nothing to hide under",
         units=tuple(first.by_unit()),
         phase="forward",
         ranks=first.ranks(),

@@ -15,7 +15,7 @@ from fsdpdoctor.detectors.remedies import (
     separate_reduce_group,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import Evidence, Kind
 
 # `docs/detectors.md` D01, as for FD101: the two share the step.
@@ -67,7 +67,7 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
     return Finding(
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=f"compute waits {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) "
+        summary=f"compute waits {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) "
         f"for the gradient reductions{of_units}" + _why(m, stalls),
         units=names,
         phase="backward",

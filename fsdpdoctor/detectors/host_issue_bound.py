@@ -25,7 +25,7 @@ from fsdpdoctor.detectors.remedies import (
     present,
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence
 
 # `docs/detectors.md` D02 has 10 % of device idleness; 5 % of exposed all-gather time
@@ -130,10 +130,10 @@ class _LaunchBound:
 
 def _waits(cost_ns: float, dry: _LaunchBound | None, step_ns: float) -> Iterator[str]:
     if cost_ns:
-        share = percent(cost_ns / step_ns)
+        share = of_step(cost_ns / step_ns)
         yield f"the device waits {ms(cost_ns)} per step ({share}) for the host"
     if dry:
-        share = percent(dry.ns / step_ns)
+        share = of_step(dry.ns / step_ns)
         yield (
             f"at the end of {dry.calls} of {dry.known} units' {dry.phase} the device "
             f"had nothing left to do: {ms(dry.ns)} per step ({share}) take as long as "

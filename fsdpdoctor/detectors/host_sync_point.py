@@ -15,7 +15,7 @@ from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.detectors.remedies import prefetch, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence, Kind, Phase
 
 # A call that starves the device for less than this share of the step is not worth
@@ -70,7 +70,7 @@ def host_sync_point(m: Measures) -> Iterator[Finding]:
             confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
             summary=f"{name} makes the host wait {calls:.3g} times and {ms(wait_ns)} "
             f"per step; the device then stands still for {ms(starved_ns)} "
-            f"({percent(starved_ns / step_ns)})",
+            f"({of_step(starved_ns / step_ns)})",
             ranks=tuple(sorted(site.ranks)),
             cost_ns_per_step=starved_ns,
             evidence={

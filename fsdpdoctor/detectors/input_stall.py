@@ -9,7 +9,7 @@ from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.host_events import pauses
 from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence, Kind
 
 # `docs/detectors.md` D17: 5 % of the step in the data loader.
@@ -38,7 +38,7 @@ def input_stall(m: Measures) -> Iterator[Finding]:
     yield Finding(
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=f"{ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) pass waiting "
+        summary=f"{ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) pass waiting "
         "for the data loader",
         ranks=waits.ranks,
         cost_ns_per_step=cost_ns,

@@ -9,7 +9,7 @@ from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.host_events import pauses
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence, Kind, OptimizerSpec
 
 # `docs/detectors.md` D18 and M01: 10 % warns; 33 % was seen with many small weights.
@@ -49,7 +49,7 @@ def optimizer_overhead(m: Measures) -> Iterator[Finding]:
             else level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
             confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
             summary=f"{word} takes {ms(cost_ns)} per step "
-            f"({percent(cost_ns / step_ns)})",
+            f"({of_step(cost_ns / step_ns)})",
             ranks=calls.ranks,
             cost_ns_per_step=cost_ns,
             evidence={

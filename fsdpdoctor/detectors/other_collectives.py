@@ -12,7 +12,7 @@ from fsdpdoctor.changes.sharding_code import dimensions
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.judged_steps import all_units, few_steps, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
-from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.quantities import count, ms, of_step, size
 from fsdpdoctor.schema import Evidence, Phase, Within
 
 # `docs/detectors.md` D26.
@@ -155,7 +155,7 @@ def _summary(site: _Site, number: str, cost_ns: int, step_ns: float) -> str:
     where = f" at {site.where}{call}" if site.where else f" that no unit issued{call}"
     return (
         f"{number}{where}{_WITHIN[site.within]}: compute stands still "
-        f"for {ms(cost_ns)} per step ({percent(cost_ns / step_ns)})"
+        f"for {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)})"
     )
 
 

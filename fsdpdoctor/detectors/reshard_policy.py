@@ -38,7 +38,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.quantities import count, ms, percent, size
+from fsdpdoctor.quantities import count, ms, of_step, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
 
 # `docs/detectors.md` D08: below 70 % of the device's memory there is room to keep units
@@ -142,7 +142,7 @@ def _second_gather(
         if used is None or few_steps(m)
         else Confidence.MEDIUM,
         summary=f"gathering {count(len(names), 'unit')} again in backward is exposed "
-        f"for {ms(cost_ns)} per step ({percent(share)}), and {headroom}",
+        f"for {ms(cost_ns)} per step ({of_step(share)}), and {headroom}",
         units=tuple(names),
         phase="backward",
         ranks=stalls.ranks(),
@@ -340,7 +340,7 @@ def _inference_finding(
     purpose = "" if main is None else f" ({PURPOSES[main.purpose]})"
     number = sum(row.passes for row in passes) / len(m.step_ns)
     often = f"{number:.3g} a step" if passes else "some"
-    wait = "" if cost_ns is None else f", exposed {ms(cost_ns)} ({percent(share)})"
+    wait = "" if cost_ns is None else f", exposed {ms(cost_ns)} ({of_step(share)})"
     where = f" at {main.where}" if main is not None and main.where else ""
     return Finding(
         severity=Severity.WARNING if share >= EXPOSED_SHARE else Severity.INFO,

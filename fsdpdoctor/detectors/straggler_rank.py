@@ -17,7 +17,7 @@ from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step, percent
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
 # Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
@@ -239,7 +239,7 @@ def _one_rank(
         severity=level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH if leads == 1.0 else Confidence.MEDIUM,
         summary=f"rank {rank} arrives last in {percent(leads)} of the steps; the ranks "
-        f"wait {ms(cost_ns)} per step ({percent(cost_ns / step_ns)}) for it{why}",
+        f"wait {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) for it{why}",
         ranks=(rank,),
         cost_ns_per_step=cost_ns,
         evidence={
@@ -324,7 +324,7 @@ def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
         severity=Severity.INFO,
         confidence=Confidence.LOW,
         summary=f"ranks take turns at being late: {ms(total_ns)} per step "
-        f"({percent(total_ns / step_ns)}) of waiting for them",
+        f"({of_step(total_ns / step_ns)}) of waiting for them",
         ranks=waits.ranks,
         cost_ns_per_step=total_ns,
         evidence={

@@ -8,7 +8,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
 from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
-from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence
 
 # Every step has some; more than this could hide what matters most.
@@ -41,7 +41,7 @@ def unexplained(m: Measures) -> Iterator[Finding]:
     yield Finding(
         severity=level(share, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=f"{ms(cost_ns)} per step ({percent(share)}) are in nothing that was "
+        summary=f"{ms(cost_ns)} per step ({of_step(share)}) are in nothing that was "
         "recorded, and no sample of the stack says what ran",
         cost_ns_per_step=cost_ns,
         evidence={"share_of_step": round(share, 4)},

@@ -11,6 +11,7 @@ from fsdpdoctor.quantities import (
     NOT_MEASURED,
     count,
     ms,
+    of_step,
     percent,
     signed_percent,
     size,
@@ -160,7 +161,7 @@ def _lead(report: Report) -> Iterator[str]:
 
 def _most_to_gain(first: MostToGain, mean: int | None) -> str:
     """What costs more than any simulated change wins, and what to do about it."""
-    share = f" ({percent(first.up_to_ns / mean)})" if mean else ""
+    share = f" ({of_step(first.up_to_ns / mean)})" if mean else ""
     return (
         f"Most to gain, up to {ms(first.up_to_ns)} per step{share}, {first.code}: "
         f"{visible(first.text)}"
@@ -169,7 +170,7 @@ def _most_to_gain(first: MostToGain, mean: int | None) -> str:
 
 def _best_change(best: BestChange, mean: int | None) -> str:
     """The change that wins most, and what it is predicted to win."""
-    share = f" ({percent(best.predicted_gain_ns / mean)})" if mean else ""
+    share = f" ({of_step(best.predicted_gain_ns / mean)})" if mean else ""
     low, high = best.gain_range_ns
     gain = f"wins {ms(best.predicted_gain_ns)} per step{share}"
     effects = [f"predicted {ms(low)} to {ms(high)}"]

@@ -30,7 +30,7 @@ def test_it_costs_what_starves_after_it() -> None:
     assert finding.evidence["where"] == "train.py:12 item"
     assert finding.summary == (
         "train.py:12 item makes the host wait 1 times and 4.00 ms per step; the "
-        "device then stands still for 2.00 ms (10.0 %)"
+        "device then stands still for 2.00 ms (10.0 % of the step)"
     )
 
 

@@ -51,7 +51,8 @@ def test_an_optimizers_gathers_are_named() -> None:
     assert (finding.severity, finding.cost_ns_per_step) == (Severity.CRITICAL, 5 * MS)
     assert finding.summary == (
         "5 all-gathers a step of 1.00 MiB each at muon.py:7 (full_tensor) inside the "
-        "optimizer's step: compute stands still for 5.00 ms per step (22.7 %)"
+        "optimizer's step: compute stands still for 5.00 ms per step (22.7 % of the "
+        "step)"
     )
     assert "one rank own each matrix" in finding.advice[0].text
     assert finding.evidence["per_step"] == 5

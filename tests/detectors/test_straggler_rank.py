@@ -64,7 +64,7 @@ def test_one_rank_is_late_in_every_step() -> None:
     assert finding.evidence["last_arrivals"] == 16
     assert finding.summary == (
         "rank 1 arrives last in 100.0 % of the steps; the ranks wait 3.00 ms per step "
-        "(15.0 %) for it; it spends 6.00 ms more per step in its forward"
+        "(15.0 % of the step) for it; it spends 6.00 ms more per step in its forward"
     )
 
 

@@ -130,6 +130,42 @@ def test_what_is_named_has_an_answer(case: str) -> None:
     assert [parts for parts in named if not answered.intersection(parts)] == []
 
 
+ROWS = {
+    "FD402": "input",
+    "FD403": "gc",
+    "FD404": None,  # the part that its evidence names
+    "FD901": "other",
+    "FD902": "script",
+}
+"""Codes that speak of one row of the budget, whole. FD405 is about the recorded time,
+set-aside steps included."""
+
+BELOW = {
+    "FD101": ("exposed_all_gather",),
+    "FD102": ("exposed_reduce_scatter", "exposed_all_reduce"),
+    "FD105": ("exposed_all_gather",),
+    "FD107": ("exposed_all_gather",),
+    "FD108": ("exposed_reduce_scatter", "exposed_all_reduce"),
+    "FD301": ("exposed_all_gather",),
+    "FD407": ("exposed_other_communication",),
+}
+"""Codes that speak of a part of some rows."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_findings_cost_is_the_budgets_row(case: str) -> None:
+    """Where both mean the same thing they are one figure; a part is no larger."""
+    one = report(case)
+    budget = one.budget_ns_per_step
+    for finding in one.findings:
+        if finding.code in ROWS and finding.cost_ns_per_step is not None:
+            row = ROWS[finding.code] or str(finding.evidence["part"])
+            assert finding.cost_ns_per_step == budget[row], finding.summary
+        if finding.code in BELOW and finding.cost_ns_per_step is not None:
+            most = sum(budget[part] for part in BELOW[finding.code])
+            assert finding.cost_ns_per_step <= most + 1, finding.summary
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_next_to_nothing_stays_unexplained(case: str) -> None:
     """At most 5 % of the mean step is time that no span and no line has."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.quantities import ms, percent, size
+from fsdpdoctor.quantities import ms, of_step, size
 from fsdpdoctor.renderers.formatting import visible, visible_lines
 from fsdpdoctor.renderers.report_view import Content, exposed_line
 from fsdpdoctor.report import Report
@@ -53,7 +53,7 @@ def _sentence(line: str) -> str:
 
 def _share(ns: int, report: Report) -> str:
     mean = report.step_time_ns.mean
-    return f" ({percent(ns / mean)})" if mean else ""
+    return f" ({of_step(ns / mean)})" if mean else ""
 
 
 def _most_to_gain(context: Context, run: OpenRun, first: MostToGain) -> Component:

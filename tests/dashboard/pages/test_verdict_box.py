@@ -45,7 +45,7 @@ def test_the_best_change_can_be_taken(library: Library) -> None:
     )
 
     assert "It waits." in found
-    assert "Best change: -20.0 ms per step (20.0 %)" in found
+    assert "Best change: -20.0 ms per step (20.0 % of the step)" in found
     assert "predicted 15.0 ms to 25.0 ms; +3.00 MiB of memory per rank" in found
     assert "Copy code" in found
     assert "--forward-prefetch 2 --save plan.json" in found
@@ -68,6 +68,8 @@ def test_what_has_most_to_gain_is_told_before_the_best_change(library: Library) 
     verdict = Verdict(kind="input", text="It waits", floor_ns=60 * MS)
     both = shown(library, replace(verdict, most_to_gain=FIRST, best_change=BEST))
 
-    assert both.index("up to 40.0 ms per step (40.0 %)") < both.index("Best change")
+    assert both.index("up to 40.0 ms per step (40.0 % of the step)") < both.index(
+        "Best change"
+    )
     assert "FD402; what it costs, not simulated" in both
     assert "todo" not in shown(library, verdict)
