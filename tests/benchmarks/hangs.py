@@ -4,26 +4,31 @@
     python -m tests.benchmarks.hangs endless kill --ranks 2 --repeats 1
 
 Writes `tests/benchmarks/hang-results.md`: a row for each case and number of ranks,
-with how often culprit, place and cause were named.
+with how often culprit, place and cause were named. Jobs are torchrun's; it, and its
+ranks, are forked of a process that has imported torch, or start anew with `--cold`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.rig.ranks import ROOT, Started, start
+from tests.rig.ranks import ROOT, Started, run_python, start
+from tests.rig.warm import warm_starts
 
 SCRIPT = ROOT / "tests" / "rig" / "scripts" / "faults.py"
 RESULTS = Path(__file__).parent / "hang-results.md"
@@ -141,15 +146,9 @@ def _wait_for_end(job: Started) -> None:
 
 
 def _asked(moment: str, name: str, nproc: int, run: Path) -> Answer:
-    said = subprocess.run(
-        [sys.executable, "-m", "fsdpdoctor", "hang", str(run), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    said = run_python("-m", "fsdpdoctor", "hang", str(run), "--json")
     answer = Answer(moment=moment)
-    if said.returncode != 0:
+    if said.status != 0:
         answer.wrong.append(said.stderr.strip()[-200:])
         return answer
     verdict: dict[str, Any] | None = json.loads(said.stdout)["verdict"]
@@ -193,7 +192,8 @@ ABOUT = (
     "Written by `python -m tests.benchmarks.hangs --write`. A cell says how often "
     "culprit, place and cause were all named: from live files, and after the end. A "
     "fault that ends the job at once has no live moment. A row is of the last time "
-    "that its case was run."
+    "that its case was run. Jobs are of torchrun, which, with its ranks, is forked of "
+    "a process that has imported torch; where it says cold, they started anew."
 )
 
 
@@ -240,40 +240,95 @@ def ways(name: str) -> list[tuple[str, int, int]]:
     ]
 
 
-def main() -> None:
-    """Stage the cases."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One repeat of a case."""
+
+    name: str
+    nproc: int
+    how: str
+    timeout_s: int
+    restarts: int
+    repeat: int
+
+    @property
+    def row(self) -> tuple[str, int, str]:
+        """The row that it is counted in."""
+        return self.name, self.nproc, self.how
+
+
+def answers_of(job: Job, keep: Path | None) -> list[Answer]:
+    """Stage it; the record of a wrong answer is kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        answers = stage(
+            job.name,
+            job.nproc,
+            Path(folder),
+            timeout_s=job.timeout_s,
+            restarts=job.restarts,
+        )
+        if keep is not None and any(answer.wrong for answer in answers):
+            words = f"{job.name}-{job.nproc}-{job.how}-{job.repeat}".replace(" ", "_")
+            shutil.copytree(folder, keep / words, dirs_exist_ok=True)
+    return answers
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """Each case once, then each once more: what is broken off is even."""
+    rounds = itertools.product(
+        range(args.repeats), args.case or list(FAULTS), args.ranks
+    )
+    return [
+        Job(
+            name=name,
+            nproc=nproc,
+            how=how + ", cold" * args.cold,
+            timeout_s=timeout_s,
+            restarts=restarts,
+            repeat=repeat,
+        )
+        for repeat, name, nproc in rounds
+        for how, timeout_s, restarts in ways(name)
+        if not args.ways or how in args.ways
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    """Which cases, and how."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", choices=[*FAULTS, []])
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--ways", type=int, default=3, help="the first so many")
+    parser.add_argument("--ways", nargs="*", help="how jobs end, in the table's words")
+    parser.add_argument("--at-once", type=int, default=1, help="jobs side by side")
+    parser.add_argument("--cold", action="store_true", help="every process anew")
+    parser.add_argument("--keep", type=Path, help="for records of wrong answers")
     parser.add_argument("--write", action="store_true")
-    args = parser.parse_args()
-    rows = []
-    for name in args.case or list(FAULTS):
-        for nproc in args.ranks:
-            for how, timeout_s, restarts in ways(name)[: args.ways]:
-                row = Row(name=name, nproc=nproc, how=how)
-                rows.append(row)
-                for repeat in range(args.repeats):
-                    with tempfile.TemporaryDirectory() as folder:
-                        answers = stage(
-                            name,
-                            nproc,
-                            Path(folder),
-                            timeout_s=timeout_s,
-                            restarts=restarts,
-                        )
-                    row.add(answers)
-                    for answer in answers:
-                        state = "; ".join(answer.wrong) or "right"
-                        print(  # noqa: T201
-                            f"{name} {nproc} {how} {repeat} {answer.moment}: {state}: "
-                            f"{answer.summary}",
-                            flush=True,
-                        )
-                if args.write:
-                    write(rows)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Stage the cases."""
+    args = arguments()
+    rows: dict[tuple[str, int, str], Row] = {}
+    with (
+        nullcontext() if args.cold else warm_starts(),
+        ThreadPoolExecutor(args.at_once) as pool,
+    ):
+        asked = {pool.submit(answers_of, j, args.keep): j for j in jobs_of(args)}
+        for done in as_completed(asked):
+            job, answers = asked[done], done.result()
+            empty = Row(name=job.name, nproc=job.nproc, how=job.how)
+            rows.setdefault(job.row, empty).add(answers)
+            for answer in answers:
+                state = "; ".join(answer.wrong) or "right"
+                print(  # noqa: T201
+                    f"{job.name} {job.nproc} {job.how} {job.repeat} {answer.moment}: "
+                    f"{state}: {answer.summary}",
+                    flush=True,
+                )
+            if args.write:
+                write(list(rows.values()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import RESULTS
+from tests.rig.warm import warm_starts
 
 TABLE = Path(__file__).parents[1] / "benchmarks" / "fault-results.md"
 HEAD = """# What came of each fault
@@ -31,3 +32,10 @@ def results() -> Iterator[None]:
         lines = TABLE.read_text().splitlines()
         rows = {name: next(r for r in lines if f"| {name} |" in r) for name in found}
         TABLE.write_text(HEAD + "\n".join({**rows, **RESULTS}.values()) + "\n")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Ranks are forked of a process that has imported torch: minutes less."""
+    with warm_starts():
+        yield

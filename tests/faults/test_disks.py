@@ -15,7 +15,11 @@ import pytest
 from fsdpdoctor.run import open_run
 from tests.faults.jobs import job, last_whole, note, recorder
 
-pytestmark = [pytest.mark.faults, pytest.mark.ranks]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.ranks,
+    pytest.mark.usefixtures("warm"),
+]
 
 
 @pytest.fixture

@@ -228,7 +228,7 @@ def main() -> None:
     if FAULT == "patch-before":
         patch()
     dist.init_process_group("gloo")
-    model: Any = build()
+    model: Any = build(1 if FAULT == "many-steps" else 3)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
     if FAULT == "collector-off":
         gc.disable()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.rig.warm import VARIABLE, WarmProcess, start_warm
+
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = SCRIPTS / "train.py"
 """See `--help` of it."""
@@ -70,7 +72,7 @@ class Started:
     """A process under way. Its output goes to files: pipes would fill up."""
 
     argv: tuple[str, ...]
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmProcess
     stdout: IO[bytes]
     stderr: IO[bytes]
 
@@ -107,14 +109,19 @@ def start(argv: Sequence[str], env: Mapping[str, str]) -> Started:
     """Start a process, in a session of its own so that it can be ended whole."""
     out = tempfile.TemporaryFile()  # noqa: SIM115 - `finished` closes it
     err = tempfile.TemporaryFile()  # noqa: SIM115 - and this
-    process = subprocess.Popen(
-        argv,
-        env=_environment(env),
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
-        preexec_fn=hear_interrupts,  # no thread of ours holds a lock here
-    )
+    process: subprocess.Popen[bytes] | WarmProcess
+    if VARIABLE in os.environ and argv[0] == sys.executable:
+        wanted = _environment(env)
+        process = start_warm(argv[1:], wanted, out.fileno(), err.fileno())
+    else:
+        process = subprocess.Popen(
+            argv,
+            env=_environment(env),
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=hear_interrupts,  # no thread of ours holds a lock here
+        )
     return Started(argv=tuple(argv), process=process, stdout=out, stderr=err)
 
 
