@@ -65,7 +65,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPosition:
-    """Where another thread than the training's was, if it was in a collective."""
+    """Where another thread than the training's was, if it was in a collective; of a
+    rank that has ended, also while nothing progressed just before.
+    """
 
     thread: str
     call: Call

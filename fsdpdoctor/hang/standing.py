@@ -130,6 +130,8 @@ class Standing:
         position = self.position
         if position is None or position.call is not None or not position.threads:
             return None
+        if self.end is not None and self.end.kind == EndKind.EXCEPTION:
+            return None  # it ended where that was raised
         return position.threads[0]
 
     @property

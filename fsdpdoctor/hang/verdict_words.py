@@ -334,8 +334,23 @@ def _other_count(v: Verdict, blamed: list[Standing], others: list[Standing]) -> 
     return (
         f"ranks are at the same place with other counts: {named(few)} issued "
         f"{difference} collective{'s' * (difference > 1)} {more} before than "
-        f"{named(rest)} ({mine} and {usual}); now all are in {inside(rest[0])}"
+        f"{named(rest)} ({mine} and {usual}){_on_threads((*blamed, *others))}; now all "
+        f"are in {inside(rest[0])}"
     )
+
+
+def _on_threads(ranks: Sequence[Standing]) -> str:
+    """Who has issued one beside the training's, which ended before."""
+    texts = []
+    for one in ranks:
+        for thread in one.position.threads[:1] if one.position is not None else ():
+            frame = next((f for f in reversed(thread.stack) if f.user), None)
+            place = f" at {line(frame)}" if frame is not None else ""
+            texts.append(
+                f"; rank {one.rank} was in {thread.call.name} on its thread "
+                f"{thread.thread}{place}"
+            )
+    return "".join(texts[:3])
 
 
 def _circle(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:

@@ -195,6 +195,32 @@ def test_other_counts_at_the_same_place() -> None:
     )
 
 
+def test_the_thread_that_issued_one_more_is_named() -> None:
+    """Its collective has timed out, and with it the training thread went on."""
+    ranks = [
+        standing(rank, (9, 0), call="all_reduce", operands="float32[4]", line=4)
+        for rank in range(2)
+    ]
+    stall = ranks[1].stall
+    assert stall is not None
+    thread = ThreadPosition(
+        thread="metrics",
+        call=Call(name="broadcast", operands="float32[1]", group="0"),
+        stack=(Frame(file="log.py", line=7, function="report", user=True),),
+    )
+    more = (GroupCount(name="0", ranks=(0, 1, 2), seq=51),)
+    position = replace(stall.position, groups=more, threads=(thread,))
+    ranks[1] = replace(ranks[1], stall=replace(stall, position=position))
+
+    finding = only(spmd_divergence, measured(*ranks))
+
+    assert finding.summary.startswith(
+        "ranks are at the same place with other counts: rank 0 issued 1 collective "
+        "fewer before than rank 1 (50 and 51); rank 1 was in broadcast on its thread "
+        "metrics at log.py:7 in report; now all are in all_reduce"
+    )
+
+
 def test_a_collective_on_another_thread() -> None:
     """The training thread of rank 1 waits for its own thread, in the same number."""
     ranks = [

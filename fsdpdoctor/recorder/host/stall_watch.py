@@ -11,13 +11,22 @@ from __future__ import annotations
 import _thread
 import contextlib
 import json
+import math
 import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fsdpdoctor.rank_end import GONE, STALL_SUFFIX, GroupCount, Position, Stall
+from fsdpdoctor.rank_end import (
+    GONE,
+    STALL_SUFFIX,
+    GroupCount,
+    Position,
+    Stall,
+    ThreadPosition,
+)
 from fsdpdoctor.recorder.host.position import group_counts, position_now
+from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.schema import rank_stem
@@ -47,12 +56,14 @@ class StallWatch:
         self._moved_s = self._wrote_s = time.monotonic()
         self._written = False
         self._counts: tuple[GroupCount, ...] = ()
+        self._threads: tuple[ThreadPosition, ...] = ()  # when it last stood still
+        self._stood_s = -math.inf  # until then
 
     def start(self) -> None:
         """Watch from here on, on a thread that dies with the process."""
         if self._after_s > 0:
             with contextlib.suppress(RuntimeError):  # no more threads to be had
-                _thread.start_new_thread(self._watch, ())
+                start_thread(self._watch)
 
     def stop(self, *, moved_on: bool) -> None:
         """Watch no more; with `moved_on` what was written is taken away."""
@@ -63,6 +74,16 @@ class StallWatch:
             self._take_away()
 
     def position(self) -> Position:
+        """Where this rank is as it ends. A thread whose collective has timed out is
+        gone by then: it is told where it stood until just now.
+        """
+        now = self._now()
+        lately = self._written or time.monotonic() - self._stood_s <= self._after_s
+        if now.threads or not lately:
+            return now
+        return replace(now, threads=self._threads)
+
+    def _now(self) -> Position:
         """Where this rank is; groups that are torn down, as they last were."""
         now = position_now(
             self._training, self._rec.step, self._rec.micro_batch, self._moved_ns
@@ -84,6 +105,8 @@ class StallWatch:
         now = time.monotonic()
         if seen != self._seen:
             self._seen, self._counts = seen, counts or self._counts
+            if self._written:
+                self._stood_s = now
             self._moved_ns, self._moved_s = time.time_ns(), now
             self._take_away()
         elif now - self._moved_s >= self._after_s and (
@@ -97,7 +120,7 @@ class StallWatch:
             pid=os.getpid(),
             written_unix_ns=time.time_ns(),
             after_s=self._after_s,
-            position=self.position(),
+            position=self._now(),
             neighbours=dict(self._neighbours()),
         )
         new = self._path.with_name(f"{self._path.name}.new")
@@ -105,6 +128,7 @@ class StallWatch:
         if not self._stopped:
             new.replace(self._path)
         self._written, self._wrote_s = True, now
+        self._threads = stall.position.threads
 
     def _take_away(self) -> None:
         if self._written:

@@ -8,6 +8,7 @@ import importlib
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,35 @@ def _moved(path: Path) -> int:
     with contextlib.suppress(OSError):
         return int(json.loads(path.read_text())["position"]["progress_unix_ns"])
     return 0
+
+
+def test_a_thread_that_held_it_up_is_told_at_the_end(tmp_path: Path) -> None:
+    """Its collective ends as the rank goes on, so that it is seen no more; once the
+    rank has gone on for long it has nothing to do with the end.
+    """
+    over = threading.Event()
+    code = compile(
+        "def broadcast(over):\n    over.wait()\n", distributed_c10d.__file__, "exec"
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    thread = threading.Thread(
+        target=names["broadcast"], args=(over,), name="metrics", daemon=True
+    )
+    rec = recording(tmp_path)
+    watch = StallWatch(rec, tmp_path, rank=0, after_s=60.0)
+    thread.start()
+    watch._look()
+    watch._write(time.monotonic())  # as after that time
+    over.set()
+    thread.join()
+    assert [one.thread for one in watch.position().threads] == ["metrics"]
+    rec.beat(Kind.FORWARD, Phase.FORWARD, 0)
+    watch._look()
+    assert [one.thread for one in watch.position().threads] == ["metrics"]
+    watch._stood_s -= 61.0
+    assert watch.position().threads == ()
+    watch.stop(moved_on=True)
 
 
 def test_nothing_is_watched_where_it_is_off(tmp_path: Path) -> None:
