@@ -316,7 +316,10 @@ def _record(
 ) -> BaseException | None:
     within, pid = recorder.current(), os.getpid()
     session = None if within is not None else recorder.start(_recording(asked, place))
-    watch = SigtermHandler(_nothing if session is None else session.say_ended)
+    if session is None:
+        watch = SigtermHandler(_nothing)
+    else:
+        watch = SigtermHandler(session.say_ended, lambda: session.noting.busy)
     fatal = FatalSignals(place.folder, run_folder.number("RANK", 0))
     if session is not None:
         watch.start()

@@ -22,11 +22,13 @@ from types import CodeType
 from typing import Any
 
 from fsdpdoctor import redact
+from fsdpdoctor.recorder.own_threads import unsignalled
 
 _STDERR = 2
 
 
-def _identity(descriptor: int) -> tuple[int, int] | None:
+def identity(descriptor: int) -> tuple[int, int] | None:
+    """What a descriptor leads to: the script may close ours, and get the number."""
     try:
         there = os.fstat(descriptor)
     except OSError:
@@ -34,7 +36,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-_stderr_was = _identity(_STDERR)
+_stderr_was = identity(_STDERR)
 
 
 def say(words: str) -> None:
@@ -46,11 +48,12 @@ def say(words: str) -> None:
     try:
         stream: Any = sys.stderr
         if stream is None or (
-            stream is sys.__stderr__ and _identity(_STDERR) != _stderr_was
+            stream is sys.__stderr__ and identity(_STDERR) != _stderr_was
         ):
             return
-        stream.write(f"{words}\n")
-        stream.flush()
+        with unsignalled():
+            stream.write(f"{words}\n")
+            stream.flush()
     except (Exception, SystemExit, GeneratorExit):
         return  # nobody listens
 

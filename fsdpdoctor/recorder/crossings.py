@@ -10,6 +10,7 @@ from __future__ import annotations
 SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.patching": frozenset({"setattr", "delattr", "cell_contents"}),
     "fsdpdoctor.recorder.fsdp2.installed_hooks": frozenset({"HookSet.add"}),
+    "fsdpdoctor.recorder.own_threads": frozenset({"start_new_thread"}),
     "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
     "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
     # On parameter groups and on what `torch.distributed` is for FSDP2.
@@ -27,8 +28,6 @@ SITES: dict[str, frozenset[str]] = {
     ),
     # Beside the kernels of `collective_operators`, which torch's dispatcher calls.
     "fsdpdoctor.recorder.host.collective_calls": frozenset({"Patches.put"}),
-    "fsdpdoctor.recorder.host.stack_sampler": frozenset({"start_new_thread"}),
-    "fsdpdoctor.recorder.host.stall_watch": frozenset({"start_new_thread"}),
     "fsdpdoctor.recorder.host.plain_roots": frozenset(
         {
             "Patches.wrap",
@@ -36,7 +35,6 @@ SITES: dict[str, frozenset[str]] = {
             "register_module_forward_hook",
         }
     ),
-    "fsdpdoctor.recorder.storage.disk_thread": frozenset({"start_new_thread"}),
     # Calls methods of FSDPModule as a plan says, which the user has asked for.
     "fsdpdoctor.recorder.changes.apply_plan": frozenset(
         {
@@ -51,9 +49,13 @@ SITES: dict[str, frozenset[str]] = {
     ),
     "fsdpdoctor.recorder.launch.profiler_capture": frozenset({"Patches.put"}),
     "fsdpdoctor.recorder.launch.sigterm": frozenset(
-        {"signal.signal", "set_wakeup_fd", "start_new_thread"}
+        {"Patches.put", "signal.signal", "set_wakeup_fd"}
     ),
-    "fsdpdoctor.recorder.launch.fatal_signals": frozenset({"register_at_fork"}),
+    "fsdpdoctor.recorder.launch.fatal_signals": frozenset(
+        {"Patches.put", "register_at_fork"}
+    ),
+    # While the report is made, and as it was again.
+    "fsdpdoctor.recorder.launch.closing_words": frozenset({"signal.signal"}),
     # At the very end: the default action, so that the signal ends the process.
     "fsdpdoctor.recorder.launch.run_script": frozenset({"signal.signal"}),
 }

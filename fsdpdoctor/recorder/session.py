@@ -28,10 +28,11 @@ from fsdpdoctor.recorder.host.collective_calls import CollectiveCalls
 from fsdpdoctor.recorder.host.host_hooks import HostHooks
 from fsdpdoctor.recorder.host.model_spec import ModelWatch, plain_device
 from fsdpdoctor.recorder.host.plain_roots import PlainRoots
-from fsdpdoctor.recorder.host.rank_ending import rank_end
+from fsdpdoctor.recorder.host.rank_ending import Noting, rank_end
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
+from fsdpdoctor.recorder.own_threads import unsignalled
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
@@ -54,12 +55,6 @@ from fsdpdoctor.schema import (
 DEVICE_LOOK_S = 0.001
 DEVICE_WAIT_S = 5.0
 """How long the end of the process may be put off for the device: longer is a hang."""
-
-
-NO_FSDP2 = (
-    "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard), or one that is not "
-    "known: steps and host events only"
-)
 
 
 class Session:
@@ -94,6 +89,7 @@ class Session:
         self._timed = TimedSteps()
         self._ended = "running"
         self._end: RankEnd | None = None
+        self.noting = Noting()
         self._ending = threading.Lock()
         self._warnings: list[str] = []
         self._attached = False
@@ -138,7 +134,7 @@ class Session:
             if self._names.found:
                 self._hooks.build(self._unit_hooks, self._steps, self._host)
             else:
-                self._warnings.append(NO_FSDP2)
+                self._warnings.append(internals.NO_FSDP2)
             self._host.attach()
             self._roots.attach()
             self._hooks.install(self._rec.on)
@@ -185,7 +181,7 @@ class Session:
             self._writer.close,
         ):
             try:
-                close()
+                unsignalled()(close)()
             except Exception as error:
                 if not failed:  # else it has been said why
                     border.say(f"fsdpdoctor: the record has no end: {error}")
@@ -195,7 +191,10 @@ class Session:
         """Put into the record how this rank ended: the first that is said holds."""
         if self._ended == "running":
             self._ended = ended
-            self._note_end(ended, error)
+            with self.noting:
+                self._note_end(ended, error)
+        else:
+            self.noting.wait()
         lost = self._disk.beat_error
         if lost is not None and lost not in self._warnings:
             self._warnings.append(lost)

@@ -30,6 +30,7 @@ WATCHED = {
     "Timer": "Timer",
     "signal.signal": "signal.signal",
     "set_wakeup_fd": "set_wakeup_fd",
+    "_set_wakeup_fd": "set_wakeup_fd",
     "setitimer": "setitimer",
     "alarm": "alarm",
     "settrace": "settrace",

@@ -52,6 +52,11 @@ from fsdpdoctor.recorder.fsdp2.signals import hooks_of, lacking
 from fsdpdoctor.recorder.fsdp2.signatures import PACKAGE, installed
 from fsdpdoctor.recorder.patching import StandIn, unseen
 
+NO_FSDP2 = (
+    "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard), or one that is not "
+    "known: steps and host events only"
+)
+
 _GATHERS = ("all_gather_single", "all_gather_into_tensor")
 _SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 from fsdpdoctor import redact
@@ -10,6 +11,10 @@ from fsdpdoctor.rank_end import EndKind, Position, RankEnd
 from fsdpdoctor.recorder.host.position import call_of_error, stack_of_error
 
 MOST_MESSAGE = 1000
+
+NOTE_S = 1.0
+"""A stack is noted in milliseconds, on a busy machine in tenths of a second."""
+LOOK_S = 0.005
 
 _KIND = re.compile(r"(exception|signal|exit): ?(.*)", re.DOTALL)
 
@@ -57,3 +62,25 @@ def _message(error: BaseException) -> str:
     except Exception:  # an exception of the user's that cannot say itself
         return ""
     return redact.text(words)[:MOST_MESSAGE]
+
+
+class Noting:
+    """While the training thread notes of what it ended: a signal's thread, which may
+    come meanwhile, waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def __enter__(self) -> None:
+        self.busy = True
+
+    def __exit__(self, *error: object) -> None:
+        self.busy = False
+
+    def wait(self) -> None:
+        """Until it is noted, but not for good."""
+        for _ in range(round(NOTE_S / LOOK_S)):
+            if not self.busy:
+                return
+            time.sleep(LOOK_S)

@@ -34,6 +34,9 @@ BEFORE = UNKNOWN
 """The step of a sample taken before the first step."""
 
 
+_no_dispatch: Any = torch._C._DisableTorchDispatch  # has no types
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
     """Something to sample now."""
@@ -99,8 +102,10 @@ class ReplicaWatch:
         if self.warnings:
             return
         try:
-            for item in self._items():
-                self._take(item, step)
+            # A mode of the script's counts, or changes, what is dispatched: not ours.
+            with torch._C.DisableTorchFunction(), _no_dispatch():
+                for item in self._items():
+                    self._take(item, step)
             self.count += 1
         except Exception as error:
             self.warnings.append(f"replicas were not compared: {error!r}")

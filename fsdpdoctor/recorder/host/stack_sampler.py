@@ -24,6 +24,7 @@ from time import perf_counter_ns, sleep
 from types import FrameType
 
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, frame_of
+from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Activity, Within
 
@@ -60,11 +61,6 @@ _BY_LINE = (
     (re.compile(r"\bprint\(|\blog(ger|ging)?\w*\.|\.log\w*\("), Activity.LOGGING),
 )
 """What a line calls, where what it calls is no Python and leaves no frame."""
-
-
-def start_thread(run: Callable[[], None]) -> None:
-    """Not `threading.Thread`, whose start waits for the thread to run."""
-    _thread.start_new_thread(run, ())
 
 
 class StackSampler:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -85,20 +88,37 @@ def report(folder: Path, around: Surroundings) -> None:
     border.last_words(sys.stdout.flush)
     shown = short(folder)
     directory = around.working_directory
-    found = subprocess.run(
-        [around.python, "-m", "fsdpdoctor", "analyze", str(folder)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**_terminal(), **around.environment},
-        cwd=directory if Path(directory).is_dir() else folder,
-        timeout=REPORT_S,
-    )
+    with _children_unheard():
+        found = subprocess.run(
+            [around.python, "-m", "fsdpdoctor", "analyze", str(folder)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**_terminal(), **around.environment},
+            cwd=directory if Path(directory).is_dir() else folder,
+            timeout=REPORT_S,
+        )
     text = found.stdout if found.returncode in (0, 1) else ""
     border.say(
         f"{text}fsdpdoctor: recorded in {shown}; again with: fsdpdoctor analyze {shown}"
     )
+
+
+@contextlib.contextmanager
+def _children_unheard() -> Iterator[None]:
+    """The end of a process of ours is no matter of the script's own handler."""
+    try:
+        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except ValueError:  # another thread than the main one
+        yield
+        return
+    try:
+        yield
+    finally:
+        # None: set by other means than Python's, and left as it is now.
+        if before is not None:
+            signal.signal(signal.SIGCHLD, before)
 
 
 def _terminal() -> dict[str, str]:

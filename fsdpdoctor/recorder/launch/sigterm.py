@@ -5,7 +5,8 @@ rank may be inside a collective for minutes: a handler alone would keep alive a
 process that the default action ends at once. So a thread is woken from C through
 the wake-up descriptor, writes the header, restores the default action and sends
 the signal again. It stands back where the user has a handler or a wake-up
-descriptor of their own, and in forked children. A handler of theirs that calls the
+descriptor of their own, for as long as they have it (an event loop asks what was
+there, and is told: nothing), and in forked children. A handler of theirs that calls the
 one before it meets one that does nothing, as the default action does when called.
 The last word has `SAY_S`: a disk that hangs does not keep the process alive. The
 threads are none of `threading`'s, which a script may count or join.
@@ -16,51 +17,97 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
+from fsdpdoctor.recorder.own_threads import start_thread
+from fsdpdoctor.recorder.patching import Patches
 
 SAY_S = 2.0
+
+_set_wakeup_fd = signal.set_wakeup_fd
+"""That of Python: the one of `signal` is ours while we watch."""
 
 
 class SigtermHandler:
     """While it lasts, `say` is called with a text before SIGTERM ends us."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, say: Callable[[str], None], noting: Callable[[], bool] = lambda: False
+    ) -> None:
         self._say = say
+        self._noting = noting
         self._ending = _thread.allocate_lock()
-        self._read = self._write = -1
+        self._write = -1  # of a pipe, while it is the wake-up descriptor
+        self._pipe: object = None  # what both its descriptors lead to
+        self._main = _thread.get_ident()
+        self._patches = Patches()
+        self._over = True
 
     def start(self) -> bool:
         """Begin to watch, on the main thread; False where the user does so."""
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        self._over = False
+        if not self._take():
             return False
-        try:
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._write, False)
-            before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            if before != -1:
-                signal.set_wakeup_fd(before)
-                self._close()
-                return False
-            _thread.start_new_thread(self._watch, ())
-            signal.signal(signal.SIGTERM, self._handler)
-        except (OSError, RuntimeError, ValueError):  # no descriptors, no threads
-            self.stop()
-            return False
+        real = signal.set_wakeup_fd
+        wakeup: Any = real  # called as the script calls it
+
+        @functools.wraps(real)
+        def set_wakeup_fd(*args: Any, **kwargs: Any) -> Any:
+            if self._over or _thread.get_ident() != self._main:
+                return wakeup(*args, **kwargs)
+            self._give_back()
+            theirs = (*args, *kwargs.values())[:1] != (-1,)
+            try:
+                return wakeup(*args, **kwargs)
+            except BaseException:
+                theirs = False
+                raise
+            finally:
+                if not theirs:
+                    self._take()
+
+        self._patches.put(signal, "set_wakeup_fd", set_wakeup_fd)
         see_forks(self)
         return True
 
+    def _take(self) -> bool:
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return False
+        try:
+            read, self._write = os.pipe()
+            os.set_blocking(self._write, False)
+            self._pipe = border.identity(read)
+            before = _set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            if before != -1:
+                _set_wakeup_fd(before)
+                self._close()
+                os.close(read)
+                return False
+            start_thread(self._watch, read)
+            signal.signal(signal.SIGTERM, self._handler)
+        except (OSError, RuntimeError, ValueError):  # no descriptors, no threads
+            self._give_back()
+            return False
+        return True
+
     def stop(self) -> None:
-        """Give the signal back."""
+        """Give the signal back, for good."""
+        self._over = True
+        self._patches.undo()
+        self._give_back()
+
+    def _give_back(self) -> None:
         with contextlib.suppress(ValueError, OSError):
-            descriptor = signal.set_wakeup_fd(-1)
+            descriptor = _set_wakeup_fd(-1)
             if descriptor not in (-1, self._write):
-                signal.set_wakeup_fd(descriptor)  # it is the script's own
+                _set_wakeup_fd(descriptor)  # it is the script's own
             if signal.getsignal(signal.SIGTERM) == self._handler:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._close()
@@ -72,23 +119,40 @@ class SigtermHandler:
     def _close(self) -> None:
         """The thread reads the pipe's end, and is gone."""
         write, self._write = self._write, -1
-        if write >= 0:
+        if write >= 0 and border.identity(write) == self._pipe:
             os.close(write)
 
     def _handler(self, number: int, frame: Any) -> None:
+        if self._noting() and self._write >= 0:
+            return  # the thread waits for what is being noted here, and ends us then
         if signal.getsignal(signal.SIGTERM) == self._handler:
             self._end()
 
-    def _watch(self) -> None:  # untraced: its own thread
+    def _watch(self, read: int) -> None:  # untraced: its own thread
+        pipe = self._pipe
         try:
-            while number := os.read(self._read, 1):
+            while border.identity(read) == pipe and (number := os.read(read, 1)):
                 if number[0] != signal.SIGTERM:
                     continue
                 if signal.getsignal(signal.SIGTERM) == self._handler:
                     self._end()
-            os.close(self._read)
+            if border.identity(read) == pipe:
+                os.close(read)
+            elif self._write >= 0 and self._pipe == pipe:
+                self._lost()
         except OSError:
             return
+
+    def _lost(self) -> None:  # untraced: its own thread
+        """The script has closed all descriptors there are, as a daemon does: what the
+        interpreter writes on a signal must not go into a file of the script's.
+        """
+        there = self._write
+        self._write = -1
+        # signal.set_wakeup_fd works on the main thread only.
+        descriptor = ctypes.pythonapi.PySignal_SetWakeupFd(-1)
+        if descriptor not in (-1, there):
+            ctypes.pythonapi.PySignal_SetWakeupFd(descriptor)
 
     def _end(self) -> None:  # untraced: the process ends in it
         self._ending.acquire()
@@ -103,7 +167,7 @@ class SigtermHandler:
 
         # Without a thread that it could hang in, there is no last word.
         with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(say, ())
+            start_thread(say)
             said.acquire(timeout=SAY_S)
         # signal.signal works on the main thread only; the C function on any.
         ctypes.CDLL(None).signal(signal.SIGTERM, signal.SIG_DFL)

@@ -18,6 +18,8 @@ import queue
 import time
 from collections.abc import Callable
 
+from fsdpdoctor.recorder.own_threads import start_thread, unsignalled
+
 BEAT_S = 0.05
 PATIENCE_S = 0.25
 END_S = 5.0
@@ -50,7 +52,7 @@ class DiskThread:
     def start(self) -> None:
         """Begin. Where no thread can be made, everything is written by the caller."""
         try:
-            _thread.start_new_thread(self._work, ())
+            start_thread(self._work)
             self._runs = True
         except RuntimeError:
             self._runs = False
@@ -59,7 +61,8 @@ class DiskThread:
         """Run a job. Raises what it, or one before it, raised."""
         self._raise()
         if not self._runs:
-            job()
+            with unsignalled():
+                job()
             return
         done = _thread.allocate_lock()
         done.acquire()

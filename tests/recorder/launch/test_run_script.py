@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import time
@@ -221,6 +222,32 @@ def test_sigterm_does_not_wait_for_a_call_that_never_returns(tmp_path: Path) -> 
 
     assert started.finished().status == -signal.SIGTERM
     assert ended(tmp_path) == "signal: SIGTERM"
+
+
+def test_an_event_loop_s_wake_up_descriptor_is_its_own(tmp_path: Path) -> None:
+    """It is told that nobody had one; while it has it SIGTERM acts as without us, and
+    is noted again once it has given it back.
+    """
+    text = (
+        "import ctypes, os, signal, sys\n"
+        "read, write = os.pipe()\n"
+        "os.set_blocking(write, False)\n"
+        "print(signal.set_wakeup_fd(write), signal.getsignal(signal.SIGTERM).name)\n"
+        "if sys.argv[1] == 'given':\n"
+        "    print(signal.set_wakeup_fd(-1) == write)\n"
+        "sys.stdout.flush()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "ctypes.CDLL(None).sleep(600)\n"
+        "ctypes.CDLL(None).sleep(600)\n"
+    )
+    kept_plain, kept = both(tmp_path, text, "kept")
+    said_kept = ended(tmp_path)
+    shutil.rmtree(tmp_path / "run")
+    plain, given = both(tmp_path, text, "given")
+
+    assert (kept.status, kept.stdout) == (-signal.SIGTERM, kept_plain.stdout)
+    assert (given.status, given.stdout) == (-signal.SIGTERM, plain.stdout)
+    assert (said_kept, ended(tmp_path)) == ("running", "signal: SIGTERM")
 
 
 def test_the_user_s_own_handler_is_left_alone(tmp_path: Path) -> None:
