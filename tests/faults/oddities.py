@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import collections
 import contextlib
 import faulthandler
 import gc
@@ -25,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 SCRIPT = str(Path(__file__).with_name("alone.py"))
 
@@ -142,7 +144,7 @@ def wakeup() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     say(signal.set_wakeup_fd(write) == -1)
-    atexit.register(lambda: say(signal.set_wakeup_fd(-1) == write, read))
+    atexit.register(lambda: say(signal.set_wakeup_fd(-1) == write, read >= 0))
 
 
 def own_hooks() -> None:
@@ -262,7 +264,8 @@ def clock_set(seconds: int) -> Callable[[], None]:
 
 
 def little_recursion() -> None:
-    """Little recursion is left."""
+    """Little recursion is left, once what an optimizer imports is imported."""
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1, device="cpu"))])
     sys.setrecursionlimit(len(_stack()) + 120)
 
 
@@ -288,7 +291,30 @@ def own_torch_function() -> None:
     atexit.register(lambda: say(torch.is_grad_enabled is counted))
 
 
+def dispatch_mode() -> None:
+    """All that is dispatched goes through a mode of the script's, which counts."""
+    counts: collections.Counter[str] = collections.Counter()
+
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            counts[str(function)] += 1
+            return function(*args, **(kwargs or {}))
+
+    mode = Counts()
+    mode.__enter__()
+    atexit.register(lambda: say(sorted(counts.items())))
+    atexit.register(mode.__exit__, None, None, None)
+
+
 # What is done before each step
+
+
+def callbacks_cleared(step: int) -> None:
+    """The collector's callbacks are thrown away, ours among them."""
+    if step == 5:
+        gc.callbacks.clear()
 
 
 def forks(step: int) -> None:
@@ -308,6 +334,7 @@ def forks_and_returns(step: int) -> None:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
+            atexit.register(os._exit, 0)  # gloo would wait for threads that are gone
             raise SystemExit(0)
         say("child", os.waitpid(child, 0)[1])
 
@@ -329,10 +356,17 @@ def exits_in_a_hook(step: int) -> None:
 
 
 def late_threads(step: int) -> None:
-    """Threads that outlive the training."""
+    """Threads that outlive the training, one after the other."""
     if step == 2:
+        before = threading.main_thread()
         for number in range(3):
-            threading.Timer(1 + number / 5, say, ("late", number)).start()
+            before = threading.Thread(target=_says_after, args=(before, number))
+            before.start()
+
+
+def _says_after(other: threading.Thread, number: int) -> None:
+    other.join()
+    say("late", number)
 
 
 def umask(step: int) -> None:
@@ -410,6 +444,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "frozen-time": frozen_time,
     "little-recursion": little_recursion,
     "own-torch-function": own_torch_function,
+    "dispatch-mode": dispatch_mode,
 }
 
 WITHIN: dict[str, Callable[[int], None]] = {
@@ -423,4 +458,5 @@ WITHIN: dict[str, Callable[[int], None]] = {
     "streams-swapped": streams_swapped,
     "closes-descriptors": closes_descriptors,
     "stops-and-goes-on": stops_and_goes_on,
+    "callbacks-cleared": callbacks_cleared,
 }

@@ -43,6 +43,36 @@ ENDS = {
     "os._exit": "import os\nprint('fine', flush=True)\nos._exit(5)",
     "recursion": "import sys\ndef f(n): return f(n + 1)\n"
     "try: f(0)\nexcept RecursionError: print('deep')",
+    "signal waited for": "import os, signal, time\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
+    "os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.3)\n"
+    "print(signal.sigwait({signal.SIGUSR1}))",
+    "all descriptors closed": "import atexit, os, signal, time\n"
+    "os.closerange(3, 1024); time.sleep(0.3)\n"
+    "mine = [os.open(str(n), os.O_RDWR | os.O_CREAT) for n in range(20)]\n"
+    "signal.signal(signal.SIGALRM, lambda *a: None)\n"
+    "for _ in range(5): os.kill(os.getpid(), signal.SIGALRM); time.sleep(0.02)\n"
+    "sizes = lambda: print([os.fstat(file).st_size for file in mine])\n"
+    "sizes(); atexit.register(sizes)",
+    "children heard": "import signal\n"
+    "signal.signal(signal.SIGCHLD, lambda *a: print('child')); print('fine')",
+    "faulthandler asked for": "import faulthandler\n"
+    "print(faulthandler.is_enabled(), faulthandler.disable())\n"
+    "faulthandler.enable(); print(faulthandler.is_enabled(), faulthandler.disable())",
+    "files limited": "import resource, signal\n"
+    "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); print('fine')",
+    "event loop": "import asyncio, os, signal\n"
+    "async def main():\n"
+    "    got = asyncio.Event(); loop = asyncio.get_running_loop()\n"
+    "    loop.add_signal_handler(signal.SIGTERM, got.set)\n"
+    "    os.kill(os.getpid(), signal.SIGTERM); await got.wait(); print('got')\n"
+    "asyncio.run(main())\n"
+    "read, write = os.pipe(); os.set_blocking(write, False)\n"
+    "print(signal.set_wakeup_fd(write), signal.set_wakeup_fd(-1) == write)",
+    "run again": "import os, sys\nprint(sys.argv[1:], flush=True)\n"
+    "if len(sys.argv) < 2: os.execv(sys.executable, [sys.executable, *sys.argv, 'x'])",
+    "exit at exit": "import atexit, sys\natexit.register(sys.exit, 5); print('fine')",
 }
 
 
