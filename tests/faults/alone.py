@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.faults.oddities import BEFORE, WITHIN, clock_set, say
+from tests.faults.between_steps import WITHIN
+from tests.faults.oddities import BEFORE, clock_set, say
 
 STEPS = 14
 NAME, LOSSES = sys.argv[1], Path(sys.argv[2]).absolute()

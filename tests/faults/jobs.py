@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from fsdpdoctor.run import RankData
 from tests.faults import RESULTS
 from tests.rig.ranks import Finished, run_ranks
+from tests.rig.warm import VARIABLE, start_warm
 
 SCRIPTS = Path(__file__).parent
 TRAIN = str(SCRIPTS / "train.py")
@@ -77,6 +79,9 @@ def losses_in(folder: Path) -> Iterator[str]:
 
 def python(*argv: str, cwd: Path, stdin: int | None = None) -> Ended:
     """Run a process of its own, with its output."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if VARIABLE in os.environ:
+        return _warm(argv, env, cwd)
     done = subprocess.run(
         [sys.executable, *argv],
         capture_output=True,
@@ -84,11 +89,22 @@ def python(*argv: str, cwd: Path, stdin: int | None = None) -> Ended:
         cwd=cwd,
         check=False,
         stdin=stdin,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=env,
     )
     return Ended(
         status=(done.returncode,), stdout=(done.stdout,), losses=(), stderr=done.stderr
     )
+
+
+def _warm(argv: tuple[str, ...], env: dict[str, str], cwd: Path) -> Ended:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        done = start_warm(argv, env, out.fileno(), err.fileno(), cwd)
+        status = done.wait()
+        out.seek(0)
+        err.seek(0)
+        return Ended(
+            status=(status,), stdout=(out.read(),), losses=(), stderr=err.read()
+        )
 
 
 def recorder(folder: Path) -> tuple[str, ...]:

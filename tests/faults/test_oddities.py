@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.run import open_run
+from tests.faults.between_steps import WITHIN
 from tests.faults.jobs import SCRIPTS, Ended, last_whole, note, python, recorder
-from tests.faults.oddities import BEFORE, WITHIN
+from tests.faults.oddities import BEFORE
 
-pytestmark = [pytest.mark.faults, pytest.mark.ranks]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.ranks,
+    pytest.mark.usefixtures("warm"),
+]
 
 LAST = 13
 OTHERWISE: dict[str, tuple[str, int]] = {

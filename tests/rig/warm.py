@@ -66,10 +66,14 @@ class WarmProcess:
 
 
 def start_warm(
-    argv: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    cwd: Path | None = None,
 ) -> WarmProcess:
     """As `python ARGV`, in a session of its own."""
-    asked = {"argv": list(argv), "env": dict(env), "cwd": str(Path.cwd())}
+    asked = {"argv": list(argv), "env": dict(env), "cwd": str(cwd or Path.cwd())}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
         link.connect(os.environ[VARIABLE])
         files = array.array("i", [stdout, stderr])
