@@ -200,9 +200,9 @@ class Session:
             self._warnings.append(lost)
         try:
             header = self._header()
-        except Exception as error:
+        except Exception as failed:
             # The script may have torn down what the header describes.
-            self._warnings.append(f"the units were last described before: {error}")
+            self._warnings.append(f"the units were last described before: {failed}")
             header = replace(
                 self._last_header,
                 ended=self._ended,

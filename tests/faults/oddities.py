@@ -287,14 +287,14 @@ def dispatch_mode() -> None:
     """All that is dispatched goes through a mode of the script's, which counts."""
     counts: collections.Counter[str] = collections.Counter()
 
-    class Counts(TorchDispatchMode):
+    class Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             counts[str(function)] += 1
             return function(*args, **(kwargs or {}))
 
-    mode = Counts()
+    mode: Any = Counts()  # type: ignore[no-untyped-call]
     mode.__enter__()
     atexit.register(lambda: say(sorted(counts.items())))
     atexit.register(mode.__exit__, None, None, None)

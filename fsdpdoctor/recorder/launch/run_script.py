@@ -77,6 +77,7 @@ def load(target: Target) -> Callable[[], None]:
         sys.argv[:] = [argv0, *target.args]
         if not sys.flags.safe_path or first == found.archive:
             sys.path[0] = first
+            _forget_namesakes(Path(first))
         # Compiled here: a syntax error is the script's, and reads as such.
         exec(
             compile(found.source, found.path, "exec", dont_inherit=True), main.__dict__
@@ -133,6 +134,7 @@ def _find_packed(path: str, main: types.ModuleType) -> _Source | None:
 
 def _find_module(name: str, main: types.ModuleType) -> _Source:
     """A module's source, and its file."""
+    ours = sys.path[0]
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd())
     try:
@@ -141,9 +143,24 @@ def _find_module(name: str, main: types.ModuleType) -> _Source:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ImportError as error:
         raise UsageError(f"cannot run -m {name}: {error}") from None
+    finally:
+        sys.path[0] = ours  # what we have yet to import is not to be found there
     if spec is None:
         raise UsageError(f"cannot run -m {name}: no module of that name is found")
     return _of_spec(spec, main, None)
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """A script imports its own modules, though we have imported others of that name."""
+    kept = {"torch", "numpy", "fsdpdoctor", *sys.stdlib_module_names}
+    for name in {name.partition(".")[0] for name in sys.modules} - kept:
+        there = getattr(sys.modules.get(name), "__file__", None)
+        own = (folder / f"{name}.py", folder / name / "__init__.py")
+        if there is None or Path(there).is_relative_to(folder):
+            continue
+        if any(path.is_file() for path in own):
+            for module in [m for m in sys.modules if m.partition(".")[0] == name]:
+                del sys.modules[module]
 
 
 def _of_spec(spec: ModuleSpec, main: types.ModuleType, archive: str | None) -> _Source:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import zipapp
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.run import open_run
-from tests.rig.ranks import Finished, run_python, run_torchrun, start
+from tests.rig.ranks import ROOT, Finished, run_python, run_torchrun, start
 
 RUN = ("-m", "fsdpdoctor", "run", "--no-report")
 
@@ -54,6 +56,28 @@ def test_the_script_sees_what_it_would_see(tmp_path: Path) -> None:
     assert (recorded.status, recorded.stdout) == (plain.status, plain.stdout)
     assert recorded.stderr == ""
     assert ended(tmp_path) == "done"
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_script_has_modules_of_our_names(tmp_path: Path, as_module: bool) -> None:
+    """What we import is not found in its folder, and it finds its own."""
+    write(tmp_path, "MINE = 'my click'\n", "click.py")
+    write(tmp_path, "raise SystemExit(77)\n", "nanoarrow.py")
+    (tmp_path / "rich").mkdir()
+    write(tmp_path / "rich", "MINE = 'my rich'\n", "__init__.py")
+    write(tmp_path, "import click, rich\nprint(click.MINE, rich.MINE)\n", "train.py")
+    argv = ("-m", "train") if as_module else ("train.py",)
+    recorded = subprocess.run(
+        (sys.executable, *RUN, "--out", "run", *argv),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (recorded.returncode, recorded.stdout) == (0, "my click my rich\n")
+    assert (recorded.stderr, ended(tmp_path)) == ("", "done")
 
 
 def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
