@@ -56,6 +56,7 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
     yield from _apart(m, specs)
     yield from _meant_flat(m, specs)
     yield from _ones(m, specs)
+    yield from _inside_out(m, specs)
     yield from _spanning(m, specs)
 
 
@@ -232,6 +233,46 @@ def _ones(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             units=tuple(names),
             evidence={"mesh": spec.mesh},
         )
+
+
+def _inside_out(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Hybrid sharding that shards over hosts, and replicates within one."""
+    header = m.ranks[0].header
+    per_host = max(header.local_world_size, 1)
+
+    def hosts(group: int) -> int:
+        if not 0 <= group < len(header.groups):
+            return 0
+        return len({rank // per_host for rank in header.groups[group].ranks})
+
+    names = [
+        fqn
+        for fqn, spec in specs.items()
+        if hosts(spec.shard_group) > 1 and hosts(spec.replicate_group) == 1
+    ]
+    if per_host == 1 or not names:
+        return
+    stalls = exposed(m).of(Kind.ALL_GATHER, Kind.REDUCE_SCATTER).named(*names)
+    over = hosts(specs[names[0]].shard_group)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.HIGH,
+        summary=f"{count(len(names), 'unit')} shard over {over} hosts and replicate "
+        "within one: every gather crosses hosts, and only the all-reduce, once in a "
+        "backward pass, has the fast links",
+        units=tuple(names),
+        ranks=stalls.ranks(),
+        cost_ns_per_step=stalls.ns_per_step if m.stalls_known else None,
+        evidence={"hosts": over, "ranks_per_host": per_host},
+        advice=(
+            Advice(
+                text="Shard within each host and replicate over hosts.",
+                code=_mesh_code(m, [over, per_host]),
+                memory_cost_bytes=0,
+            ),
+        ),
+        places=stalls.places(),
+    )
 
 
 def _spanning(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from fsdpdoctor import recorder
@@ -49,6 +50,8 @@ class Job:
     steps: int = 3
     wrap: str = "blocks"  # "all": every module with parameters, "root": one unit
     head: bool = True
+    vocabulary: int = 4096
+    mesh: Callable[[], DeviceMesh] | None = None
     change: Callable[[nn.Module, Job], None] | None = None
     each_block: Callable[[torch.Tensor], None] | None = None
 
@@ -76,11 +79,11 @@ class Net(nn.Module):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(4096, job.width)
+        self.embedding = nn.Embedding(job.vocabulary, job.width)
         self.layers = nn.ModuleList(
             Block(job.width, job.each_block) for _ in range(job.blocks)
         )
-        self.head = nn.Linear(job.width, 4096, bias=False)
+        self.head = nn.Linear(job.width, job.vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits."""
@@ -97,6 +100,8 @@ def build(job: Job) -> Any:
     more: dict[str, Any] = {
         "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     }
+    if job.mesh is not None:
+        more["mesh"] = job.mesh()
     if job.reshard is not None:
         more["reshard_after_forward"] = job.reshard
     if job.wrap == "all":

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.device_mesh import DeviceMesh
 
+from fsdpdoctor.analysis.timeline import timelines
 from fsdpdoctor.network import parse_network
 from fsdpdoctor.open_paths import open_paths
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.report.value import Report
+from fsdpdoctor.schema import Kind
 from tests.rig.virtual_device import Job, record
 
 FAST = parse_network("360GB/s@30us")
@@ -35,7 +39,28 @@ def judged(of: Job, folder: Path) -> Report:
     return diagnose(open_paths([folder / "run"]))
 
 
+def inside_out() -> DeviceMesh:
+    """Eight nodes of eight: replicas inside a node, shards across nodes."""
+    ranks = torch.arange(64).view(8, 8).T
+    return DeviceMesh("cuda", ranks, mesh_dim_names=("replicate", "shard"))
+
+
+def read(x: torch.Tensor) -> None:
+    """What a debugging line does."""
+    x.sum().item()
+
+
 FAULTS = {
+    "embedding and head in the root": (
+        job(vocabulary=65536, batch=2),
+        "FD203",
+        {"<root>"},
+    ),
+    "HSDP the wrong way round": (
+        job(mesh=inside_out, wire=parse_network("intra=360GB/s@15us,inter=ib400")),
+        "FD501",
+        {"<root>", "layers.0"},
+    ),
     "a slow wire": (
         job(wire=parse_network("5GB/s")),
         "FD101",
@@ -78,6 +103,14 @@ def test_a_seeded_fault_is_found(name: str, tmp_path: Path) -> None:
         if finding.code == code:
             found |= {*finding.units, code}
     assert found >= units | {code}
+
+
+def test_a_number_read_is_seen_once(tmp_path: Path) -> None:
+    """A layer of the recorder's is not called again by what answers for the device."""
+    record(job(each_block=read, steps=2), tmp_path / "run")
+    (data,) = open_paths([tmp_path / "run"]).load()
+    counts = [len(t.of(Kind.SYNC).start_ns) for t in timelines(data)]
+    assert counts[0] == 8
 
 
 def test_a_healthy_job_is_silent(tmp_path: Path) -> None:
