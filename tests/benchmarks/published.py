@@ -67,7 +67,7 @@ def rehearse_quickly(row: dict[str, str]) -> dict[str, Any]:
         **more,
         "seconds": seconds,
         "tokens_per_s": more["tokens"] / seconds,
-        "reserved_gib": of(few["reserved_gib"], more["reserved_gib"]),
+        "reserved_gib": None,  # pools of few blocks say nothing of those of many
         "by_kind": {
             k: of(few["by_kind"].get(k, 0), v) for k, v in more["by_kind"].items()
         },
@@ -121,6 +121,7 @@ def rehearse_mpt(row: dict[str, str]) -> dict[str, Any]:
         "by_kind": by_kind,
         "reserved_gib": device.allocator.peak_reserved / 2**30,
         "fits": device.allocator.ooms == 0,
+        "retries": device.allocator.retries,
     }
 
 
@@ -145,7 +146,7 @@ def print_mpt(only: str | None, save: Path | None, *, quick: bool) -> None:
             f"{row['gpus']:>4} GPUs {row['micro_batch']:>3} x "
             f"{row['micro_batches']:>3} "
             f"{measured:8.0f} {found['tokens_per_s']:8.0f} {error:+7.1%} "
-            f"{found['reserved_gib']:6.1f} GiB{' fitted' if fitted else ''}",
+            f"{_memory(found)}{' fitted' if fitted else ''}",
             flush=True,
         )
         if save is not None:
@@ -156,6 +157,16 @@ def print_mpt(only: str | None, save: Path | None, *, quick: bool) -> None:
             f"the other half: median {median(errors):.1%}, "
             f"90th percentile {quantiles(errors, n=10)[-1]:.1%}"
         )
+
+
+def _memory(found: dict[str, Any]) -> str:
+    """Reserved, and whether the allocator had to give memory back to go on."""
+    if found["reserved_gib"] is None:
+        return ""
+    if not found["fits"]:
+        return " does not fit"
+    tight = " tight" if found["retries"] else ""
+    return f"{found['reserved_gib']:6.1f} GiB{tight}"
 
 
 def print_llama() -> None:
