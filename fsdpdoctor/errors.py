@@ -5,6 +5,7 @@
     |   +-- NewerFormatError    written by a newer fsdpdoctor
     +-- UsageError          arguments that do not fit together
     |   +-- PlanError           a plan that does not fit the job or its model
+    +-- RehearsalError      a script that cannot be rehearsed as it is
     +-- MissingDependencyError  an optional package, or torch, is not installed
 
 Every message says what was seen, what was expected and what to do. Only the
@@ -30,6 +31,10 @@ class UsageError(FsdpDoctorError):
 
 class PlanError(UsageError):
     """A plan that `run --apply` was given does not fit this torch, job or model."""
+
+
+class RehearsalError(FsdpDoctorError):
+    """A script needs what a rehearsal does not have: a GPU, or numbers."""
 
 
 class MissingDependencyError(FsdpDoctorError):

@@ -273,6 +273,21 @@ def parse_link(text: str) -> Link:
     return replace(link, name=text.strip(), latency_ns=latency_ns)
 
 
+def adapters_hint(model: NetworkModel, node_size: int, world_size: int) -> str | None:
+    """What to give for whole nodes, where a link between nodes is a single adapter."""
+    if not 1 < node_size < world_size:
+        return None
+    link = model.link(Role.SHARD, Reach.INTER, Kind.ALL_GATHER)
+    name = link.name.partition("@")[0].lower()
+    if name not in PRESETS or not name.startswith(("ib", "eth")):
+        return None
+    return (
+        f"{link.name} is one adapter; a group that fills nodes of {node_size} ranks "
+        f"crosses on all adapters of a node at once: where each rank has its own, give "
+        f"inter={node_size}x{name}"
+    )
+
+
 def _adapters(speed: str) -> tuple[int, str]:
     """How many, and which: "8xib400"."""
     count, times, each = speed.partition("x")

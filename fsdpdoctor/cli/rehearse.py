@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ import click
 from fsdpdoctor import recorder
 from fsdpdoctor.cli.run import RunOptions, run_rank
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, parse_network
+from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, adapters_hint, parse_network
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.rehearsal.device.spec import known_devices, load_spec
 
 if TYPE_CHECKING:
+    from fsdpdoctor.rehearsal.on_device import RehearsalOnDevice
     from fsdpdoctor.rehearsal.rehearsal import Rehearsal
 
 
@@ -107,9 +107,10 @@ def command(
     rehearsal = Rehearsal(
         wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node
     )
-    job, notes = _job_on(on, host, rehearsal) if on else (rehearsing(rehearsal), ())
-    notes = (rehearsal.note, *notes)
-    for note in notes:
+    on_device = _job_on(on, host, rehearsal) if on else None
+    notes = (rehearsal.note, *(on_device.notes if on_device else ()))
+    hint = adapters_hint(wire, nproc_per_node, size)
+    for note in (*notes, *([hint] if hint and bandwidth != DEFAULT_WIRE else [])):
         click.echo(f"fsdpdoctor: {note}", err=True)
     run_rank(
         RunOptions(
@@ -121,19 +122,17 @@ def command(
             report=not no_report,
             source="rehearsal",
             notes=notes,
+            ended=on_device.ended if on_device else lambda _: None,
         ),
-        job,
+        on_device or rehearsing(rehearsal),
     )
 
 
-def _job_on(
-    on: str, host: float, rehearsal: Rehearsal
-) -> tuple[AbstractContextManager[None], tuple[str, ...]]:
-    """A rehearsal on a modelled device, and what its reader must know."""
-    from fsdpdoctor.rehearsal.on_device import device_note, rehearsing_on
+def _job_on(on: str, host: float, rehearsal: Rehearsal) -> RehearsalOnDevice:
+    """A rehearsal on a modelled device."""
+    from fsdpdoctor.rehearsal.on_device import RehearsalOnDevice
 
-    spec = load_spec(on)
-    return rehearsing_on(spec, rehearsal, host_scale=host), (device_note(spec),)
+    return RehearsalOnDevice(load_spec(on), rehearsal, host_scale=host)
 
 
 def _job(world_size: int | None, mesh: str | None) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from fsdpdoctor import recorder, redact
-from fsdpdoctor.errors import PlanError, UsageError
+from fsdpdoctor.errors import FsdpDoctorError, PlanError, RehearsalError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
 from fsdpdoctor.recorder import border
@@ -203,6 +203,8 @@ class RunOptions:
     capture: ProfilerSchedule | None = None  # by torch.profiler
     live: bool = False  # shown in a browser meanwhile
     hang_after_s: float = 0.0  # 0: no watching for hangs
+    # Told of the script's error, or None; what is to be said in its place, if another.
+    ended: Callable[[BaseException | None], FsdpDoctorError | None] = lambda _: None
 
 
 def run_rank(
@@ -220,11 +222,11 @@ def run_rank(
     with job or nullcontext():
         error = _run(asked, place)
     if first and os.getpid() == pid:
-        if asked.report:
+        if asked.report and not isinstance(error, RehearsalError):
             border.last_words(lambda: report(place.folder, around))
         if view is not None:
             border.last_words(view.close)
-    if isinstance(error, (SystemExit, PlanError)):
+    if isinstance(error, (SystemExit, PlanError, RehearsalError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
         launching.reraise_sigint()
@@ -330,13 +332,16 @@ def _record(
     try:
         run()
     except BaseException as caught:
-        error = caught
-        if not isinstance(caught, (SystemExit, PlanError)):
+        error = asked.ended(caught) or caught
+        if not isinstance(error, (SystemExit, PlanError)):
             if session is not None and os.getpid() == pid:
                 # A signal that comes while it is printed only follows from it.
                 ended = run_folder.how_it_ended(caught)
                 border.last_words(lambda: session.say_ended(ended, error))
-            error = _reported(caught)
+            if error is caught:
+                error = _reported(caught)
+    else:
+        asked.ended(None)
     if os.getpid() != pid:
         return error  # a forked child has come here: it is none of ours
     if session is not None:

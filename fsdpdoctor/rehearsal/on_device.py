@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from types import TracebackType
 
+from fsdpdoctor import recorder
+from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.recorder import border
+from fsdpdoctor.rehearsal.device.cannot_rehearse import assumptions, explain
 from fsdpdoctor.rehearsal.device.memory import verdict
 from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
-from fsdpdoctor.rehearsal.device.virtual_session import on_device
+from fsdpdoctor.rehearsal.device.virtual_session import Rig, on_device
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 
 
@@ -23,17 +26,56 @@ def device_note(spec: DeviceSpec) -> str:
     )
 
 
-@contextmanager
-def rehearsing_on(
-    spec: DeviceSpec, rehearsal: Rehearsal, *, host_scale: float = 1.0
-) -> Iterator[None]:
+class RehearsalOnDevice:
     """While it is open, this process is rank 0 of the job, on such devices."""
-    device = VirtualDevice(spec, host_scale=host_scale)
-    with (
-        rehearsing(rehearsal, virtual=device.collective),
-        on_device(device, rehearsal.node_size) as rig,
-    ):
-        try:
-            yield
-        finally:
-            border.say(f"fsdpdoctor: {verdict.in_words(device, rig.ledger)}")
+
+    def __init__(
+        self, spec: DeviceSpec, rehearsal: Rehearsal, *, host_scale: float = 1.0
+    ) -> None:
+        self._device = VirtualDevice(spec, host_scale=host_scale)
+        self._rehearsal = rehearsal
+        self._open = ExitStack()
+        self._rig: Rig | None = None
+        self._refused = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader must know."""
+        return (device_note(self._device.spec),)
+
+    def __enter__(self) -> None:
+        with ExitStack() as opened:
+            job, device = self._rehearsal, self._device
+            opened.enter_context(rehearsing(job, virtual=device.collective))
+            self._rig = opened.enter_context(on_device(device, job.node_size))
+            self._open = opened.pop_all()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._rig is not None and not self._refused:
+            border.say(
+                f"fsdpdoctor: {verdict.in_words(self._device, self._rig.ledger)}"
+            )
+        self._open.__exit__(kind, error, trace)
+
+    def ended(self, error: BaseException | None) -> FsdpDoctorError | None:
+        """The script has: what is put into the record of what was made up. What is said
+        in the place of an error that is the rehearsal's and not the script's.
+        """
+        found = None if error is None else explain(error, self._device)
+        self._refused = error is not None and not _as_planned(error)
+        if found is None:
+            session = recorder.current()
+            for words in assumptions(self._device.tally):
+                border.say(f"fsdpdoctor: {words}")
+                if session is not None:
+                    session.warn(words)
+        return found
+
+
+def _as_planned(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and not error.code

@@ -4,6 +4,7 @@ collection, checkpoints, and calls that make it wait for the device.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -374,6 +375,7 @@ class HostHooks:
     def _syncing_method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         guard = self._rec.guard
 
+        @functools.wraps(method)
         def syncing(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if not tensor.is_cuda:
                 return method(tensor, *args, **kwargs)
@@ -416,14 +418,15 @@ def user_line() -> str:
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith((TORCH, "<")) and not is_ours(path):
-            return f"{_short(path)}:{frame.f_lineno}"
+            return f"{short_path(path)}:{frame.f_lineno}"
         if path == LAUNCHER:
             break
         frame = frame.f_back
     return "?"
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
+    """Without the working directory."""
     try:
         return path.removeprefix(f"{Path.cwd()}{os.sep}")
     except OSError:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -196,6 +197,8 @@ class DispatchMode(_Mode):  # type: ignore[misc]
                 if fused is not None:
                     device.launch(fused, operator.name)
                 return
+        if operator.guessed:
+            device.tally.guessed[operator.name] += 1
         device.charge_host(host.backward_op_ns if backward else host.op_ns)
         device.launch(kernel, operator.name)
 
@@ -246,6 +249,8 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         kernel = price(self.device.spec, func, args, tensors, outs)
         if not back:
             return None, kernel
+        if back[0].numel() == 1:
+            host_values.forget_constant(back[0])
         return (back[0] if len(back) == 1 else tuple(back)), kernel
 
     def resized(self, tensor: torch.Tensor) -> None:
@@ -272,6 +277,19 @@ class DispatchMode(_Mode):  # type: ignore[misc]
             return self.run_at(Place.HOST, func, args, kwargs, tensors)
         self.device.charge_host(self.device.host.view_ns)
         return func(*args, **kwargs)
+
+
+def _random(
+    mode: Any, _begin: int, _end: int, op: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """DTensor's random numbers, without the offsets that its generator would get."""
+    with mode:
+        return op(*args, **kwargs)
+
+
+_rng: Any = getattr(rng_prims, "run_dtensor_rng_op", None)  # from torch 2.12 on
+if _rng is not None:
+    _rng.py_impl(DispatchMode)(_random)
 
 
 # Dynamo never sees it: what keeps it from looking costs as much as the rest.

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from fsdpdoctor.recorder.host.source_paths import is_ours
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device import fused_functions, host_values
 from fsdpdoctor.rehearsal.device.autocast import Autocast
@@ -90,6 +91,7 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self._placement = placement
         self.autocast = Autocast()
+        self._known: dict[Any, Any] = {}
         self.handlers: dict[Any, Handler] = {
             _Tensor.get_device: _get_device,
             _Tensor.type: _type,
@@ -104,8 +106,10 @@ class FunctionMode(TorchFunctionMode):
             _Tensor.data_ptr: _data_ptr,
             _Tensor.pin_memory: lambda f, a, k: host_values.pin(a[0]),
             _Tensor.is_pinned: lambda f, a, k: host_values.is_pinned(a[0]),
-            _Tensor.record_stream: _record_stream,
+            _Tensor.record_stream: lambda f, a, k: record_stream(*a, **k),
             _Tensor.backward: self._backward,
+            torch.device: _torch_device,
+            **_finite_or_not(),
             **fused_functions.handlers(),
         }
 
@@ -115,10 +119,21 @@ class FunctionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if faking():
             return func(*args, **kwargs)
+        func = self._known.get(func) or self._beneath(func)
         handler = self.handlers.get(func)
         if handler is None:
             return self._call(func, args, kwargs)
         return handler(func, args, kwargs)
+
+    def _beneath(self, func: Any) -> Any:
+        """Torch's own, where the recorder has put a layer around a tensor's method: C++
+        asks Python for the name, and hands us the layer that has just been called.
+        """
+        found = func
+        while _is_layer(found):
+            found = found.__wrapped__
+        self._known[func] = found
+        return found
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Any function that nothing is special about."""
@@ -212,6 +227,15 @@ class FunctionMode(TorchFunctionMode):
         return func(numbers, *args[1:], **kwargs)
 
 
+def _is_layer(func: Any) -> bool:
+    code = getattr(func, "__code__", None)
+    return (
+        code is not None
+        and hasattr(func, "__wrapped__")
+        and (is_ours(code.co_filename) or code.co_filename.startswith("<fsdpdoctor"))
+    )
+
+
 def _place(device: object) -> Place | None:
     if is_cuda(device):
         return Place.DEVICE
@@ -229,6 +253,32 @@ def _own_generator(kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("generator") is not None and kwargs.get("device") is META:
         return {**kwargs, "generator": None}
     return kwargs
+
+
+def _torch_device(func: Any, args: Any, kwargs: Any) -> torch.device:
+    """A number alone is the accelerator's."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], int):
+        return torch.device("cuda", args[0])
+    return func(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _finite_or_not() -> dict[Any, Handler]:
+    """Nobody knows the numbers; a job that is rehearsed has none that is not one."""
+
+    def known(value: bool) -> Handler:
+        def handler(func: Any, args: Any, kwargs: Any) -> Any:
+            result = func(*args, **kwargs)
+            local = getattr(result, "_local_tensor", result)
+            host_values.mark_constant(local, value)
+            return result
+
+        return handler
+
+    return {
+        getattr(owner, name): known(name == "isfinite")
+        for owner in (torch, _Tensor)
+        for name in ("isfinite", "isnan", "isinf")
+    }
 
 
 def _get_device(func: Any, args: Any, kwargs: Any) -> int:
@@ -271,8 +321,8 @@ def _data_ptr(func: Any, args: Any, kwargs: Any) -> int:
     return int(func(*args))
 
 
-def _record_stream(func: Any, args: Any, kwargs: Any) -> None:
-    tensor, stream = args
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """`Tensor.record_stream`: the block is used on this stream, too."""
     holding = holding_of(tensor) if is_shape(tensor) else None
     if holding is not None and holding.ledger is not None and holding.block is not None:
         stream.device_allocator.record_stream(holding.block, stream.number)

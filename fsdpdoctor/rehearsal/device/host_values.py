@@ -2,7 +2,9 @@
 
 Each makes the virtual host wait, and is counted with the script's line. A number that
 nobody computed is answered with one that is finite: 1, or False. How many elements a
-mask selects is taken to be half of them.
+mask selects is taken to be half of them. Both are kept in the tally, for the reader.
+What is known without numbers is answered as it is: constants of the script's own, and
+that everything is finite.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fsdpdoctor.errors import RehearsalError
 from fsdpdoctor.recorder.host.host_hooks import user_line
 from fsdpdoctor.rehearsal.device import operators
+from fsdpdoctor.rehearsal.device.cannot_rehearse import MOST_READS
 from fsdpdoctor.rehearsal.device.memory.storages import (
     holding_of,
     is_shape,
@@ -46,8 +50,12 @@ def register(mode: DispatchMode) -> None:
         (("_unique2", "unique_dim", "unique_consecutive"), values.unique),
         (("_to_copy",), values.to_copy),
         (("copy_",), values.copy_into),
+        (("to",), values.to_any),
         (("index",), values.index),
         (("bincount",), values.bincount),
+        (("all", "any", "amax", "amin", "max", "min"), values.same),
+        (("logical_not", "bitwise_not"), values.inverted),
+        (("logical_or", "bitwise_or"), values.either),
         (
             ("full", "zeros", "zeros_like", "full_like", "scalar_tensor"),
             values.constant,
@@ -64,19 +72,40 @@ class _HostValues:
         self._mode = mode
         self._device = mode.device
 
-    def _sync(self) -> None:
-        self._device.synchronize_stream(self._device.current, user_line())
+    def _sync(self) -> str:
+        place = user_line()
+        self._device.synchronize_stream(self._device.current, place)
+        return place
+
+    def _made_up(self, place: str, dtype: torch.dtype) -> None:
+        tally = self._device.tally
+        tally.answered[place] += 1
+        if not dtype.is_floating_point:
+            tally.counted[place] += 1
+        tally.reads[place] += 1
+        if tally.reads[place] > MOST_READS:
+            raise RehearsalError(
+                f"cannot rehearse: {place} has read {MOST_READS:,} numbers of the "
+                "device without a collective between them: a loop waits for a number "
+                "that no rehearsal computes. Give the rehearsed script a fixed count"
+            )
+
+    def _assumed(self, func: Any) -> None:
+        name = str(func).removesuffix(".default")
+        self._device.tally.assumed[f"{name} at {user_line()}"] += 1
 
     def scalar(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         if not is_shape(tensor):
             return func(*args, **kwargs)
+        place = None
         if on_device(tensor):
             self._copy(tensor.element_size(), pinned=False)
-            self._sync()
-        known = getattr(_owner(tensor), _CONSTANT, None)
+            place = self._sync()
+        known = constant_of(tensor)
         if known is not None:
             return known
+        self._made_up(place or user_line(), tensor.dtype)
         if tensor.dtype == torch.bool:
             return False
         return 1.0 if tensor.is_floating_point() else 1
@@ -94,17 +123,42 @@ class _HostValues:
             setattr(_owner(result), _CONSTANT, float(value) if whole else int(value))
         return result
 
+    def same(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Of a truth that holds for all elements, the result is that truth."""
+        result = self._mode.run(func, args, kwargs)
+        known = constant_of(args[0])
+        if isinstance(known, bool) and isinstance(result, torch.Tensor):
+            mark_constant(result, known)
+        return result
+
+    def inverted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Not."""
+        result = self._mode.run(func, args, kwargs)
+        known = constant_of(args[0])
+        if isinstance(known, bool):
+            mark_constant(result, not known)
+        return result
+
+    def either(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Of two."""
+        result = self._mode.run(func, args, kwargs)
+        known = [constant_of(one) for one in operators.tensors_of(args[:2], {})]
+        if len(known) == 2 and all(isinstance(one, bool) for one in known):
+            mark_constant(result, any(known))
+        return result
+
     def truth(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not any(is_shape(t) for t in operators.tensors_of(args, kwargs)):
             return func(*args, **kwargs)
-        self._sync()
+        place = self._sync()
+        self._made_up(place, torch.bool)
         return True
 
     def selected(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         if not is_shape(tensor):
             return func(*args, **kwargs)
-        count = _some_of(tensor)
+        count = self._some_of(func, args[-1])
         selects = "masked_select" in str(func)
         shape = (count,) if selects else (count, tensor.ndim)
         dtype = tensor.dtype if selects else torch.int64
@@ -114,7 +168,7 @@ class _HostValues:
         tensor = args[0]
         if not is_shape(tensor):
             return func(*args, **kwargs)
-        count = _some_of(tensor)
+        count = self._some_of(func, tensor)
         made = self._made(
             [
                 ((count,), tensor.dtype),
@@ -129,6 +183,7 @@ class _HostValues:
         tensor = args[0]
         if not is_shape(tensor):
             return func(*args, **kwargs)
+        self._assumed(func)
         least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
         return self._made([((max(least, 1),), torch.int64)], tensor)[0]
 
@@ -159,7 +214,8 @@ class _HostValues:
         changed: list[Any] = []
         for one in indices:
             if one is not None and one.dtype == torch.bool:
-                rows = torch.empty(_some_of(one), dtype=torch.int64, device=_META)
+                count = self._some_of(func, one)
+                rows = torch.empty(count, dtype=torch.int64, device=_META)
                 if on_device(one):
                     self._mode.ledger.hold(rows)
                 changed += [rows] * one.ndim
@@ -167,6 +223,13 @@ class _HostValues:
                 changed.append(one)
         self._sync()
         return self._mode.run(func, (args[0], changed, *args[2:]), kwargs)
+
+    def _some_of(self, func: Any, mask: torch.Tensor) -> int:
+        known = constant_of(mask)
+        if isinstance(known, bool):
+            return mask.numel() if known else 0
+        self._assumed(func)
+        return max(1, mask.numel() // 2) if mask.numel() else 0
 
     # Copies
 
@@ -180,7 +243,9 @@ class _HostValues:
         tensor, target = args[0], self._mode.placement.target
         asked = kwargs.get("device")
         here = is_shape(tensor) and on_device(tensor)
-        if target is Place.HOST and here:
+        # DTensor asks below Python, where only the operator says which device.
+        below = target is None and asked is not None and asked.type == "cpu"
+        if here and (target is Place.HOST or below):
             return self._to_host(tensor, kwargs)
         moves = target is Place.DEVICE or (
             target is None and asked is not None and asked.type in ("meta", "cuda")
@@ -188,6 +253,12 @@ class _HostValues:
         if moves and not here and (not is_shape(tensor) or holding_of(tensor)):
             return self._to_device(tensor, kwargs)
         return self._mode.run(func, args, kwargs)
+
+    def to_any(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Met whole where autograd is left out, as in DTensor's random numbers."""
+        mode: Any = self._mode
+        with mode:
+            return func.decompose(*args, **kwargs)
 
     def _to_device(self, tensor: torch.Tensor, kwargs: Any) -> torch.Tensor:
         result = torch.empty_like(
@@ -206,6 +277,10 @@ class _HostValues:
         if not kwargs.get("non_blocking", False):
             self._sync()
         if tensor.numel() <= _ALWAYS_REAL:
+            known = constant_of(tensor)
+            if known is not None:
+                return torch.full(tuple(tensor.shape), known, dtype=dtype)
+            self._made_up(user_line(), tensor.dtype)
             return torch.ones(tensor.shape, dtype=dtype)
         result = torch.empty(tensor.shape, dtype=dtype, device=_META)
         put_on_host(result)
@@ -253,5 +328,17 @@ def _owner(tensor: torch.Tensor) -> Any:
         return torch.Tensor.untyped_storage(tensor)
 
 
-def _some_of(mask: torch.Tensor) -> int:
-    return max(1, mask.numel() // 2) if mask.numel() else 0
+def constant_of(tensor: torch.Tensor) -> Any:
+    """What all elements of a tensor are known to be; None where they are not."""
+    return getattr(_owner(tensor), _CONSTANT, None)
+
+
+def mark_constant(tensor: torch.Tensor, value: Any) -> None:
+    """All elements of a tensor are known."""
+    if is_shape(tensor):
+        setattr(_owner(tensor), _CONSTANT, value)
+
+
+def forget_constant(tensor: torch.Tensor) -> None:
+    """It has been written to."""
+    vars(_owner(tensor)).pop(_CONSTANT, None)

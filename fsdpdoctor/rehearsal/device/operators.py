@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 _aten: Any = torch.ops.aten
 
@@ -27,14 +28,26 @@ class Operator:
     shape: Shape
     returned: tuple[int | str, ...] = ()  # IN_PLACE: which arguments are returned
     changes_shape: bool = False
+    guessed: bool = False  # a kernel of its own, which nobody prices
 
 
 # Their schemas say that results are new; they are views.
 _HIDDEN_VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 
 
+# Operators of torch's own; a name that begins with one of these is one, too.
+_TORCHS = ("aten", "prim", "fsdp", "_c10d", "c10d", "_dtensor", "quantized", "profiler")
+
+
 def inspect(func: Any) -> Operator:
-    """Read an overload's schema."""
+    """What is known of an overload."""
+    found = _by_schema(func)
+    theirs = not func.namespace.startswith(_TORCHS)
+    guessed = theirs and func.overloadpacket not in flop_registry
+    return replace(found, guessed=guessed)
+
+
+def _by_schema(func: Any) -> Operator:
     schema = func._schema
     name = str(func).removesuffix(".default")
     returns = [r.alias_info for r in schema.returns]

@@ -33,6 +33,12 @@ class Tally:
     kernels: Counter[str] = field(default_factory=Counter)
     host_ns: int = 0
     syncs: Counter[str] = field(default_factory=Counter)  # by place
+    # What was made up, for lack of numbers, by place or by operator.
+    answered: Counter[str] = field(default_factory=Counter)
+    counted: Counter[str] = field(default_factory=Counter)  # of these, no floats
+    assumed: Counter[str] = field(default_factory=Counter)
+    guessed: Counter[str] = field(default_factory=Counter)
+    reads: Counter[str] = field(default_factory=Counter)  # since a collective
 
 
 class VirtualDevice:
@@ -84,6 +90,7 @@ class VirtualDevice:
     def collective(self, length_ns: int, name: str) -> tuple[int, int]:
         """Put a collective on the current stream. When it starts and ends."""
         self.charge_host(self.host.collective_ns)
+        self.tally.reads.clear()
         return self.times.run_collective(self.current, length_ns, name)
 
     def synchronize(self, place: str | None = None) -> None:

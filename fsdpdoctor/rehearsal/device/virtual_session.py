@@ -31,6 +31,7 @@ from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
 from fsdpdoctor.rehearsal.device.function_mode import (
     FunctionMode,
     as_host_shape,
+    record_stream,
     take_over_properties,
 )
 from fsdpdoctor.rehearsal.device.memory.memory_places import MemoryPlaces
@@ -146,7 +147,14 @@ def _take_over_tensors(patches: Patches) -> None:
     patches.put(torch._C, "_group_tensors_by_device_and_dtype", by_device)
     patches.put(nn.Parameter, "__new__", staticmethod(parameter))
     patches.put(torch.Tensor, "pin_memory", lambda t, *_: host_values.pin(t))
+    patches.put(torch.Tensor, "record_stream", _record_stream)
     patches.put(torch.Tensor, "is_pinned", lambda t, *_: host_values.is_pinned(t))
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Where no function mode is on, as in FSDP1's own."""
+    with torch._C.DisableTorchFunction():
+        record_stream(tensor, stream)
 
 
 def _device_of_first(grouped: Any, device: torch.device) -> torch.device:

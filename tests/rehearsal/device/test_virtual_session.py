@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from fsdpdoctor import recorder
 from fsdpdoctor.analysis.timeline import timelines
@@ -15,7 +17,7 @@ from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.schema import Kind
-from tests.rig.virtual_device import Job, Log, record, rehearsed, train
+from tests.rig.virtual_device import Job, Log, build, record, rehearsed, train
 
 JOBS = {
     "no prefetch": Job(backward_prefetch=0),
@@ -155,11 +157,19 @@ def test_the_recorder_changes_no_time(tmp_path: Path) -> None:
     assert seen.rig.ledger.peak == bare.rig.ledger.peak
 
 
+def test_sharded_parameters_get_random_numbers() -> None:
+    """As trainers initialise them: torch asks for a generator's state on the way."""
+    with rehearsed(Job()):
+        dist.init_process_group("nccl")
+        model = build(Job())
+        for parameter in model.parameters():
+            torch.nn.init.trunc_normal_(parameter, 0.0, 0.02)
+        assert model.head.weight.to_local().shape == (256, 1024)
+
+
 def test_what_is_left_behind_is_torchs_own() -> None:
     """After a rehearsal nothing of torch is replaced."""
     import time
-
-    import torch
 
     before = (torch.cuda.is_available, torch.Tensor.device, time.perf_counter_ns)
     with rehearsed(Job()):

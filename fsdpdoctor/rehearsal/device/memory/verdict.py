@@ -25,7 +25,7 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
         return (
             f"fits: {device.allocator.peak_reserved / GIB:.1f} of {room / GIB:.1f} GiB "
             f"reserved, at most {ledger.peak / GIB:.1f} GiB allocated, in "
-            f"{ledger.peak_place or 'no step'}{of_which}"
+            f"{ledger.peak_place or 'no step'}{of_which}{_tight(device)}"
         )
     needed = max(ledger.peak, ledger.failed.allocated + ledger.failed.asked)
     remedies = "; ".join(_remedies(ledger.at_peak, needed, room))
@@ -33,6 +33,18 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
         f"out of memory in {ledger.failed_place}: needs {needed / GIB:.1f} of "
         f"{room / GIB:.1f} GiB, most of it in {ledger.peak_place}{of_which}. "
         f"To make it fit: {remedies}"
+    )
+
+
+def _tight(device: VirtualDevice) -> str:
+    """A job may fit and still stand still for its allocator."""
+    times = device.allocator.retries
+    if not times:
+        return ""
+    return (
+        f". Tight: {times} times the allocator found no room and gave all that it had "
+        "cached back to the device. A real job may do so in each pass, and be far "
+        "slower than this rehearsal says"
     )
 
 

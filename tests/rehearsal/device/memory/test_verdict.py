@@ -23,6 +23,17 @@ def test_memory_that_fits_is_named_by_what_it_is_for() -> None:
     assert ", backward; of which GiB: activations " in said
 
 
+def test_memory_that_just_fits_is_said_to_be_tight() -> None:
+    """What lives on memory that is given back may be far slower than it says."""
+    with rehearsed(Job(steps=1)) as log:
+        train(Job(steps=1))
+        assert log.rig is not None
+        log.rig.device.allocator.retries = 3
+    said = verdict(log)
+    assert said.startswith("fits: ")
+    assert ". Tight: 3 times the allocator found no room" in said
+
+
 def test_memory_that_does_not_fit_says_where_and_how_much() -> None:
     """The first allocation that fails ends a real job; what it needs is known after."""
     tight = Job(memory_gib=0.15, steps=1)

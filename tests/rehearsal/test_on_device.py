@@ -1,0 +1,36 @@
+"""`rehearse --on`, as a command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import torch
+library = torch.library.Library("mine", "DEF")
+library.define("norm(Tensor x) -> Tensor")
+library.impl("norm", lambda x: x * 2, "CUDA")
+torch.ops.mine.norm(torch.ones(4, device="cuda"))
+"""
+
+
+def test_a_script_that_cannot_be_rehearsed_ends_in_one_line(tmp_path: Path) -> None:
+    """Status 2, no traceback, no report, and no word on whether it would fit."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = ["-m", "fsdpdoctor", "rehearse", "--on", "h100", "--world-size", "8"]
+    done = subprocess.run(
+        [sys.executable, *command, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    *before, last = done.stderr.splitlines()
+    assert last.startswith("Error: cannot rehearse: mine::norm at train.py:6 is an ")
+    assert all(line.startswith("fsdpdoctor: ") for line in before)
+    assert [
+        word for word in ("Traceback", "fits", "report") if word in done.stderr
+    ] == []
+    assert done.stdout == ""
