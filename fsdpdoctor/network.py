@@ -191,14 +191,6 @@ def _rule_text(rule: Rule) -> str:
     return f"{':'.join(names)}={rule.link}" if names else str(rule.link)
 
 
-def uniform(
-    bytes_per_second: float, latency_ns: int = CUSTOM_LATENCY_NS
-) -> NetworkModel:
-    """One link for everything."""
-    link = Link(name="custom", bytes_per_second=bytes_per_second, latency_ns=latency_ns)
-    return NetworkModel(rules=(Rule(link=link),))
-
-
 DEFAULT_WIRE = "intra=nvlink4,inter=ib400"
 """What `parse_network` makes of nothing: a node of H100s, an adapter for each GPU."""
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpdoctor.analysis.stall_causes import CAUSES, queued_behind, split_stalls
-from fsdpdoctor.analysis.step_budget import step_budget
+from fsdpdoctor.analysis.step_budget import divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, timeline_of
 from fsdpdoctor.analysis.unit_times import innermost, own_compute
 from fsdpdoctor.intervals import Int64s, intersect, single, subtract, total_ns, union
@@ -96,7 +96,7 @@ def test_the_budget_is_a_partition(
     record: StepRecord, evidence: tuple[Evidence, ...], clock: str
 ) -> None:
     """No nanosecond is lost, none is counted twice, none is negative."""
-    budget = step_budget(timeline_of(data(evidence, clock), record))
+    budget = divide(timeline_of(data(evidence, clock), record)).ns
 
     assert sum(budget.values()) == LENGTH
     assert min(budget.values()) >= 0

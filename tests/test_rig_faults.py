@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.schema import Kind
+from tests.networks import uniform
 from tests.rig.fake import one_thread
 from tests.rig.ranks import TRAIN, run_python, run_ranks
 

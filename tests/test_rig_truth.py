@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.network import NetworkModel, uniform
+from fsdpdoctor.network import NetworkModel
 from fsdpdoctor.quantities import MS, US
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind, StepRecord
+from tests.networks import uniform
 from tests.rig.fake import Job, Truth, recording_to, train_fake
 
 WIRES = {"slow": uniform(10e6, 100 * US), "fast": uniform(50e6, 20 * US)}

@@ -97,7 +97,6 @@ class Alignment:
     last_arrival_ns: Mapping[int, Int64s]  # by rank: [C] on its own clock, NO_TIME:
     # not matched, or not told from the clocks' residual
     last_rank: Mapping[int, npt.NDArray[np.int32]]  # by rank: [C] who arrived last
-    spread_ns: Mapping[int, Int64s]  # by rank: [C] last minus first arrival
     others: Mapping[int, Arrivals]  # by rank, of `RankCollectives.others`
     unsplit: int = 0  # collectives whose spread is under the clocks' residual
 
@@ -126,9 +125,8 @@ class _Matched:
 
 
 class _Arrived(NamedTuple):
-    """When the first and the last rank arrived, by key: [K]."""
+    """When the last rank arrived, by key: [K]."""
 
-    first_ns: Int64s
     last_ns: Int64s  # on the reference's clock
     last_at: npt.NDArray[np.int32]  # of several together the first
     told: npt.NDArray[np.bool_]  # the clocks are near enough to tell them apart
@@ -147,19 +145,17 @@ def align(ranks: Sequence[RankCollectives]) -> Alignment:
     counts = [(len(rank.collectives), len(rank.others)) for rank in ranks]
     place = {int(number): at for at, number in enumerate(numbers)}
 
-    def columns(rank: int) -> tuple[Int64s, npt.NDArray[np.int32], Int64s]:
+    def columns(rank: int) -> tuple[Int64s, npt.NDArray[np.int32]]:
         at = place[rank]
         rows = matched[at]
         count = sum(counts[at])
         last_ns = np.full(count, NO_TIME)
         last_rank = np.full(count, UNKNOWN, dtype=np.int32)
-        spread = np.zeros(count, dtype=np.int64)
-        spread[rows.row] = (arrived.last_ns - arrived.first_ns)[rows.key]
         known = arrived.told[rows.key]
         key, row = rows.key[known], rows.row[known]
         last_ns[row] = clocks[at].from_reference(arrived.last_ns[key])
         last_rank[row] = numbers[arrived.last_at[key]]
-        return last_ns, last_rank, spread
+        return last_ns, last_rank
 
     of_rank = LastOf(columns)
     own = {rank: count for rank, (count, _) in zip(place, counts, strict=True)}
@@ -167,7 +163,6 @@ def align(ranks: Sequence[RankCollectives]) -> Alignment:
         clocks={clock.rank: clock for clock in clocks},
         last_arrival_ns=ByRank(place, lambda rank: of_rank(rank)[0][: own[rank]]),
         last_rank=ByRank(place, lambda rank: of_rank(rank)[1][: own[rank]]),
-        spread_ns=ByRank(place, lambda rank: of_rank(rank)[2][: own[rank]]),
         others=ByRank(
             place,
             lambda rank: Arrivals(
@@ -195,7 +190,7 @@ def _arrived(
         later = arrival > last[rows.key]
         last[rows.key[later]] = arrival[later]
         last_at[rows.key[later]] = at
-    return _Arrived(first, last, last_at, last - first > most_noise)
+    return _Arrived(last, last_at, last - first > most_noise)
 
 
 def _match(ranks: Sequence[RankCollectives]) -> tuple[list[_Matched], int]:

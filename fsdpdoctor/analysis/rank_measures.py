@@ -219,7 +219,6 @@ def _measured(line: Timeline) -> _Measured:
 
 def _step_row(line: Timeline) -> Steps:
     record, memory = line.record, line.record.memory
-    peak_bytes, peak_units = _peak_unsharded(line)
     return Steps.build(
         1,
         step=record.step,
@@ -233,8 +232,6 @@ def _step_row(line: Timeline) -> Steps:
         recorder_ns=record.recorder_ns,
         complete=int(record.complete),
         compute_ns=total_ns(line.compute),
-        peak_unsharded_bytes=peak_bytes,
-        peak_unsharded_units=peak_units,
         peak_allocated_bytes=_largest(memory.peak_bytes),
         peak_reserved_bytes=_largest(memory.reserved_bytes),
         rss_bytes=_last(memory.rss_bytes),
@@ -248,42 +245,6 @@ def _largest(values: Int64s) -> int:
 def _last(values: Int64s) -> int:
     known = values[values != UNKNOWN]
     return int(known[-1]) if len(known) else UNKNOWN
-
-
-def _peak_unsharded(line: Timeline) -> tuple[int, int]:
-    """Most gathered bytes live at once in a step, and how many units held them."""
-    if Evidence.WINDOWS not in line.data.evidence:
-        return UNKNOWN, UNKNOWN
-    spans = line.of(Kind.UNSHARDED)
-    if not len(spans):
-        return 0, 0
-    live = live_unsharded(spans.start_ns, spans.end_ns, spans.bytes)
-    at = int(np.argmax(live.bytes))
-    return int(live.bytes[at]), int(live.units[at])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Live:
-    """How much was unsharded from each time on, N changes."""
-
-    time_ns: Int64s  # [N] ascending
-    bytes: Int64s  # [N]
-    units: Int64s  # [N]
-
-
-def live_unsharded(start_ns: Int64s, end_ns: Int64s, size: Int64s) -> Live:
-    """live(t): units, and bytes, inside their unshard window at each change."""
-    known = np.maximum(size, 0)
-    time = np.concatenate((start_ns, end_ns))
-    change = np.concatenate((known, -known))
-    count = np.concatenate((np.ones(len(start_ns)), -np.ones(len(end_ns))))
-    # At one and the same time the end comes first: a window is half-open.
-    order = np.lexsort((change > 0, time))
-    return Live(
-        time_ns=time[order],
-        bytes=np.cumsum(change[order]),
-        units=np.cumsum(count[order]).astype(np.int64),
-    )
 
 
 def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:

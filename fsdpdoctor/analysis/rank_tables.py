@@ -38,8 +38,6 @@ class Steps(Table):
     recorder_ns: npt.NDArray[np.int64] = column("int64", 0)
     complete: npt.NDArray[np.int8] = column("int8", 1)
     compute_ns: npt.NDArray[np.int64] = column("int64", 0)  # compute lane busy
-    peak_unsharded_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
-    peak_unsharded_units: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     peak_allocated_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     peak_reserved_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     rss_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # at its end

@@ -74,11 +74,6 @@ class Divided:
     gaps: Gaps  # what the script's lines were given
 
 
-def step_budget(line: Timeline) -> dict[str, int]:
-    """A step's nanoseconds by part. They sum to its duration."""
-    return divide(line).ns
-
-
 def divide(line: Timeline) -> Divided:
     """Give every stretch of a step to one part."""
     left = single(line.start_ns, line.end_ns)

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from fsdpdoctor.network import NetworkModel, Reach, Role
 from fsdpdoctor.rehearsal.collective_values import (
@@ -87,7 +86,7 @@ class World:
         return Reach.INTRA if len(nodes) == 1 else Reach.INTER
 
 
-_world: World | None = None  # of the groups made from now on, set by `modelled_world`
+_world: World | None = None  # of the groups made from now on, set by `modelling`
 
 
 Fill = Callable[[Any, Any, Any, Any], None]
@@ -383,17 +382,3 @@ def modelling(world: World) -> Iterator[None]:
         yield
     finally:
         _world = None
-
-
-@contextmanager
-def modelled_world(world: World, rank: int = 0) -> Iterator[None]:
-    """torch.distributed as one rank of a modelled job; destroyed at the end."""
-    with modelling(world):
-        dist.init_process_group(
-            BACKEND, store=HashStore(), rank=rank, world_size=world.size
-        )
-        try:
-            yield
-        finally:
-            if dist.is_initialized():  # the script may have done it
-                dist.destroy_process_group()

@@ -52,12 +52,6 @@ class Transfer:
         """How long the host stood still for it."""
         return sum(end - start for start, end in self.waits)
 
-    @property
-    def due_ns(self) -> int:
-        """How long it should have stood still: without waking up late."""
-        ends = ((start, min(end, self.end_ns)) for start, end in self.waits)
-        return sum(max(end - start, 0) for start, end in ends)
-
 
 class WireWork(dist.Work):
     """A collective under way. On CPU, `fsdpdoctor_start_ns` and `fsdpdoctor_end_ns`

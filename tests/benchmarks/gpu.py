@@ -31,11 +31,12 @@ from torch import nn
 
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.host_issue_bound import CAUGHT_UP_SHARE
-from fsdpdoctor.network import NetworkModel, uniform
+from fsdpdoctor.network import NetworkModel
 from fsdpdoctor.quantities import MS, US, ms, percent, size
 from fsdpdoctor.recorder.storage.sampling import Adaptive, EveryStep, Sampling
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import ROOT, Kind
+from tests.networks import uniform
 from tests.rig.fake import Job, Truth, recording_to, train_fake
 
 RESULTS = Path(__file__).with_name("gpu-results.md")

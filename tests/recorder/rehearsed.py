@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import fsdpdoctor
-from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.models import Stack, mlp
+from tests.networks import uniform
 from tests.rig.fake import one_thread
 
 

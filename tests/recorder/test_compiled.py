@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import ROOT
 from tests.models import Stack, mlp
+from tests.networks import uniform
 from tests.rig.fake import one_thread, recording_to
 
 

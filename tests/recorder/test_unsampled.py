@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from fsdpdoctor.network import uniform
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import open_run
 from tests.models import mlp
+from tests.networks import uniform
 from tests.rig.fake import one_thread, recording_to
 
 

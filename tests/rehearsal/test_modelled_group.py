@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from fsdpdoctor.network import parse_network, uniform
+from fsdpdoctor.network import parse_network
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
+from fsdpdoctor.rehearsal.modelled_group import World
 from fsdpdoctor.rehearsal.modelled_work import Transfer, sleep_until
 from fsdpdoctor.schema import Kind
+from tests.networks import modelled_world, uniform
 
 GB = 10**9
 

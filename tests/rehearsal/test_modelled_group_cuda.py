@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fsdpdoctor.network import uniform
 from fsdpdoctor.rehearsal import modelled_group
 from fsdpdoctor.rehearsal.modelled_group import WireGroup, World
 from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.schema import Kind
+from tests.networks import uniform
 
 DEVICE = torch.device("cuda", 0)
 

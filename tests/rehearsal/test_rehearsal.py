@@ -17,9 +17,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import parse_network, uniform
+from fsdpdoctor.network import parse_network
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from tests.models import mlp
+from tests.networks import uniform
 from tests.rig.ranks import TRAIN
 
 WIRE = uniform(1e12, 0)

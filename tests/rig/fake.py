@@ -25,10 +25,11 @@ from fsdpdoctor import recorder
 from fsdpdoctor.network import NetworkModel
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import EveryStep, Sampling
-from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
+from fsdpdoctor.rehearsal.modelled_group import World
 from fsdpdoctor.rehearsal.modelled_work import Transfer
 from fsdpdoctor.schema import Kind
 from tests.models import Spins, Stack, sleepers
+from tests.networks import due_ns, modelled_world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class Truth:
 
     def due_ns(self, step: int, *kinds: Kind) -> int:
         """The same, had the machine always woken it up in time."""
-        return sum(transfer.due_ns for transfer in self.transfers(step, *kinds))
+        return sum(due_ns(transfer) for transfer in self.transfers(step, *kinds))
 
     def durations_ns(self, step: int, kind: Kind) -> list[int]:
         """How long each collective of a step had the communicator, in order."""

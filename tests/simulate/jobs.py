@@ -20,9 +20,9 @@ from torch.distributed.fsdp import fully_shard
 
 import fsdpdoctor
 from fsdpdoctor.analysis.rank_measures import measure_rank
+from fsdpdoctor.analysis.rank_tables import Windows
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.changes.sharding_code import INSERTS, REPLACES
-from fsdpdoctor.network import uniform
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder import session  # noqa: F401 - before time is virtual
 from fsdpdoctor.run import RankData, open_run
@@ -30,6 +30,7 @@ from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from tests.models import Stack
+from tests.networks import uniform
 from tests.rig import fake
 from tests.rig.fake import Job
 from tests.rig.virtual import virtual_time
@@ -171,4 +172,16 @@ def measured(wire: float, name: str) -> tuple[int, int]:
         lines = code_of(base(wire), predict(base(wire), change.plan))
     ranks = measure_rank(recorded(replace(job(wire), **change.job), lines))
     steps = ranks.steps.rows(ranks.judged)
-    return int(np.median(steps.duration_ns)), int(steps.peak_unsharded_bytes.max())
+    peak_bytes = max(most_unsharded(ranks.windows, step) for step in steps.step)
+    return int(np.median(steps.duration_ns)), peak_bytes
+
+
+def most_unsharded(windows: Windows, step: int) -> int:
+    """The most bytes that were gathered at once in a step."""
+    mine = windows.rows(windows.step == step)
+    size = np.maximum(mine.bytes, 0)
+    time = np.concatenate((mine.start_ns, mine.end_ns))
+    change = np.concatenate((size, -size))
+    # At one and the same time the end comes first: a window is half-open.
+    live = np.cumsum(change[np.lexsort((change > 0, time))])
+    return int(live.max(initial=0))

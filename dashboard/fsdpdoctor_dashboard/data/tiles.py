@@ -140,12 +140,6 @@ def bin_edges(level: int, index: int, count: int = 1) -> Int64s:
     return edges + (index << level)
 
 
-def bin_shares(series: Series, level: int, index: int) -> npt.NDArray[np.uint8]:
-    """How busy each bin of a tile was, in 255ths, rounded up."""
-    shares: npt.NDArray[np.uint8] = _shares([series], level, bin_edges(level, index))[0]
-    return shares
-
-
 def _shares(
     found: Sequence[Series], level: int, edges: Int64s
 ) -> npt.NDArray[np.uint8]:  # [series, BINS]

@@ -41,9 +41,6 @@ FLOAT32 = _named(
     "similarity cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss kl_div gaussian_"
     "nll_loss poisson_nll_loss cosine_embedding_loss cdist hinge_embedding_loss",
 )
-WIDEST = _named(
-    _OWNERS, "addcdiv addcmul atan2 bilinear cross dot grid_sample tensordot cat stack"
-)
 
 
 class Autocast:

@@ -18,7 +18,6 @@ class StreamWait:
     stream: int
     start_ns: int  # what was on the stream had ended, and the host had asked
     end_ns: int
-    event_ns: int  # when the event happened, perhaps before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +122,7 @@ class StreamTimes:
         self._free_ns[stream] = max(self._free_ns[stream], until_ns)
         if self.log is not None:
             self.log.waits.append(
-                StreamWait(
-                    stream=stream, start_ns=start_ns, end_ns=end_ns, event_ns=until_ns
-                )
+                StreamWait(stream=stream, start_ns=start_ns, end_ns=end_ns)
             )
 
     def is_idle(self, stream: int) -> bool:

@@ -14,7 +14,6 @@ from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 from fsdpdoctor.rehearsal.device.streams import DeviceLog, StreamTimes
 
 DEFAULT_STREAM = 0
-COPY_ENGINES = 1  # a stream beside: copies from pageable memory, in both directions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

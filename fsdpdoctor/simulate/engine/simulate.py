@@ -56,29 +56,3 @@ def walk(
             result.append((clock, walked))
         clock = walked.end
     return result
-
-
-MAX_ROUNDS = 64
-"""Each round carries a delay across one more change of the slowest rank; real runs
-settle in two or three."""
-
-
-def simulate_ranks(steps: Sequence[Step]) -> list[Walk]:
-    """One step of several ranks that wait for each other in every collective.
-
-    All ranks run one program; only their durations differ. A collective moves its
-    bytes once its last rank has arrived. What arrives when depends only on earlier
-    collectives, so repeating the walk with the others' arrivals settles.
-    """
-    plan = bare_program(steps[0])
-    all_ns = [durations(step) for step in steps]
-    run = blocking if steps[0].blocking else streams
-    last: list[int] = []
-    walks: list[Walk] = []
-    for _ in range(MAX_ROUNDS):
-        walks = [run(plan, ns, Clock(0, 0), last) for ns in all_ns]
-        latest = [max(at) for at in zip(*(w.arrivals for w in walks), strict=True)]
-        if latest == last:
-            return walks
-        last = latest
-    return walks

@@ -14,9 +14,8 @@ WAIT_GATHER stall start, end
 WAIT_SCATTER, WAIT_POST, FINALIZE stall start, end for the scatter, end for the
 all-reduce
 `gate` in `streams` is what copy-in and all-gather both wait for before their next
-work. A collective starts when this rank has arrived at it, and ends once the last rank
-has arrived and the bytes have moved: `others` says when the last other rank is ready
-for each. A communicator runs one at a time, in the order of issue, and is `free` then.
+work. A collective starts when this rank has arrived at it, and ends once the bytes have
+moved. A communicator runs one at a time, in the order of issue, and is `free` then.
 
 Both walks are long, and inside their loops nothing is called for a collective or a
 wait: a function apart for what runs collectives took a sixth of the time.
@@ -74,24 +73,20 @@ class Walk(NamedTuple):
 
     times: list[Times]
     end: Clock
-    arrivals: list[int]  # when this rank was ready for each collective
     exposed: Exposed
 
 
-def streams(
-    program: Program, ns: Sequence[int], at: Clock, others: Sequence[int] = ()
-) -> Walk:
+def streams(program: Program, ns: Sequence[int], at: Clock) -> Walk:
     """A device with streams: the host enqueues, and runs ahead where it can."""
     host, compute = at
     copy_in = gather = scatter = gate = compute
     gathered = [0] * program.slots
     scattered, reduced = ([compute] * (program.reductions + 1) for _ in range(2))
     resharded: dict[int, int] = {}
-    free, arrivals = [0] * COMMS, list[int]()
+    free = [0] * COMMS
     times: list[Times] = []
     deferred = for_gather = for_scatter = for_reduce = 0
-    add, arrive, last = times.append, arrivals.append, iter(others).__next__
-    alone = not others
+    add = times.append
     for op in program.ops:
         code, h = op[0], host
         if code == COMPUTE:
@@ -127,8 +122,8 @@ def streams(
                 c0 = host if host > c0 else c0
                 c1 = copy_in = c0 + ns[copy]
                 ready = gather if gather > c1 else c1
-            arrive(start := free[comm] if free[comm] > ready else ready)
-            end = ns[length] + (start if alone else max(start, last()))
+            start = free[comm] if free[comm] > ready else ready
+            end = start + ns[length]
             gathered[slot] = free[comm] = end
             gather = gather if async_op else end
             add((h, host, c0, c1, start, end))
@@ -144,12 +139,12 @@ def streams(
             compute = c0 + ns[copy]
             start = end = scatter if scatter > compute else compute
             if length >= 0:
-                arrive(start := free[comm] if free[comm] > start else start)
-                free[comm] = end = ns[length] + (start if alone else max(start, last()))
+                start = free[comm] if free[comm] > start else start
+                free[comm] = end = start + ns[length]
             scatter = scattered[-1] = scattered[reduction] = a0 = a1 = end
             if all_reduce >= 0:
-                arrive(a0 := reduced[-1] if reduced[-1] > end else end)
-                reduced[-1] = a1 = ns[all_reduce] + (a0 if alone else max(a0, last()))
+                a0 = reduced[-1] if reduced[-1] > end else end
+                reduced[-1] = a1 = a0 + ns[all_reduce]
             reduced[reduction] = a1
             add((h, host, c0, compute, start, end, a0, a1))
         elif code in (ROOT, FLUSH, SYNC):
@@ -167,7 +162,7 @@ def streams(
             compute = w2 if w2 > w0 else compute  # no wait holds the lane up either
             add((h, host, w0, w1, w2))
     exposed = Exposed(for_gather, for_scatter, for_reduce)
-    return Walk(times, Clock(host, compute), arrivals, exposed)
+    return Walk(times, Clock(host, compute), exposed)
 
 
 def _meet(
@@ -181,9 +176,7 @@ def _meet(
     return host + ns[op[1]], max(gate, compute)
 
 
-def blocking(
-    program: Program, ns: Sequence[int], at: Clock, others: Sequence[int] = ()
-) -> Walk:
+def blocking(program: Program, ns: Sequence[int], at: Clock) -> Walk:
     """A host without streams (CPU, gloo): it computes, copies and waits itself.
 
     It stands still inside every collective but an all-gather with `async_op`, which
@@ -191,11 +184,10 @@ def blocking(
     """
     now = at.host_ns
     gathered = [0] * program.slots
-    free, arrivals = [0] * COMMS, list[int]()
+    free = [0] * COMMS
     times: list[Times] = []
     for_gather = for_scatter = for_reduce = 0
-    add, arrive, last = times.append, arrivals.append, iter(others).__next__
-    alone = not others
+    add = times.append
     for op in program.ops:
         code, h = op[0], now
         if code == COMPUTE:
@@ -218,8 +210,8 @@ def blocking(
         elif code == GATHER:
             c0 = now + ns[op[2]]
             c1 = now = c0 + ns[op[3]]
-            arrive(start := free[op[5]] if free[op[5]] > now else now)
-            end = ns[op[4]] + (start if alone else max(start, last()))
+            start = free[op[5]] if free[op[5]] > now else now
+            end = start + ns[op[4]]
             gathered[op[1]] = free[op[5]] = end
             if not op[6]:
                 for_gather += end - now
@@ -233,16 +225,12 @@ def blocking(
             c0 = now + ns[op[2]]
             c1 = start = end = c0 + ns[op[3]]
             if op[4] >= 0:
-                arrive(start := free[op[5]] if free[op[5]] > c1 else c1)
-                end = ns[op[4]] + (start if alone else max(start, last()))
-                free[op[5]] = end
+                start = free[op[5]] if free[op[5]] > c1 else c1
+                free[op[5]] = end = start + ns[op[4]]
             a0 = now = end
             if op[6] >= 0:
-                arrive(
-                    a0 := free[REPLICATE_COMM] if free[REPLICATE_COMM] > end else end
-                )
-                now = ns[op[6]] + (a0 if alone else max(a0, last()))
-                free[REPLICATE_COMM] = now
+                a0 = free[REPLICATE_COMM] if free[REPLICATE_COMM] > end else end
+                free[REPLICATE_COMM] = now = a0 + ns[op[6]]
             for_scatter += end - c1
             for_reduce += now - end
             add((h, now, c0, c1, start, end, a0, now))
@@ -256,4 +244,4 @@ def blocking(
         else:  # SYNC, FLUSH: nothing runs apart from the host
             add((h, now))
     exposed = Exposed(for_gather, for_scatter, for_reduce)
-    return Walk(times, Clock(now, now), arrivals, exposed)
+    return Walk(times, Clock(now, now), exposed)

@@ -217,10 +217,16 @@ def test_no_exposed_nanosecond_is_invisible() -> None:
         end_ns=starts + 1,
     )
     store = store_of(spans)
-    series = store.series(0)[0]
-    shares = tiles.bin_shares(series, tiles.whole_level(store), 0)
+    level = tiles.whole_level(store)
+    tile = tiles.tile(store, level, 0, [0], condensed=False)
+    assert struct.unpack_from("<BBI", tile, 22) == (
+        store.series(0)[0].series,
+        tiles.BINS_MODE,
+        tiles.BINS,
+    )
+    shares = np.frombuffer(tile, dtype=np.uint8, count=tiles.BINS, offset=28)
 
-    lit = np.unique(starts >> (tiles.whole_level(store) - tiles.BITS))
+    lit = np.unique(starts >> (level - tiles.BITS))
     assert np.flatnonzero(shares).tolist() == lit.tolist()
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from fsdpdoctor.network import uniform
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import Kind, Phase
+from tests.networks import uniform
 from tests.recorder.rehearsed import sharded, train
 from tests.rig.fake import one_thread, recording_to
 

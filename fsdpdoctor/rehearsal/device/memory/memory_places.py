@@ -15,8 +15,6 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 PARAMETERS = "sharded parameters and buffers"
 GATHERED = "gathered parameters"
 REDUCTION = "gradients in reduction"
-GRADIENTS = "gradients"
-OPTIMIZER = "optimizer state"
 ACTIVATIONS = "activations"
 BACKWARD = "gradients and temporaries of backward"
 
@@ -28,13 +26,12 @@ _OF_HOOK = {
 
 
 class MemoryPlaces:
-    """Follows the hooks of FSDP2 and the optimizer's steps."""
+    """Follows the hooks of FSDP2."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._hooks: list[str] = []
         self._forwards: list[str] = []
         self._backward = ""
-        self._in_optimizer = False
         self._began = False  # some forward has
         ledger.bucket = self.bucket
         ledger.place = self.place
@@ -45,16 +42,12 @@ class MemoryPlaces:
             named = next((b for b in reversed(self._hooks) if b), "")
             if named:
                 return named
-        if self._in_optimizer:
-            return OPTIMIZER
         if _graph_task() != -1:
             return BACKWARD
         return ACTIVATIONS if self._began else PARAMETERS
 
     def place(self) -> str:
         """Where the training is: a unit and its pass, in words."""
-        if self._in_optimizer:
-            return "optimizer step"
         if _graph_task() != -1:
             return f"{self._backward}, backward" if self._backward else "backward"
         if self._forwards:
@@ -79,12 +72,3 @@ class MemoryPlaces:
             self._hooks.pop()
             if name == "post_forward" and unit in self._forwards:
                 self._forwards.remove(unit)
-
-    @contextmanager
-    def in_optimizer(self) -> Iterator[None]:
-        """An optimizer steps."""
-        self._in_optimizer = True
-        try:
-            yield
-        finally:
-            self._in_optimizer = False

@@ -52,7 +52,7 @@ def _remedies(held: Mapping[str, int], needed: int, room: int) -> Iterator[str]:
     """What is largest first; each with whether it alone would do."""
     over = needed - room
     activations = held.get(places.ACTIVATIONS, 0)
-    sharded = held.get(places.PARAMETERS, 0) + held.get(places.OPTIMIZER, 0)
+    sharded = held.get(places.PARAMETERS, 0)
     gathered = held.get(places.GATHERED, 0)
     if activations > over:
         share = (activations - over) / activations
@@ -69,6 +69,3 @@ def _remedies(held: Mapping[str, int], needed: int, room: int) -> Iterator[str]:
         yield "smaller units, resharded after forward"
     if held.get(places.BACKWARD, 0) > over and activations <= over:
         yield "a loss in chunks, so that logits are not there all at once"
-
-
-__all__ = ["in_words"]
