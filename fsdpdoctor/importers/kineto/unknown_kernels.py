@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.kineto.kernels import function_name
-from fsdpdoctor.importers.libraries import COMPUTE
+from fsdpdoctor.importers.libraries import computes
 from fsdpdoctor.importers.reader.trace_file import Int64s
 from fsdpdoctor.schema import Kind, Spans
 from fsdpdoctor.storage.spill import blocks, let_go
@@ -33,14 +33,14 @@ def unknown_kernels(spans: Spans, names: Sequence[str]) -> UnknownKernels | None
     if len(streams) < 2:
         return None
     ran = np.flatnonzero(spent.any(axis=0))
-    computes = np.zeros(len(names), dtype=np.bool_)
-    computes[ran] = [bool(COMPUTE.search(names[name])) for name in ran.tolist()]
-    known, whole = spent[:, computes].sum(axis=1), spent.sum(axis=1)
+    computing = np.zeros(len(names), dtype=np.bool_)
+    computing[ran] = [computes(names[name]) for name in ran.tolist()]
+    known, whole = spent[:, computing].sum(axis=1), spent.sum(axis=1)
     main = int((known if known.any() else whole).argmax())
     found: dict[str, int] = {}
     # A stream most of whose work is known to compute is compute's, too.
     for row in np.flatnonzero(2 * known < whole).tolist():
-        for name in np.flatnonzero(spent[row] * ~computes).tolist():
+        for name in np.flatnonzero(spent[row] * ~computing).tolist():
             if row != main:
                 function = function_name(names[name])
                 found[function] = found.get(function, 0) + int(spent[row, name])
