@@ -16,14 +16,14 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Spans,
-    Table,
+    TimedTable,
     Within,
     column,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OtherCalls(Table):
+class OtherCalls(TimedTable):
     """One row per collective that is not FSDP2's."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -37,13 +37,7 @@ class OtherCalls(Table):
     group: npt.NDArray[np.int32] = column("int32", UNKNOWN)
     seq: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
-    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
     exposed_ns: npt.NDArray[np.int64] = column("int64", 0)  # they sum to the budget's
-
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
 
 
 def other_calls(line: Timeline, exposed: Intervals) -> OtherCalls:
@@ -54,22 +48,9 @@ def other_calls(line: Timeline, exposed: Intervals) -> OtherCalls:
     sites = _sites(line.record.call_sites, rows.op)
     told = sites["site"] != UNKNOWN
     sites["within"] = np.where(told, sites["within"], _within(line, rows))
-    shared = {
-        name: getattr(rows, name)
-        for name in OtherCalls.columns()
-        if name in Spans.columns()
-    }
-    return OtherCalls.build(
-        len(rows),
-        step=line.step,
-        exposed_ns=_exposed(rows, _waits(spans), exposed),
-        **shared,
-        **sites,
-    )
-
-
-def _waits(spans: Spans) -> Spans:
-    return spans.rows(spans.kind == Kind.COLLECTIVE_WAIT)
+    waits = spans.rows(spans.kind == Kind.COLLECTIVE_WAIT)
+    exposed_ns = _exposed(rows, waits, exposed)
+    return OtherCalls.of_rows(rows, step=line.step, exposed_ns=exposed_ns, **sites)
 
 
 def _within(line: Timeline, rows: Spans) -> npt.NDArray[np.int8]:

@@ -7,7 +7,7 @@ to outlive its own turn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,6 @@ from fsdpdoctor.schema import (
     Kind,
     MemorySamples,
     RankHeader,
-    StepRecord,
     StepTimes,
     UnitSpec,
     is_any,
@@ -118,9 +117,7 @@ class RankMeasures(OfRank):
             return Collectives.build(0)
         if not len(self.steps):
             return self.capture
-        shared = [n for n in Collectives.columns() if n in OtherCalls.columns()]
-        columns = {name: getattr(self.others, name) for name in shared}
-        return Collectives.build(len(self.others), kind=Kind.COLLECTIVE, **columns)
+        return Collectives.of_rows(self.others, kind=Kind.COLLECTIVE)
 
     def in_judged(self, step: Int64s) -> npt.NDArray[np.bool_]:
         """Which of some step numbers are judged."""
@@ -154,7 +151,9 @@ def measure_rank(data: RankData) -> RankMeasures:
         unit_times=UnitTimes.concat([line.unit_times for line in lines]),
         windows=Windows.concat([line.windows for line in lines]),
         host=HostEvents.concat([line.host for line in lines]),
-        counters=CounterRows.concat([_counters(record) for record in data.steps]),
+        counters=CounterRows.concat(
+            [CounterRows.of_rows(one.counters, step=one.step) for one in data.steps]
+        ),
         others=OtherCalls.concat([line.others for line in lines]),
         gaps=Gaps.concat([line.gaps for line in lines]),
         memory=MemorySamples.concat([record.memory for record in data.steps]),
@@ -206,8 +205,8 @@ def _measured(line: Timeline) -> _Measured:
         no_grad_stalls=line.stalls.rows(no_grad),
         no_grad_passes=_no_grad_passes(line),
         unit_times=unit_times(line),
-        windows=_windows(line),
-        host=_host_events(line),
+        windows=Windows.of_rows(line.of(Kind.UNSHARDED), step=line.step),
+        host=HostEvents.of_rows(line.of(*HOST_KINDS), step=line.step),
         others=other_calls(line, divided.others),
         gaps=divided.gaps,
         overlap=None if has_kernels else overlap_under(line.spans, line.compute),
@@ -271,44 +270,15 @@ def _all_stalls(steps: Sequence[tuple[Stalls, int]]) -> Stalls:
     parts: list[Stalls] = []
     before = 0
     for stalls, collectives in steps:
-        columns = {name: getattr(stalls, name) for name in Stalls.columns()}
-        columns["collective"] = stalls.collective + before
-        parts.append(Stalls(**columns))
+        parts.append(replace(stalls, collective=stalls.collective + before))
         before += collectives
     return Stalls.concat(parts)
 
 
 def _no_grad_passes(line: Timeline) -> Passes:
     spans = line.of(Kind.ROOT_FORWARD)
-    spans = spans.rows(spans.flags & Flag.NO_GRAD != 0)
-    names = [name for name in Passes.columns() if name != "step"]
-    return Passes.build(
-        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
-    )
-
-
-def _windows(line: Timeline) -> Windows:
-    spans = line.of(Kind.UNSHARDED)
-    names = [name for name in Windows.columns() if name != "step"]
-    return Windows.build(
-        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
-    )
-
-
-def _host_events(line: Timeline) -> HostEvents:
-    spans = line.of(*HOST_KINDS)
-    names = [name for name in HostEvents.columns() if name != "step"]
-    return HostEvents.build(
-        len(spans), step=line.step, **{name: getattr(spans, name) for name in names}
-    )
-
-
-def _counters(record: StepRecord) -> CounterRows:
-    rows = record.counters
-    names = [name for name in CounterRows.columns() if name != "step"]
-    return CounterRows.build(
-        len(rows), step=record.step, **{name: getattr(rows, name) for name in names}
-    )
+    without = spans.flags & Flag.NO_GRAD != 0
+    return Passes.of_rows(spans.rows(without), step=line.step)
 
 
 def _overlaps(data: RankData, judged: Sequence[_Measured]) -> Overlaps:
@@ -329,9 +299,7 @@ def _capture(data: RankData) -> Collectives:
     if data.steps or Evidence.KERNELS not in data.evidence:
         return Collectives.build(0)
     spans = data.outside
-    rows = spans.rows(is_any(spans.lane, *COMMUNICATION_LANES))
-    shared = {n: getattr(rows, n) for n in Collectives.columns() if n != "step"}
-    return Collectives.build(len(rows), **shared)
+    return Collectives.of_rows(spans.rows(is_any(spans.lane, *COMMUNICATION_LANES)))
 
 
 def _forward(line: Timeline) -> tuple[int, ...] | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import UNKNOWN, Kind, Table, column
+from fsdpdoctor.schema import UNKNOWN, Kind, Table, TimedTable, column
 
 HOST_KINDS = (
     Kind.SYNC,
@@ -24,12 +23,10 @@ HOST_KINDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Steps(Table):
+class Steps(TimedTable):
     """One row per recorded step."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
-    start_ns: npt.NDArray[np.int64] = column("int64", 0)
-    end_ns: npt.NDArray[np.int64] = column("int64", 0)
     host_start_ns: npt.NDArray[np.int64] = column("int64", 0)
     host_end_ns: npt.NDArray[np.int64] = column("int64", 0)
     micro_batches: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -42,13 +39,9 @@ class Steps(Table):
     peak_reserved_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     rss_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # at its end
 
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Windows(Table):
+class Windows(TimedTable):
     """One row per unshard window: a unit from usable to resharded."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -56,38 +49,28 @@ class Windows(Table):
     phase: npt.NDArray[np.int8] = column("int8", 0)  # of the gather that opened it
     flags: npt.NDArray[np.int16] = column("int16", 0)
     micro_batch: npt.NDArray[np.int32] = column("int32", UNKNOWN)
-    start_ns: npt.NDArray[np.int64] = column("int64", 0)
-    end_ns: npt.NDArray[np.int64] = column("int64", 0)
     bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostEvents(Table):
+class HostEvents(TimedTable):
     """One row per host event, optimizer step, clip and micro-batch."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     kind: npt.NDArray[np.int8] = column("int8", 0)  # one of HOST_KINDS
     phase: npt.NDArray[np.int8] = column("int8", 0)
     unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
-    start_ns: npt.NDArray[np.int64] = column("int64", 0)
-    end_ns: npt.NDArray[np.int64] = column("int64", 0)
     name: npt.NDArray[np.int32] = column("int32", UNKNOWN)
     value: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Passes(Table):
+class Passes(TimedTable):
     """One row per forward of a root without gradients."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # one of its tree
     flags: npt.NDArray[np.int16] = column("int16", 0)
-    start_ns: npt.NDArray[np.int64] = column("int64", 0)
-    end_ns: npt.NDArray[np.int64] = column("int64", 0)
     name: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # who asked for it
     value: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # length of its input
 

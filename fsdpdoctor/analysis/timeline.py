@@ -36,14 +36,14 @@ from fsdpdoctor.schema import (
     Lane,
     Spans,
     StepRecord,
-    Table,
+    TimedTable,
     column,
     is_any,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Collectives(Table):
+class Collectives(TimedTable):
     """One row per collective of FSDP2. Times are ns on the rank's clock."""
 
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -58,12 +58,6 @@ class Collectives(Table):
     seq: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     issued_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
 
     @property
     def busy(self) -> Intervals:
@@ -72,7 +66,7 @@ class Collectives(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stalls(Table):
+class Stalls(TimedTable):
     """One row per stretch in which the compute lane stood still for a collective.
 
     Rows do not overlap: where two collectives were waited for at once, the time is
@@ -86,12 +80,6 @@ class Stalls(Table):
     flags: npt.NDArray[np.int16] = column("int16", 0)
     micro_batch: npt.NDArray[np.int32] = column("int32", UNKNOWN)
     unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # the collective's
-    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
-
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,8 +174,7 @@ def collectives_of(spans: Spans, step: int) -> Collectives:
     """FSDP2's collectives among some spans, by start."""
     rows = of_kinds(spans, *COLLECTIVE_KINDS)
     rows = rows.rows(np.argsort(rows.start_ns, kind="stable"))
-    shared = {n: getattr(rows, n) for n in Collectives.columns() if n != "step"}
-    return Collectives.build(len(rows), step=step, **shared)
+    return Collectives.of_rows(rows, step=step)
 
 
 def _stall_rows(
@@ -201,12 +188,8 @@ def _stall_rows(
         start_ns = np.maximum(start_ns, np.concatenate((start_ns[:1], reach[:-1])))
     keep = end_ns > start_ns
     row, start_ns, end_ns = row[keep], start_ns[keep], end_ns[keep]
-    shared = {
-        name: getattr(collectives, name)[row]
-        for name in ("step", "kind", "phase", "flags", "micro_batch", "unit")
-    }
-    return Stalls.build(
-        len(row), collective=row, start_ns=start_ns, end_ns=end_ns, **shared
+    return Stalls.of_rows(
+        collectives.rows(row), collective=row, start_ns=start_ns, end_ns=end_ns
     )
 
 

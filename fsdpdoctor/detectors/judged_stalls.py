@@ -17,7 +17,7 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import (
     UNKNOWN,
     Kind,
-    Table,
+    TimedTable,
     column,
 )
 from fsdpdoctor.storage.spill import Shelf, let_go
@@ -28,7 +28,7 @@ thousands of ranks are gigabytes. See [Note: Memory that can be taken back]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExposedRows(Table):
+class ExposedRows(TimedTable):
     """One row per judged stall of any rank."""
 
     rank: npt.NDArray[np.int32] = column("int32", UNKNOWN)
@@ -39,18 +39,12 @@ class ExposedRows(Table):
     flags: npt.NDArray[np.int16] = column("int16", 0)
     edge: npt.NDArray[np.int8] = column("int8", 0)  # 1: a step's first all-gather, a
     # micro-batch's last reduction: nothing to hide under
-    start_ns: npt.NDArray[np.int64] = column("int64", 0)
-    end_ns: npt.NDArray[np.int64] = column("int64", 0)
     issued_ns: npt.NDArray[np.int64] = column("int64", 0)
     host_late: npt.NDArray[np.int64] = column("int64", 0)
     queued: npt.NDArray[np.int64] = column("int64", 0)
     straggler: npt.NDArray[np.int64] = column("int64", 0)
     wire: npt.NDArray[np.int64] = column("int64", 0)
     tail: npt.NDArray[np.int64] = column("int64", 0)
-
-    @property
-    def duration_ns(self) -> Int64s:
-        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -63,6 +63,7 @@ from fsdpdoctor.schema.tables import (
     StackSamples,
     StepTimes,
     Table,
+    TimedTable,
     column,
 )
 from fsdpdoctor.schema.units import (
@@ -131,6 +132,7 @@ __all__ = [
     "StepRecord",
     "StepTimes",
     "Table",
+    "TimedTable",
     "UnitSpec",
     "Within",
     "column",

@@ -75,6 +75,16 @@ class Table:
             }
         )
 
+    @classmethod
+    def of_rows(cls, rows: Table, **given: npt.ArrayLike) -> Self:
+        """A table of the columns that other rows have as well, and of those given."""
+        shared = {
+            name: getattr(rows, name)
+            for name in cls.columns()
+            if name in rows.columns() and name not in given
+        }
+        return cls.build(len(rows), **shared, **given)
+
     def __len__(self) -> int:
         return len(getattr(self, next(iter(self.columns()))))
 
@@ -99,6 +109,18 @@ class Table:
 def column(dtype: str, absent: int) -> Any:
     """A table's column: its dtype and what it holds where the source is silent."""
     return field(metadata={"dtype": dtype, "absent": absent})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimedTable(Table):
+    """A table whose rows begin and end. Times are ns on the rank's clock."""
+
+    start_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+    end_ns: npt.NDArray[np.int64] = column("int64", NO_TIME)
+
+    @property
+    def duration_ns(self) -> npt.NDArray[np.int64]:
+        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,9 +161,8 @@ class MemorySamples(Table):
     phase: npt.NDArray[np.int8] = column("int8", 0)
     allocated_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     reserved_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
-    peak_bytes: npt.NDArray[np.int64] = column(
-        "int64", UNKNOWN
-    )  # since the last sample
+    # Since the last sample.
+    peak_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
     unsharded_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # live(t)
     rss_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)  # of the process
 

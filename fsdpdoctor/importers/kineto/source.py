@@ -111,12 +111,12 @@ _TableOf = TypeVar("_TableOf", bound=Table)
 
 def _later(table: _TableOf, name: str, by_ns: int) -> _TableOf:
     """A table with a column of times moved."""
-    columns = dict(table.items())
+    times = getattr(table, name)
     shelf = Shelf({name: table.columns()[name]})
     for block in blocks(len(table)):
-        shelf.put([(name, columns[name][block] + by_ns)])
+        shelf.put([(name, times[block] + by_ns)])
         let_go(table)
-    return type(table)(**{**columns, **shelf.take()})
+    return replace(table, **shelf.take())
 
 
 def refuse_merged(path: Path, trace: TraceFile) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -238,8 +238,7 @@ def _annotations_by_name(events: Events, named: Bools) -> Events:
         cat[(cat == Cat.CPU_OP) & wanted[events.name[block]]] = Cat.ANNOTATION
         shelf.put([("cat", cat)])
         let_go(events)
-    columns = {**dict(events.items()), **shelf.take()}
-    return Events(**columns)  # type: ignore[arg-type]
+    return replace(events, **shelf.take())  # type: ignore[arg-type]
 
 
 def _of_ids(ops: Ops, asked: Int64s) -> Ops:

@@ -116,8 +116,8 @@ def _hooks(data: RankData, spans: Spans) -> _Hooks:
 def _recorded(data: RankData, record: StepRecord) -> StepRecord:
     spans = record.spans
     hooks = _hooks(data, spans)
-    spans = _changed(spans, micro_batch=_micro_batches(spans))
-    spans = _changed(
+    spans = replace(spans, micro_batch=_micro_batches(spans))
+    spans = replace(
         spans,
         lane=_lanes(spans),
         flags=_flags(spans, hooks),
@@ -127,11 +127,6 @@ def _recorded(data: RankData, record: StepRecord) -> StepRecord:
     spans = spans.rows(~_kept(spans))
     missing = _missing_backwards(data, spans)
     return replace(record, spans=Spans.concat([spans, missing]))
-
-
-def _changed(spans: Spans, **columns: npt.NDArray[np.generic]) -> Spans:
-    old = {name: getattr(spans, name) for name in Spans.columns()}
-    return Spans(**{**old, **columns})
 
 
 def _micro_batches(spans: Spans) -> npt.NDArray[np.int32]:
