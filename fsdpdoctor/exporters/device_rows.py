@@ -63,14 +63,14 @@ class DeviceRow(NamedTuple):
     name: str
     phase: Phase
     unit: int
-    op: int
     stream: int
     start_ns: int
     end_ns: int
     launched_ns: int
-    bytes: int
-    group: int
-    seq: int
+    op: int = UNKNOWN
+    bytes: int = UNKNOWN
+    group: int = UNKNOWN
+    seq: int = UNKNOWN
     made: bool = False  # stands for a pass, of which the record has no kernels
 
 
@@ -118,28 +118,19 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
     windows = _Windows(data, record)
     passes = of_kinds(record.spans, *PASSES)
     for start, end, at in _pieces(busy, passes):
-        kind = Kind(int(passes.kind[at])) if at >= 0 else Kind.MICRO_BATCH
-        unit = int(passes.unit[at]) if at >= 0 else UNKNOWN
-        micro_batch = int(passes.micro_batch[at]) if at >= 0 else UNKNOWN
+        kind, phase, unit, micro_batch = Kind.MICRO_BATCH, Phase.OTHER, UNKNOWN, UNKNOWN
+        if at >= 0:
+            kind, phase = Kind(int(passes.kind[at])), Phase(int(passes.phase[at]))
+            unit, micro_batch = int(passes.unit[at]), int(passes.micro_batch[at])
         yield DeviceRow(
             kind=Kind.KERNEL,
             name=f"{kind.key}_kernel",
-            phase=Phase(int(passes.phase[at])) if at >= 0 else Phase.OTHER,
+            phase=phase,
             unit=unit,
-            op=UNKNOWN,
             stream=STREAMS[Lane.COMPUTE],
             start_ns=start,
             end_ns=end,
-            launched_ns=windows.of_pass(
-                kind,
-                unit,
-                int(passes.phase[at]) if at >= 0 else Phase.OTHER,
-                micro_batch,
-                start,
-            ),
-            bytes=UNKNOWN,
-            group=UNKNOWN,
-            seq=UNKNOWN,
+            launched_ns=windows.of_pass(kind, unit, phase, micro_batch, start),
             made=True,
         )
 
@@ -178,9 +169,6 @@ def _gathers_without_copy(data: RankData, record: StepRecord) -> Iterator[Device
             start_ns=end,
             end_ns=end,
             launched_ns=windows.of_copy_out(waits, i, end),
-            bytes=UNKNOWN,
-            group=UNKNOWN,
-            seq=UNKNOWN,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,5 +66,4 @@ def hooks_of(data: RankData, spans: Spans) -> Hooks:
             own &= gathers.start_ns < after
         if own.any():
             ends[i] = max(ends[i], int(gathers.end_ns[own].max()))
-    columns = {name: getattr(hooks, name) for name in Spans.columns()}
-    return Hooks(spans=Spans(**{**columns, "end_ns": ends}), names=names)
+    return Hooks(spans=replace(hooks, end_ns=ends), names=names)

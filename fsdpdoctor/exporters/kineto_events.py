@@ -45,6 +45,9 @@ HOOK_LABELS: dict[str, Hook] = {
 MARK_NS = 1_000
 """How long a label is that only marks a moment."""
 
+NEXT_BATCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+OPTIMIZER_STEP = "Optimizer.step#Optimizer.step"
+
 C10D = {
     Kind.ALL_GATHER: ("c10d::_allgather_base_", "gloo:all_gather", "_allgather_base"),
     Kind.REDUCE_SCATTER: (
@@ -55,6 +58,10 @@ C10D = {
     Kind.ALL_REDUCE: ("c10d::allreduce_", "gloo:all_reduce", "allreduce"),
 }
 """Names of the host's operator, of the backend's event, and in the arguments."""
+
+
+_CALLS = {Kind.MEMCPY: "cudaMemcpyAsync", Kind.MEMSET: "cudaMemsetAsync"}
+_CATEGORIES = {Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
 
 
 class Event(NamedTuple):
@@ -129,6 +136,12 @@ class StepEvents:
         length = max(end_ns - start_ns, 0)
         return Event("X", cat, name, MAIN_THREAD, start_ns, length, {})
 
+    def _renamed(
+        self, spans: Spans, i: int, name: str, cat: str = "user_annotation"
+    ) -> Event:
+        """A span of the host by a name that is not its own."""
+        return self._host(name, int(spans.start_ns[i]), int(spans.end_ns[i]), cat)
+
     def _label(self, label: str, unit: int, start_ns: int, end_ns: int) -> Event:
         return self._host(_label_text(label, self._unit(unit)), start_ns, end_ns)
 
@@ -152,12 +165,8 @@ class StepEvents:
         ):
             mine = (spans.kind == kind) & (spans.phase == Phase.BACKWARD)
             for i in np.flatnonzero(mine).tolist():
-                yield self._label(
-                    label,
-                    int(spans.unit[i]),
-                    int(spans.start_ns[i]),
-                    int(spans.end_ns[i]),
-                )
+                start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
+                yield self._label(label, int(spans.unit[i]), start, end)
         for i in np.flatnonzero(spans.kind == Kind.UNSHARD).tolist():
             yield from self._unshard(spans, i)
 
@@ -197,39 +206,23 @@ class StepEvents:
 
     def _other_host(self, spans: Spans) -> Iterator[Event]:
         for i in np.flatnonzero(spans.kind == Kind.INPUT).tolist():
-            yield self._host(
-                "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-                int(spans.start_ns[i]),
-                int(spans.end_ns[i]),
-            )
+            yield self._renamed(spans, i, NEXT_BATCH)
         for i in np.flatnonzero(spans.kind == Kind.SYNC).tolist():
-            yield self._host(
-                self.data.name(int(spans.name[i])) or "cudaStreamSynchronize",
-                int(spans.start_ns[i]),
-                int(spans.end_ns[i]),
-                "cuda_runtime",
-            )
+            name = self.data.name(int(spans.name[i])) or "cudaStreamSynchronize"
+            yield self._renamed(spans, i, name, "cuda_runtime")
 
     def _optimizers(self, spans: Spans) -> Iterator[Event]:
         for i in np.flatnonzero(spans.kind == Kind.OPTIMIZER).tolist():
-            yield self._host(
-                "Optimizer.step#Optimizer.step",
-                int(spans.start_ns[i]),
-                int(spans.end_ns[i]),
-            )
+            yield self._renamed(spans, i, OPTIMIZER_STEP)
 
     def _host_collectives(self, spans: Spans) -> Iterator[Event]:
         """Operators of c10d and the backend's work, where the host is all there is."""
         for i in np.flatnonzero(np.isin(spans.kind, list(C10D))).tolist():
-            operator, backend, _ = C10D[Kind(int(spans.kind[i]))]
+            kind = Kind(int(spans.kind[i]))
+            operator, backend, _ = C10D[kind]
             start, end = int(spans.start_ns[i]), int(spans.end_ns[i])
-            args = self._collective_args(
-                Kind(int(spans.kind[i])),
-                "",
-                int(spans.bytes[i]),
-                int(spans.group[i]),
-                int(spans.seq[i]),
-            )
+            size, group, seq = spans.bytes[i], spans.group[i], spans.seq[i]
+            args = self._collective_args(kind, "", int(size), int(group), int(seq))
             # It returns at once or blocks; the label around it says which.
             length = min(MARK_NS, end - start)
             yield Event("X", "cpu_op", operator, MAIN_THREAD, start, length, args)
@@ -248,7 +241,7 @@ class StepEvents:
         optimizer = [row for row in rows if row.phase == Phase.OPTIMIZER]
         if optimizer:
             yield self._host(
-                "Optimizer.step#Optimizer.step",
+                OPTIMIZER_STEP,
                 min(row.launched_ns for row in optimizer),
                 max(row.launched_ns for row in optimizer) + 1,
             )
@@ -273,46 +266,23 @@ class StepEvents:
             "correlation": self.correlation,
             **self._collective_args(row.kind, row.name, row.bytes, row.group, row.seq),
         }
-        call = {Kind.MEMCPY: "cudaMemcpyAsync", Kind.MEMSET: "cudaMemsetAsync"}
         # FSDP2's calls may leave a record's host no time in which it would launch.
-        thread = PASS_THREAD if row.made else MAIN_THREAD
+        thread, at = PASS_THREAD if row.made else MAIN_THREAD, row.launched_ns
         launched: dict[str, object] = {"correlation": self.correlation}
         # As torch writes it: what an operator launches carries the operator's id.
         for _ in range(self.operators):
             self.external += 1
             args["External id"] = launched["External id"] = self.external
-            yield Event(
-                "X",
-                "cpu_op",
-                "aten::mm",
-                thread,
-                row.launched_ns,
-                MARK_NS,
-                {"External id": self.external},
-            )
-        yield Event(
-            "X",
-            "cuda_runtime",
-            call.get(row.kind, "cudaLaunchKernel"),
-            thread,
-            row.launched_ns,
-            MARK_NS,
-            launched,
-        )
-        cat = {Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
-        yield Event(
-            "X",
-            cat.get(row.kind, "kernel"),
-            row.name,
-            row.stream,
-            row.start_ns,
-            row.end_ns - row.start_ns,
-            args,
-            0,
-        )
+            operator = {"External id": self.external}
+            yield Event("X", "cpu_op", "aten::mm", thread, at, MARK_NS, operator)
+        call = _CALLS.get(row.kind, "cudaLaunchKernel")
+        yield Event("X", "cuda_runtime", call, thread, at, MARK_NS, launched)
+        cat = _CATEGORIES.get(row.kind, "kernel")
+        length = row.end_ns - row.start_ns
+        yield Event("X", cat, row.name, row.stream, row.start_ns, length, args, 0)
         if self.flows:
             flow = {"id": self.correlation}
-            yield Event("s", "ac2g", "ac2g", thread, row.launched_ns, 0, flow)
+            yield Event("s", "ac2g", "ac2g", thread, at, 0, flow)
             yield Event("f", "ac2g", "ac2g", row.stream, row.start_ns, 0, flow, 0)
 
     def _collective_args(
