@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 
 Tensors = Any  # a tensor, a list of them, or a list of lists: by method
+Parts = Sequence[torch.Tensor]
+Lists = Sequence[Parts]
 
 
 def flat(tensors: Tensors) -> list[torch.Tensor]:
@@ -39,36 +41,21 @@ def gather_slots(group: Any, outputs: Tensors, inputs: Tensors, opts: Any) -> No
         _fill_slots(group, output, part)
 
 
-def gather_lists(
-    group: Any,
-    outputs: Sequence[Sequence[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
-    opts: Any,
-) -> None:
+def gather_lists(group: Any, outputs: Lists, inputs: Parts, opts: Any) -> None:
     """This rank's tensor in every place of its list."""
     for row, part in zip(outputs, inputs, strict=True):
         for output in row:
             _copy(output, part)
 
 
-def gather_by_rank(
-    group: Any,
-    outputs: Sequence[Sequence[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
-    opts: Any,
-) -> None:
+def gather_by_rank(group: Any, outputs: Lists, inputs: Parts, opts: Any) -> None:
     """This rank's tensors in the list of each rank."""
     for row in outputs:
         for output, part in zip(row, inputs, strict=True):
             _copy(output, part)
 
 
-def gather_to_root(
-    group: Any,
-    outputs: Sequence[Sequence[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
-    opts: Any,
-) -> None:
+def gather_to_root(group: Any, outputs: Lists, inputs: Parts, opts: Any) -> None:
     """As `gather_lists` where this rank is the root; else there is nothing to fill."""
     for output in flat(outputs):
         _copy(output, inputs[0])
@@ -83,12 +70,7 @@ def reduce_chunks(group: Any, outputs: Tensors, inputs: Tensors, opts: Any) -> N
             _times_ranks(group, output, opts)
 
 
-def reduce_lists(
-    group: Any,
-    outputs: Sequence[torch.Tensor],
-    inputs: Sequence[Sequence[torch.Tensor]],
-    opts: Any,
-) -> None:
+def reduce_lists(group: Any, outputs: Parts, inputs: Lists, opts: Any) -> None:
     """As `reduce_chunks`, of lists."""
     for output, row in zip(outputs, inputs, strict=True):
         _copy(output, row[group.rank()])
@@ -101,12 +83,7 @@ def reduce_in_place(group: Any, outputs: Tensors, inputs: Tensors, opts: Any) ->
         _times_ranks(group, tensor, opts)
 
 
-def scatter_from_root(
-    group: Any,
-    outputs: Sequence[torch.Tensor],
-    inputs: Sequence[Sequence[torch.Tensor]],
-    opts: Any,
-) -> None:
+def scatter_from_root(group: Any, outputs: Parts, inputs: Lists, opts: Any) -> None:
     """This rank's part where it is the root, zeros where it cannot be known."""
     if not inputs:
         zeros(group, outputs, inputs, opts)
@@ -115,12 +92,7 @@ def scatter_from_root(
         _copy(output, inputs[i][group.rank()])
 
 
-def own_to_all(
-    group: Any,
-    outputs: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
-    opts: Any,
-) -> None:
+def own_to_all(group: Any, outputs: Parts, inputs: Parts, opts: Any) -> None:
     """What this rank would send itself, from everyone."""
     for output in outputs:
         _copy_repeating(output, inputs[group.rank()])

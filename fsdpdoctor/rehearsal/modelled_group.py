@@ -173,13 +173,8 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         """What the group is for, in the words of whoever made it."""
         return self._desc
 
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        return self._desc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
