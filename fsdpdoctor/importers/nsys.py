@@ -55,56 +55,50 @@ class _Query(NamedTuple):
     table: str
     cat: Cat
     name: str  # SQL
-    thread: str
     more: str  # correlation, stream, device, bytes
-    process: str  # the column that says whose it is
     joined: str = ""
+    thread: str = "NULL"
+    process: str = "globalPid"  # the column that says whose it is
 
 
 _STRING = "LEFT JOIN StringIds AS s ON s.id ="
 _QUERIES: tuple[_Query, ...] = (
     _Query(
-        table="CUPTI_ACTIVITY_KIND_KERNEL",
-        cat=Cat.KERNEL,
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        Cat.KERNEL,
         name="s.value",
-        thread="NULL",
         more="correlationId, streamId, deviceId, NULL",
-        process="globalPid",
         joined=f"{_STRING} t.demangledName",
     ),
     _Query(
-        table="CUPTI_ACTIVITY_KIND_MEMCPY",
-        cat=Cat.MEMCPY,
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        Cat.MEMCPY,
         name="'Memcpy kind ' || copyKind",
-        thread="NULL",
         more="correlationId, streamId, deviceId, bytes",
-        process="globalPid",
     ),
     _Query(
-        table="CUPTI_ACTIVITY_KIND_MEMSET",
-        cat=Cat.MEMSET,
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        Cat.MEMSET,
         name="'Memset'",
-        thread="NULL",
         more="correlationId, streamId, deviceId, bytes",
-        process="globalPid",
     ),
     _Query(
-        table="CUPTI_ACTIVITY_KIND_RUNTIME",
-        cat=Cat.RUNTIME,
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        Cat.RUNTIME,
         name="s.value",
-        thread="globalTid",
         more="correlationId, NULL, NULL, NULL",
-        process="globalTid",
         joined=f"{_STRING} t.nameId",
+        thread="globalTid",
+        process="globalTid",
     ),
     _Query(
-        table="NVTX_EVENTS",
-        cat=Cat.ANNOTATION,
+        "NVTX_EVENTS",
+        Cat.ANNOTATION,
         name="COALESCE(t.text, s.value)",
-        thread="globalTid",
         more="NULL, NULL, NULL, NULL",
-        process="globalTid",
         joined=f"{_STRING} t.textId",
+        thread="globalTid",
+        process="globalTid",
     ),
 )
 
@@ -215,6 +209,13 @@ def _tables(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in rows}
 
 
+_ROW = (
+    *("cat", "name", "start_ns", "duration_ns"),
+    *("tid", "correlation", "stream", "device", "bytes"),
+)
+"""The columns of an event that a row of the database has."""
+
+
 class _Columns:
     """Rows of the database. See [Note: Memory that can be taken back]."""
 
@@ -242,23 +243,13 @@ class _Columns:
                 continue
             ids = (one if isinstance(one, int) else UNKNOWN for one in rest)
             rows.append((kept_as, self._names.id(name), start, end - start, *ids))
-        table = np.array(rows, dtype=np.int64).reshape(-1, 9).T
-        kept, names, starts, lengths, thread, correlation, stream, device, size = table
+        table = np.array(rows, dtype=np.int64).reshape(-1, len(_ROW)).T
+        columns = dict(zip(_ROW, table, strict=True))
         if cat == Cat.RUNTIME:
+            thread = columns["tid"]
             calls = np.unique(thread[thread >= 0] >> 24) & _PROCESS_MASK
             self._pids.update(calls.tolist())
-        events = Events.build(
-            cat=kept,
-            name=names,
-            start_ns=starts,
-            duration_ns=lengths,
-            tid=thread,
-            correlation=correlation,
-            stream=stream,
-            device=device,
-            bytes=size,
-        )
-        self._shelf.put(events.items())
+        self._shelf.put(Events.build(len(rows), **columns).items())
 
     def finish(self) -> TraceFile:
         """The whole export."""
