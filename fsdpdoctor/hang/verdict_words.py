@@ -53,14 +53,10 @@ def summary_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
 def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
     """What to change."""
     first = next(one for one in ranks if one.rank in verdict.ranks)
-    if verdict.cause == Cause.SAME_EXCEPTION:
+    if verdict.cause == Cause.EXCEPTION and verdict.others:
+        return f"{meaning(first).change} The other ranks' errors follow from it."
+    if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
         return meaning(first).change
-    if verdict.cause == Cause.EXCEPTION:
-        return (
-            f"{meaning(first).change} The other ranks' errors follow from it."
-            if verdict.others
-            else meaning(first).change
-        )
     if verdict.cause == Cause.CRASHED:
         return (
             f"Read the log of rank {first.rank} at this line; "
@@ -71,10 +67,15 @@ def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
 
 def meaning(one: Standing) -> Meaning:
     """What the exception of a rank means."""
+    return meaning_of(*_raised(one))
+
+
+def _raised(one: Standing) -> tuple[str, str]:
+    """The exception's type, and its message."""
     if one.end is not None and one.end.exception is not None:
-        return meaning_of(one.end.exception, one.end.message or "")
+        return one.end.exception, one.end.message or ""
     kind, _, message = one.ended.removeprefix("exception: ").partition(": ")
-    return meaning_of(kind, message)
+    return kind, message
 
 
 def named(ranks: Sequence[Standing]) -> str:
@@ -196,11 +197,8 @@ def _same_exception(v: Verdict, blamed: list[Standing], others: list[Standing]) 
 
 
 def _error(one: Standing) -> str:
-    if one.end is not None and one.end.exception is not None:
-        kind, message = one.end.exception, one.end.message or ""
-    else:
-        kind, _, message = one.ended.removeprefix("exception: ").partition(": ")
-    known = meaning(one).means
+    kind, message = _raised(one)
+    known = meaning_of(kind, message).means
     text = message if len(message) <= 160 else f"{message[:157]}..."
     return f"{kind}: {text}" + (f" ({known})" if known else "")
 
@@ -306,8 +304,7 @@ def _other_shape(v: Verdict, blamed: list[Standing], others: list[Standing]) -> 
     one = blamed[0]
     sides: dict[str, list[Standing]] = {}
     for rank in (*blamed, *others):
-        what = _what_it_gave(rank)
-        sides.setdefault(what, []).append(rank)
+        sides.setdefault(_what_it_gave(rank), []).append(rank)
     texts = [f"{named(side)} {what}" for what, side in sides.items()]
     return (
         f"ranks give different shapes to {one.call} at {line(one.user_frame)}: "

@@ -79,6 +79,11 @@ def _bytes(value: int | None) -> Cell:
     return Cell(text=ABSENT if value is None else size(value))
 
 
+def _place(where: str | None, ns: int) -> Cell:
+    """A line of the script; rows are ranked by their time."""
+    return Cell(text=visible(where) if where else ABSENT, weight=float(ns))
+
+
 def _largest(values: Sequence[int | None]) -> int:
     return max((value for value in values if value is not None), default=0)
 
@@ -150,14 +155,7 @@ def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:
                 _bytes(row.peak_bytes),
             )
         )
-    table = Table(
-        title=title,
-        noun="unit",
-        columns=_UNIT_COLUMNS,
-        rows=tuple(cells),
-        note=_UNIT_NOTE,
-    )
-    return _without_empty(table)
+    return _table(title, "unit", _UNIT_COLUMNS, cells, note=_UNIT_NOTE)
 
 
 def _phases(row: UnitRow) -> tuple[int | None, int | None]:
@@ -187,19 +185,23 @@ def _count(value: float | None) -> Cell:
     return Cell(text=ABSENT if value is None else counted(value))
 
 
-def _without_empty(table: Table) -> Table:
-    """Columns that no row knows anything of are left out."""
+def _table(
+    title: str,
+    noun: str,
+    columns: tuple[Column, ...],
+    rows: Sequence[tuple[Cell, ...]],
+    note: str | None = None,
+) -> Table:
+    """A table without the columns that no row knows anything of."""
     used = [
-        at
-        for at in range(len(table.columns))
-        if any(row[at].text != ABSENT for row in table.rows)
+        at for at in range(len(columns)) if any(row[at].text != ABSENT for row in rows)
     ]
     return Table(
-        title=table.title,
-        noun=table.noun,
-        columns=tuple(table.columns[at] for at in used),
-        rows=tuple(tuple(row[at] for at in used) for row in table.rows),
-        note=table.note,
+        title=title,
+        noun=noun,
+        columns=tuple(columns[at] for at in used),
+        rows=tuple(tuple(row[at] for at in used) for row in rows),
+        note=note,
     )
 
 
@@ -226,10 +228,7 @@ def no_grad_table(
         name = models[row.model].name if row.model < len(models) else ABSENT
         cells.append(
             (
-                Cell(
-                    text=visible(row.where) if row.where else ABSENT,
-                    weight=float(row.ns_per_step),
-                ),
+                _place(row.where, row.ns_per_step),
                 Cell(text=PURPOSES[row.purpose]),
                 Cell(text=visible(name)),
                 Cell(text=counted(row.passes_per_step)),
@@ -238,13 +237,7 @@ def no_grad_table(
                 _time(row.exposed_ns_per_step, longest),
             )
         )
-    table = Table(
-        title="Passes without gradients",
-        noun="line",
-        columns=_NO_GRAD_COLUMNS,
-        rows=tuple(cells),
-    )
-    return _without_empty(table)
+    return _table("Passes without gradients", "line", _NO_GRAD_COLUMNS, cells)
 
 
 _COLLECTIVE_COLUMNS = (
@@ -279,13 +272,7 @@ def collective_table(rows: Sequence[CollectiveRow]) -> Table | None:
                 Cell(text=ABSENT if bandwidth is None else f"{bandwidth:.3g}"),
             )
         )
-    table = Table(
-        title="Collectives",
-        noun="size",
-        columns=_COLLECTIVE_COLUMNS,
-        rows=tuple(cells),
-    )
-    return _without_empty(table)
+    return _table("Collectives", "size", _COLLECTIVE_COLUMNS, cells)
 
 
 def _group(row: CollectiveRow) -> str:
@@ -316,21 +303,14 @@ def other_table(
     lines = [_line(row, longest) for row in script]
     if not called and not lines:
         return None
-    table = Table(
-        title="Outside FSDP2",
-        noun="line",
-        columns=_OTHER_COLUMNS,
-        rows=(*called, *lines),
-    )
-    return _without_empty(table)
+    return _table("Outside FSDP2", "line", _OTHER_COLUMNS, [*called, *lines])
 
 
 def _call(row: OtherCollectiveRow, longest: int) -> tuple[Cell, ...]:
     kind = row.kind.replace("_", "-")
     what = f"{kind} ({visible(row.called)})" if row.called else kind
-    weight = float(row.exposed_ns_per_step or row.ns_per_step)
     return (
-        Cell(text=visible(row.where) if row.where else ABSENT, weight=weight),
+        _place(row.where, row.exposed_ns_per_step or row.ns_per_step),
         Cell(text=what),
         Cell(text=row.in_),
         Cell(text=counted(row.count_per_step)),
@@ -354,7 +334,7 @@ ACTIVITIES = {
 def _line(row: ScriptRow, longest: int) -> tuple[Cell, ...]:
     where = row.where if row.until is None else f"{row.where} to {row.until_line}"
     return (
-        Cell(text=visible(where), weight=float(row.ns_per_step)),
+        _place(where, row.ns_per_step),
         Cell(text=ACTIVITIES.get(row.activity, row.activity)),
         Cell(text="script"),
         Cell(text=ABSENT),
@@ -406,5 +386,4 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
                 Cell(text=visible(row.host) if row.host and several_hosts else ABSENT),
             )
         )
-    table = Table(title="Ranks", noun="rank", columns=_RANK_COLUMNS, rows=tuple(cells))
-    return _without_empty(table)
+    return _table("Ranks", "rank", _RANK_COLUMNS, cells)

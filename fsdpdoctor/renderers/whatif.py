@@ -69,16 +69,9 @@ def _table(found: Forecast) -> Table:
     table.add_column("change")
     for name in ("step", "+-", "gain", "exposed", "memory"):
         table.add_column(name, justify="right")
-    base = found.base
-    table.add_row(
-        "",
-        "as it was",
-        ms(base.calibration.measured_ns),
-        "",
-        "",
-        ms(base.outcome.exposed.total_ns),
-        "",
-    )
+    measured = ms(found.base.calibration.measured_ns)
+    exposed = ms(found.base.outcome.exposed.total_ns)
+    table.add_row("", "as it was", measured, "", "", exposed, "")
     for at, p in enumerate(found.predictions, 1):
         table.add_row(
             str(at),

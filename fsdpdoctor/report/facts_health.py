@@ -11,7 +11,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.rank_end_files import Beat
-from fsdpdoctor.report.units import micro_batches
+from fsdpdoctor.report.units import all_known, micro_batches
 from fsdpdoctor.report.value import (
     Health,
     RecorderCost,
@@ -74,13 +74,9 @@ def _numbers(parts: Iterable[Int64s]) -> list[int]:
     return sorted({int(number) for part in parts for number in part})
 
 
-def _mean_known(
-    parts: list[Int64s],
-) -> float | None:
-    every = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    if not len(every) or (every == UNKNOWN).any():
-        return None
-    return float(every.mean())
+def _mean_known(parts: list[Int64s]) -> float | None:
+    every = all_known(parts)
+    return None if every is None else float(every.mean())
 
 
 def _configuration(header: RankHeader) -> dict[str, object]:
@@ -189,18 +185,8 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
     beat = rank.beats[-1] if rank.beats else None
     if beat is None:
         last = int(rank.steps.step[-1]) if len(rank.steps) else None
-        return StoppedRank(
-            rank=rank.rank,
-            ended=rank.header.ended,
-            step=last,
-            micro_batch=None,
-            unit=None,
-            phase=None,
-            doing=None,
-            group=None,
-            seq=None,
-            alive=rank.alive,
-        )
+        ended = rank.header.ended
+        return StoppedRank(rank=rank.rank, ended=ended, step=last, alive=rank.alive)
     groups = rank.header.groups
     return StoppedRank(
         rank=rank.rank,

@@ -163,29 +163,28 @@ class _Denominators:
 
 def micro_batches(m: Measures) -> int | None:
     """Of the judged steps of all ranks; None where one of them is not known."""
-    counts = [rank.steps.micro_batches[rank.judged] for rank in m.ranks]
-    every = np.concatenate(counts) if counts else np.empty(0, dtype=np.int64)
-    if not len(every) or (every == UNKNOWN).any():
-        return None
-    return int(every.sum())
+    every = all_known([rank.steps.micro_batches[rank.judged] for rank in m.ranks])
+    return None if every is None else int(every.sum())
+
+
+def all_known(parts: Sequence[Int64s]) -> Int64s | None:
+    """Numbers of all ranks; None where there are none, or one is not known."""
+    every = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    return every if len(every) and not (every == UNKNOWN).any() else None
 
 
 def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> UnitRow:
     computed = bool(per.evidence & {Evidence.STALLS, Evidence.KERNELS})
     forward, backward = _PHASES
+    gathers = {phase: s.times["all_gathers", phase] for phase in _PHASES}
     return UnitRow(
         unit=unit.fqn,
-        all_gathers=PhaseCounts(
-            forward=per.count(s.times["all_gathers", forward]),
-            backward=per.count(s.times["all_gathers", backward]),
-        ),
+        all_gathers=PhaseCounts(**{p.key: per.count(n) for p, n in gathers.items()}),
         all_gathers_per_step=PhaseCounts(
-            forward=per.each_step(s.times["all_gathers", forward]),
-            backward=per.each_step(s.times["all_gathers", backward]),
+            **{p.key: per.each_step(n) for p, n in gathers.items()}
         ),
         expected_all_gathers=PhaseCounts(
-            forward=per.count(_expected(s, forward)),
-            backward=per.count(_expected(s, backward)),
+            **{p.key: per.count(_expected(s, p)) for p in _PHASES}
         ),
         reduce_scatters=per.count(_over_phases(s, "reduce_scatters")),
         all_reduces=per.count(_over_phases(s, "all_reduces")),

@@ -295,13 +295,13 @@ class StoppedRank:
 
     rank: int
     ended: str  # "running" where nothing could be written any more
-    step: int | None
-    micro_batch: int | None
-    unit: str | None
-    phase: str | None
-    doing: str | None  # "all-gather"
-    group: str | None
-    seq: int | None  # of the collective within its group
+    step: int | None = None
+    micro_batch: int | None = None
+    unit: str | None = None
+    phase: str | None = None
+    doing: str | None = None  # "all-gather"
+    group: str | None = None
+    seq: int | None = None  # of the collective within its group
     alive: bool | None = None  # whether its process lives; None: not known
 
 
