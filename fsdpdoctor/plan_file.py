@@ -19,6 +19,12 @@ from fsdpdoctor.schema import ROOT
 PLAN_VERSION = 1
 """Of plan files. Readers refuse a larger one."""
 
+FOR_ALL_UNITS = (
+    *("param_dtype", "reduce_dtype", "unshard_async_op"),
+    *("separate_reduce_scatter_group", "max_input_buffers", "accumulation"),
+)
+"""Settings that a plan file says once."""
+
 NOT_APPLICABLE: Mapping[str, str] = {
     "bandwidth": "other links",
     "micro_batches": "another number of micro-batches",
@@ -196,14 +202,7 @@ def words(settings: Settings) -> tuple[str, ...]:
     lines += [f"reshard_after_forward={p} for {n} units" for p, n in policies.items()]
     if settings.mesh is not None:
         lines.append(f"mesh of {settings.mesh[0]} replicas x {settings.mesh[1]} shards")
-    for name in (
-        "param_dtype",
-        "reduce_dtype",
-        "unshard_async_op",
-        "separate_reduce_scatter_group",
-        "max_input_buffers",
-        "accumulation",
-    ):
+    for name in FOR_ALL_UNITS:
         if (value := getattr(settings, name)) is not None:
             lines.append(f"{name} {value}")
     return tuple(lines)

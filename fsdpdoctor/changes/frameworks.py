@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fsdpdoctor.changes.code import accumulation_flags, code, prefetch_lists, switches
 from fsdpdoctor.changes.plan import Plan
@@ -107,16 +108,13 @@ def _own_dtypes(tree: UnitTree) -> UnitTree:
     alike = {(unit.param_dtype, unit.reduce_dtype) for unit in tree.units}
     if len(alike) > 1:
         return tree
-    units = tuple(
-        replace(unit, param_dtype=None, reduce_dtype=None) for unit in tree.units
-    )
-    return replace(tree, units=units)
+    return _left_out(tree, "param_dtype", "reduce_dtype")
 
 
-def _without_mesh(tree: UnitTree) -> UnitTree:
-    """Units on the mesh that the trainer makes."""
-    units = tuple(replace(unit, mesh=None) for unit in tree.units)
-    return replace(tree, units=units)
+def _left_out(tree: UnitTree, *settings: str) -> UnitTree:
+    """Units without what the trainer gives them itself."""
+    without: dict[str, Any] = dict.fromkeys(settings)
+    return replace(tree, units=tuple(replace(one, **without) for one in tree.units))
 
 
 # -- torchtitan
@@ -129,9 +127,8 @@ def _torchtitan(plan: Plan, tree: UnitTree) -> Iterator[Snippet]:
         for name in ("param_dtype", "reduce_dtype")
         if (value := getattr(plan, name)) is not None
     ]
-    mine = _own_dtypes(_without_mesh(tree))
-    units = tuple(replace(unit, offload=None) for unit in mine.units)
-    known = arguments(units, mine)
+    mine = _own_dtypes(_left_out(tree, "mesh"))
+    known = arguments(_left_out(mine, "offload").units, mine)
     body = [
         '"""Each unit by name; further arguments of the caller change nothing."""',
         *own,
@@ -255,7 +252,7 @@ def _before_prepare(tree: UnitTree) -> Iterator[str]:
 
 def _lightning(plan: Plan, tree: UnitTree) -> Iterator[Snippet]:
     """`configure_model`, which `ModelParallelStrategy` calls with its mesh made."""
-    given = tree if plan.replicate is not None else _without_mesh(tree)
+    given = tree if plan.replicate is not None else _left_out(tree, "mesh")
     known = arguments(given.units, given)
     config = known.config
     if not any(entry.startswith('"mesh"') for entry in config):

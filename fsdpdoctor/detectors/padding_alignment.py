@@ -111,18 +111,15 @@ def _even(m: Measures, padded: list[UnitSpec], wasted: int) -> Advice:
 
 
 def _placement(m: Measures) -> str:
-    return "\n".join(
-        [
-            "from torch.distributed.tensor import Shard",
-            "",
-            f"def shard_where_even(param, ranks={_ranks(m)}):",
-            '    """Pass as fully_shard(..., shard_placement_fn=shard_where_even)."""',
-            "    for dim, length in enumerate(param.shape):",
-            "        if length % ranks == 0:",
-            "            return Shard(dim)",
-            "    return None",
-        ]
-    )
+    return f"""\
+from torch.distributed.tensor import Shard
+
+def shard_where_even(param, ranks={_ranks(m)}):
+    \"\"\"Pass as fully_shard(..., shard_placement_fn=shard_where_even).\"\"\"
+    for dim, length in enumerate(param.shape):
+        if length % ranks == 0:
+            return Shard(dim)
+    return None"""
 
 
 def _ranks(m: Measures) -> int:

@@ -228,14 +228,14 @@ def early_unshard(m: Measures) -> Advice | None:
     return Advice(
         text="Issue the step's first all-gather before fetching the next batch"
         f"{needs_torch(m, 'unshard')}; it gathers the root unit only.",
-        code="\n".join(
-            [
-                f"{MODEL} Before next(batches):",
-                *on_roots(unit_tree_of(m), "unshard(async_op=True)"),
-            ]
-        ),
+        code=called_on_roots(m, "Before next(batches):", "unshard(async_op=True)"),
         memory_cost_bytes=0,
     )
+
+
+def called_on_roots(m: Measures, when: str, call: str) -> str:
+    """A method call on the root, and when to make it."""
+    return "\n".join([f"{MODEL} {when}", *on_roots(unit_tree_of(m), call)])
 
 
 def separate_reduce_group(m: Measures) -> Advice | None:

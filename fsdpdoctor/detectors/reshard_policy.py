@@ -15,7 +15,6 @@ from fsdpdoctor.analysis.no_grad import (
     trained_models,
 )
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.changes.code import MODEL, on_roots
 from fsdpdoctor.changes.quoting import name_list
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector, level
@@ -28,6 +27,7 @@ from fsdpdoctor.detectors.judged_steps import (
     unit_sums,
 )
 from fsdpdoctor.detectors.remedies import (
+    called_on_roots,
     has,
     keep_unsharded,
     model_comment,
@@ -36,7 +36,6 @@ from fsdpdoctor.detectors.remedies import (
     present,
     several_models,
 )
-from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, of_step, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
@@ -267,12 +266,7 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
         advice=(
             Advice(
                 text="Reshard by hand after evaluation.",
-                code="\n".join(
-                    [
-                        f"{MODEL} After the evaluation:",
-                        *on_roots(unit_tree_of(m), "reshard()"),
-                    ]
-                ),
+                code=called_on_roots(m, "After the evaluation:", "reshard()"),
                 memory_cost_bytes=-held,
             ),
         )

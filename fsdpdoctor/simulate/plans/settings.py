@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fsdpdoctor.changes.plan import Plan
-from fsdpdoctor.plan_file import module_names
+from fsdpdoctor.plan_file import FOR_ALL_UNITS, module_names
 from fsdpdoctor.schema import ROOT
 from fsdpdoctor.simulate.engine.step import Step
 
@@ -35,14 +35,7 @@ def settings(plan: Plan, step: Step) -> dict[str, Any]:
         ]
     if "replicate" in changes:
         result["mesh"] = {"replicate": step.mesh.replicate, "shard": step.mesh.shard}
-    for name in (
-        "param_dtype",
-        "reduce_dtype",
-        "unshard_async_op",
-        "separate_reduce_scatter_group",
-        "max_input_buffers",
-        "accumulation",
-    ):
+    for name in FOR_ALL_UNITS:
         if name in changes:
             result[name] = changes[name]
     if "accumulation" in changes:
