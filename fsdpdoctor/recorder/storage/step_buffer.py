@@ -7,6 +7,7 @@ seventeen integers added to one flat list, and numpy sees them once per step.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ from fsdpdoctor.schema import (
 Int64s = npt.NDArray[np.int64]
 Resolve = Callable[[Int64s], Int64s]
 """Turns a clock's marks into times, see `clocks.Clock`."""
+
+What = TypeVar("What", Within, Activity)
 
 _SPAN_COLUMNS = tuple(Spans.columns())
 _MEMORY_COLUMNS = tuple(MemorySamples.columns())
@@ -208,29 +211,37 @@ class CounterBuffer:
         )
 
 
-class CallSiteBuffer:
-    """Who issued collectives. Strings until the step ends: other threads add, too,
-    and the table of names is the training thread's.
+class _PlaceBuffer(Generic[What]):
+    """Places in the script. Strings until the step ends: other threads add, too, and
+    the table of names is the training thread's.
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Within, str, str]] = []
+        self._rows: list[tuple[int, What, str, str]] = []
 
-    def add(self, op: int, within: Within, place: str, via: str) -> None:
-        """Append one call."""
-        self._rows.append((op, within, place, via))
+    def add(self, of: int, what: What, place: str, via: str) -> None:
+        """Append one row."""
+        self._rows.append((of, what, place, via))
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def drop(self, rows: int) -> None:
-        """Forget the first calls."""
+        """Forget the first rows."""
         del self._rows[:rows]
+
+    def _take(self, rows: int) -> list[tuple[int, What, str, str]]:
+        taken = self._rows[:rows]
+        self.drop(rows)
+        return taken
+
+
+class CallSiteBuffer(_PlaceBuffer[Within]):
+    """Who issued collectives, by op."""
 
     def take(self, rows: int, names: StringTable) -> CallSites:
         """Remove the first calls and return them."""
-        taken = self._rows[:rows]
-        self.drop(rows)
+        taken = self._take(rows)
         return CallSites.build(
             len(taken),
             op=[row[0] for row in taken],
@@ -240,27 +251,12 @@ class CallSiteBuffer:
         )
 
 
-class StackBuffer:
-    """Where the training thread was. Times are host times; strings as above."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, Activity, str, str]] = []
-
-    def add(self, time_ns: int, activity: Activity, place: str, via: str) -> None:
-        """Append one sample."""
-        self._rows.append((time_ns, activity, place, via))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def drop(self, rows: int) -> None:
-        """Forget the first samples."""
-        del self._rows[:rows]
+class StackBuffer(_PlaceBuffer[Activity]):
+    """Where the training thread was, by host time."""
 
     def take(self, rows: int, names: StringTable) -> StackSamples:
         """Remove the first samples and return them."""
-        taken = self._rows[:rows]
-        self.drop(rows)
+        taken = self._take(rows)
         return StackSamples.build(
             len(taken),
             time_ns=[row[0] for row in taken],
