@@ -106,13 +106,8 @@ def _area(run: Picture, args: Args) -> dict[str, Any]:
 
 
 def _under(run: Picture, args: Args) -> dict[str, Any]:
-    return queries.under(
-        run.store,
-        _rank(run, args),
-        whole(args, "row"),
-        whole(args, "t0"),
-        whole(args, "t1"),
-    )
+    rank, row = _rank(run, args), whole(args, "row")
+    return queries.under(run.store, rank, row, whole(args, "t0"), whole(args, "t1"))
 
 
 def _forward(args: Args) -> bool:
@@ -120,34 +115,20 @@ def _forward(args: Args) -> bool:
 
 
 def _neighbour(run: Picture, args: Args) -> dict[str, Any]:
-    return queries.neighbour(
-        run.store,
-        _rank(run, args),
-        whole(args, "row"),
-        whole(args, "time"),
-        _forward(args),
-    )
+    rank, row, time = _rank(run, args), whole(args, "row"), whole(args, "time")
+    return queries.neighbour(run.store, rank, row, time, _forward(args))
 
 
 def _exposed(run: Picture, args: Args) -> dict[str, Any]:
-    return queries.next_exposed(
-        run.store,
-        ranks_asked(run, args),
-        whole(args, "time"),
-        _forward(args),
-        whole(args, "least", 0),
-    )
+    ranks, time, forward = ranks_asked(run, args), whole(args, "time"), _forward(args)
+    least = whole(args, "least", 0)
+    return queries.next_exposed(run.store, ranks, time, forward, least)
 
 
 def _find(run: Picture, args: Args) -> dict[str, Any]:
     units: Int64s = np.array(wholes(args, "units"), dtype=np.int64)
-    return queries.find(
-        run.store,
-        ranks_asked(run, args),
-        units,
-        whole(args, "time"),
-        _forward(args),
-    )
+    ranks, time = ranks_asked(run, args), whole(args, "time")
+    return queries.find(run.store, ranks, units, time, _forward(args))
 
 
 def _span(run: Picture, args: Args) -> dict[str, Any]:
