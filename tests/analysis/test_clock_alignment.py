@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fsdpdoctor.analysis.clock_alignment import RankCollectives, align
+import numpy as np
+
+from fsdpdoctor.analysis.clock_alignment import RankClock, RankCollectives, align
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.quantities import MS, SECOND
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, GroupSpec, Kind, RankHeader
@@ -19,6 +22,7 @@ def rank(
     clock: str = "cuda",
     host: str | None = None,
     flags: int = 0,
+    first: int = 0,
 ) -> RankCollectives:
     """A rank that gathered in one group, numbered from 0."""
     spec = GroupSpec(name=str(group), ranks=group, size=len(group))
@@ -34,7 +38,7 @@ def rank(
             len(starts),
             kind=Kind.ALL_GATHER,
             group=0,
-            seq=list(range(len(starts))),
+            seq=list(range(first, first + len(starts))),
             start_ns=list(starts),
             end_ns=list(ends),
             flags=flags,
@@ -161,3 +165,44 @@ def test_one_rank_alone_is_matched_with_none() -> None:
     """And no rank at all is no error."""
     assert align([]).clocks == {}
     assert not align([rank(0, [0, 1, 2], ENDS)]).matched
+
+
+def test_a_clock_that_gains_is_followed_back() -> None:
+    """10 us a second, exact at 100 s: at 300 s of it 2 ms beyond its offset of 7."""
+    clock = RankClock(
+        rank=1, offset_ns=7, drift_ppb=10_000, drift_from_ns=100 * SECOND, matched=3
+    )
+    own = np.array([100 * SECOND, 300 * SECOND])
+
+    reference = clock.to_reference(own)
+
+    assert reference.tolist() == [100 * SECOND - 7, 300 * SECOND - 7 - 2 * MS]
+    # The growth is taken where the clock nearly is: 20 ns of 2 ms are lost.
+    assert (own - clock.from_reference(reference)).tolist() == [0, 20]
+
+
+def test_what_is_not_known_of_a_clock_adds_nothing() -> None:
+    """Neither an exact one's residual, nor one that was never matched."""
+    assert RankClock(rank=1, residual_ns=5).uncertainty_ns == 5
+    assert RankClock(rank=1, residual_ns=5, exact=True).uncertainty_ns == 0
+    assert RankClock(rank=1).uncertainty_ns == 0
+
+
+def test_collectives_beside_fsdp2s_have_arrivals_of_their_own() -> None:
+    """Behind a rank's own ones, which are not shifted by them."""
+    ends = [end + 100 * MS for end in ENDS]
+    ranks = [
+        replace(
+            rank(number, [end - late * MS for end in ENDS], ENDS),
+            others=rank(
+                number, [end - other * MS for end in ends], ends, first=len(ENDS)
+            ).collectives,
+        )
+        for number, late, other in ((0, 1, 4), (1, 3, 2))
+    ]
+    a = align(ranks)
+
+    assert a.last_rank[0].tolist() == [0, 0, 0]
+    assert a.others[0].last_rank.tolist() == [1, 1, 1]
+    assert a.others[1].last_arrival_ns.tolist() == [end - 2 * MS for end in ends]
+    assert a.spread_ns[1].tolist() == [2 * MS] * 3
