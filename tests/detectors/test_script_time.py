@@ -89,3 +89,13 @@ def test_every_activity_has_an_answer(activity: Activity) -> None:
     """With the line in it."""
     assert "{line}" in ADVICE[activity]
     assert (activity in WORDS) == (activity != Activity.EDGE)
+
+
+def test_named_gaps_are_taken_from_the_rest() -> None:
+    """A step's parts add up to it where samples name all or some of its gaps."""
+    samples = (seen(7, Activity.SLEEP), seen(9, Activity.LOGGING, "train.py:9"))
+    (rank,) = measured(draw(LONG, SAMPLED, samples=samples)).ranks
+
+    parts = {part: int(ns[0]) for part, ns in rank.budget_ns.items()}
+    assert parts["script"] == 6 * MS
+    assert sum(parts.values()) == int(rank.steps.duration_ns[0])
