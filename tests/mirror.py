@@ -212,7 +212,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "rehearsal/device/operators.py",
         "rehearsal/device/placement.py",
         "rehearsal/device/virtual_device.py",
-        "rehearsal/on_device.py",
     ),
     "planning/test_memory_plan.py": (
         "cli/plan.py",
