@@ -152,6 +152,8 @@ def _serve(path: str) -> list[str]:
 
 
 def _become(asked: dict[str, Any], stdout: int, stderr: int) -> list[str]:
+    from fsdpdoctor.recorder import border
+
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -160,6 +162,7 @@ def _become(asked: dict[str, Any], stdout: int, stderr: int) -> list[str]:
     os.dup2(stderr, 2)
     os.close(stdout)
     os.close(stderr)
+    border._stderr_was = border.identity(2)  # as at the start of a process
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
