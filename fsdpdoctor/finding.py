@@ -57,7 +57,8 @@ class Finding:
     """One problem on some units, ranks and steps.
 
     A detector leaves out its own code and name; `judge` fills them in, and all ranks
-    where it names none.
+    where it names none. It gives a name of its own where the detector's would name
+    what did not run.
     """
 
     code: str = ""  # "FD101"

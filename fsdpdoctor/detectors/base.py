@@ -128,7 +128,7 @@ def _signed(finding: Finding, detector: Detector, m: Measures) -> Finding:
     return replace(
         finding,
         code=detector.code,
-        name=detector.name,
+        name=finding.name or detector.name,
         ranks=finding.ranks or m.rank_numbers,
     )
 

@@ -64,11 +64,15 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
     if on_cpu(m) or every.body.ns_per_step / step_ns < WARNING_SHARE:
         severity = Severity.INFO
     of_units = f" of {count(len(names), 'unit')}" if names else ""
+    reduces = stalls.of(Kind.REDUCE_SCATTER).ns_per_step
     return Finding(
+        # Where nothing is sharded no reduce-scatter runs: it is not to be blamed.
+        name="" if reduces else "exposed-all-reduce",
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) "
-        f"for the gradient reductions{of_units}" + _why(m, stalls),
+        f"for the {'gradient reductions' if reduces else 'all-reduces'}{of_units}"
+        + _why(m, stalls),
         units=names,
         phase="backward",
         ranks=stalls.ranks(),
@@ -76,7 +80,7 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
         evidence={
             "share_of_step": round(cost_ns / step_ns, 4),
             "by_cause": stalls.by_cause(),
-            "reduce_scatter_ns": stalls.of(Kind.REDUCE_SCATTER).ns_per_step,
+            "reduce_scatter_ns": reduces,
             "all_reduce_ns": stalls.of(Kind.ALL_REDUCE).ns_per_step,
             "last_of_backward_ns": every.edge.ns_per_step,
             "units": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fsdpdoctor.detectors.base import judge
 from fsdpdoctor.detectors.exposed_reduce_scatter import exposed_reduce_scatter
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
@@ -45,6 +46,25 @@ def test_on_cpu_it_is_information() -> None:
     assert finding.cost_ns_per_step == 6 * MS
     assert finding.units == ("layers.1", "layers.0")
     assert codes(finding) == []
+
+
+def test_all_reduces_are_called_all_reduces() -> None:
+    """Where no reduce-scatter ran, neither the name nor the words speak of one."""
+    m = measured(
+        draw(
+            """
+            backward    ..11111111....00000000..
+            all_reduce  ..........1111........00
+            ar_wait     ..........1111........00
+        """,
+            CUDA,
+        )
+    )
+    answer = judge(exposed_reduce_scatter, m)
+
+    assert isinstance(answer, list)
+    assert [finding.name for finding in answer] == ["exposed-all-reduce"]
+    assert "for the all-reduces of" in answer[0].summary
 
 
 LAST = """
