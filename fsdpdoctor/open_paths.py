@@ -97,9 +97,13 @@ def runs_at(path: Path) -> list[Path]:
 
 
 def files_at(path: Path) -> list[Path]:
-    """The files that a run is read from; a job's folder holds one folder per node."""
+    """The files that a run is read from; a job's folder holds one folder per node, and
+    traces may lie in folders of any depth.
+    """
     if not path.is_dir():
         return [path]
+    if not is_run_folder(path) and not _run_folders_in(path):
+        return [file for file in path.rglob("*") if file.is_file()]
     inside = [child for child in path.iterdir() if not child.name.startswith(".")]
     nodes = [node for node in inside if is_run_folder(node)]
     files = [file for node in nodes for file in node.iterdir()]

@@ -102,6 +102,15 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert files_at(tmp_path / "note.txt") == [tmp_path / "note.txt"]
 
 
+def test_traces_lie_at_any_depth(tmp_path: Path) -> None:
+    """A folder with a folder per rank has the files in them: two are never alike."""
+    trace = tmp_path / "node0" / "rank0" / "trace.json"
+    trace.parent.mkdir(parents=True)
+    trace.touch()
+
+    assert files_at(tmp_path) == [trace]
+
+
 class Sized:
     """A rank whose file has a size."""
 

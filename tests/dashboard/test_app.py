@@ -23,7 +23,7 @@ from werkzeug.test import create_environ, run_wsgi_app
 
 from fsdpdoctor.analysis.timeline import timelines
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.run import open_run
+from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard.app import PAGES
 from fsdpdoctor_dashboard.data import tiles
 from fsdpdoctor_dashboard.data.run_registry import (
@@ -343,6 +343,28 @@ def test_a_damaged_run_says_so_in_the_page(tmp_path: Path) -> None:
 
     assert status == 409
     assert "damaged" in json.loads(body)["error"]
+
+
+def test_a_damaged_run_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    """Every page asks, and only new files are a reason to read them again."""
+    (tmp_path / "run").mkdir()
+    header = tmp_path / "run" / "run.json"
+    header.write_text("{")
+    read: list[Path] = []
+
+    def opener(path: Path) -> Run:
+        read.append(path)
+        return open_run(path)
+
+    library = Library([tmp_path / "run"], opener)
+    for _ in range(3):
+        with pytest.raises(InputError, match="damaged"):
+            library.wait("run")
+    assert len(read) == 1
+    header.write_text("{ ")
+    with pytest.raises(InputError, match="damaged"):
+        library.wait("run")
+    assert len(read) == 2
 
 
 def test_a_growing_run_is_followed(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ class Loading:
     total: int = 0
     what: str = "opening"
     error: str | None = None
+    fingerprint: str | None = None  # of the files, before they were read
     picture: Picture | None = field(default=None, repr=False)  # comes first
     reader: Reader | None = field(default=None, repr=False)
     thread: threading.Thread | None = field(default=None, repr=False)
@@ -237,11 +238,10 @@ class Library:
 
     def _start(self, entry: Entry, revision: int) -> Loading:
         found = self._loading.get(entry.id)
-        if found is not None and (found.error is None or revision == 1):
-            if found.error is not None:
-                # Said once; the next question tries again.
-                del self._loading[entry.id]
+        if found is not None and found.error is None:
             return found
+        if found is not None and revision == 1 and not _changed(entry, found):
+            return found  # what cannot be read is not read again for every page
         loading = Loading()
         self._loading[entry.id] = loading
         loading.thread = threading.Thread(
@@ -253,6 +253,7 @@ class Library:
     def _read(self, entry: Entry, loading: Loading, revision: int) -> None:
         began = time.monotonic()
         try:
+            loading.fingerprint = fingerprint_of(files_at(entry.path))
             opened = open_entry(entry, self._opener, loading, revision)
         except (FsdpDoctorError, OSError) as error:
             loading.error = str(error)
@@ -280,6 +281,14 @@ class Library:
         self._looked[entry.id] = now + LIVE_SECONDS
         if fingerprint_of(files_at(entry.path)) != opened.store.fingerprint:
             self._start(entry, opened.revision + 1)
+
+
+def _changed(entry: Entry, failed: Loading) -> bool:
+    """Whether a run that could not be read is another since, as far as one can see."""
+    try:
+        return fingerprint_of(files_at(entry.path)) != failed.fingerprint
+    except OSError:
+        return failed.fingerprint is not None
 
 
 def open_entry(
