@@ -78,7 +78,7 @@ def _called_from(rank: RankMeasures, key: list[int]) -> CalledFrom:
     return CalledFrom(
         where=_known(rank.name(site)),
         via=_known(rank.name(via)),
-        kind=_kind(rank.name(name)),
+        kind=kind_word(rank.name(name)),
         group=groups[group].name if 0 <= group < len(groups) else None,
         within=Within(within),
         phase=Phase(phase),
@@ -93,7 +93,7 @@ _KINDS = {
 }
 
 
-def _kind(name: str | None) -> str:
+def kind_word(name: str | None) -> str:
     """One word for a collective, whichever its source wrote."""
     if name is None:
         return "collective"

@@ -55,7 +55,7 @@ def _headline(comparison: Comparison) -> str:
         verdict = f"{percent(abs(b - a) / a)} {'slower' if b > a else 'faster'}"
     elif a == b and not comparison.differences:
         verdict = "nothing differs"
-    return f"step {ms(a)} to {ms(b)}: {verdict}"
+    return f"median step {ms(a)} to {ms(b)}: {verdict}"
 
 
 def _alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]]:

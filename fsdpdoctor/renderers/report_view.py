@@ -139,7 +139,7 @@ def content_of(report: Report) -> Content:
         units=unit_tables(report.units, report.models),
         no_grad=no_grad_table(report.no_grad, report.models),
         budget=_budget(report),
-        budget_total=ms(mean) if mean is not None else NOT_MEASURED,
+        budget_total=NOT_MEASURED if mean is None else f"{ms(mean)}, mean step",
         collectives=collective_table(report.collectives),
         others=other_table(report.other_collectives, report.script),
         ranks=rank_table(report.ranks) if len(report.ranks) > 1 else None,
@@ -188,10 +188,10 @@ def exposed_line(report: Report) -> str:
     if exposed.total is None:
         return (
             f"exposed time not measured: the source shows neither stalls nor kernels "
-            f"(step {ms(mean)})"
+            f"(mean step {ms(mean)})"
         )
     share = percent(exposed.total / mean) if mean else "0 %"
-    start = f"exposed {ms(exposed.total)} of {ms(mean)} per step ({share})"
+    start = f"exposed {ms(exposed.total)} of {ms(mean)} per step on average ({share})"
     kinds = [
         f"{kind.label} {_bare(total)} ({_causes(exposed.by_kind_and_cause[kind.key])})"
         for kind in COLLECTIVE_KINDS
@@ -254,16 +254,21 @@ def _facts(report: Report) -> Iterator[str]:
     yield f"{visible(run.source)}: {', '.join(what)}"
     if run.steps is None or step.median is None or step.p95 is None:
         return
-    steps = f"step {ms(step.median)} median, {ms(step.p95)} p95 over "
-    steps += (
-        f"{count(len(health.judged_steps), 'step')} ({ranges(health.judged_steps)})"
-    )
+    steps = _step_words(step.median, step.p95, health.judged_steps)
     if run.micro_batches and run.micro_batches != 1:
         steps += f", {counted(run.micro_batches)} micro-batches each"
     share = report.overlap_share.all
     if share is not None:
         steps += f"; {percent(share)} of communication overlapped"
     yield steps
+
+
+def _step_words(median: int, p95: int, judged: Sequence[int]) -> str:
+    """How long a step took; of a single one there is no p95."""
+    if len(judged) == 1:
+        return f"step {ms(median)} median, of one step ({judged[0]})"
+    many = f"{count(len(judged), 'step')} ({ranges(judged)})"
+    return f"step {ms(median)} median, {ms(p95)} p95 over {many}"
 
 
 def _alerts(report: Report) -> Iterator[str]:

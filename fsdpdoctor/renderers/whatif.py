@@ -40,8 +40,9 @@ def _show_replay(base: Replay, console: Console) -> None:
     _print(
         console,
         f"replay: {ms(base.outcome.step_ns)} against "
-        f"{ms(calibration.measured_ns)} measured ({signed_percent(base.error)}), rank "
-        f"{calibration.rank}, {calibration.steps} steps",
+        f"{ms(calibration.measured_ns)} measured, mean step "
+        f"({signed_percent(base.error)}), rank {calibration.rank}, "
+        f"{calibration.steps} steps",
     )
     lanes = [
         f"{kind.replace('_', '-')} {signed_percent(error)}"
@@ -67,7 +68,7 @@ def _table(found: Forecast) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("change")
-    for name in ("step", "+-", "gain", "exposed", "memory"):
+    for name in ("mean step", "+-", "gain", "exposed", "memory"):
         table.add_column(name, justify="right")
     measured = ms(found.base.calibration.measured_ns)
     exposed = ms(found.base.outcome.exposed.total_ns)

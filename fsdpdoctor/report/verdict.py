@@ -240,7 +240,9 @@ def _without_gradients(report: Report) -> int:
 
 
 def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
-    share = f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)})"
+    share = (
+        f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)} on average)"
+    )
     budget = report.budget_ns_per_step
     if kind == "exposed":
         apart = _without_gradients(report)

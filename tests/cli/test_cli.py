@@ -75,7 +75,8 @@ def test_prints_the_verdict_and_exposed_time_first(command: str, exposed: Path) 
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1] == (
-        "exposed 8.00 ms of 16.0 ms per step (50.0 %): all-gather 8.00 (wire 8.00)"
+        "exposed 8.00 ms of 16.0 ms per step on average (50.0 %): "
+        "all-gather 8.00 (wire 8.00)"
     )
     assert result.stderr == ""
 
@@ -267,7 +268,7 @@ def test_comparing_names_settings_before_times(tmp_path: Path, exposed: Path) ->
         ("exposed_ns.forward.all_gather", "layers.1"): -4 * MS,
     }
     shown = fsdpdoctor("compare", exposed, other).stdout
-    assert shown.startswith("step 16.0 ms to 12.0 ms: 25.0 % faster\n")
+    assert shown.startswith("median step 16.0 ms to 12.0 ms: 25.0 % faster\n")
     assert "layers.1  reshard_after_forward" in shown
 
 

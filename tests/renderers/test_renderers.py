@@ -121,14 +121,14 @@ def test_the_verdict_comes_first_and_then_exposed_time_by_cause() -> None:
     report = report_with()
 
     expected = (
-        "exposed 5.00 ms of 12.0 ms per step (41.7 %): "
+        "exposed 5.00 ms of 12.0 ms per step on average (41.7 %): "
         "all-gather 4.00 (host-late 1.00, queued 1.00, wire 2.00), "
         "reduce-scatter 1.00 (wire 1.00)"
     )
     assert RENDERERS["text"](report).splitlines()[:2] == [
         (
-            "Compute waits 41.7 % of every step (5.00 ms of 12.0 ms), mostly for "
-            "bytes on the wire."
+            "Compute waits 41.7 % of every step (5.00 ms of 12.0 ms on average), "
+            "mostly for bytes on the wire."
         ),
         expected,
     ]
@@ -138,8 +138,8 @@ def test_the_verdict_comes_first_and_then_exposed_time_by_cause() -> None:
 def test_a_cause_that_cannot_be_told_is_not_zero() -> None:
     """One rank alone: the straggler's part is not measured."""
     assert exposed_line(report_of(measured(draw(PICTURE)))) == (
-        "exposed 5.00 ms of 12.0 ms per step (41.7 %): all-gather 4.00 (host-late "
-        "1.00, queued 1.00, straggler or wire 2.00), "
+        "exposed 5.00 ms of 12.0 ms per step on average (41.7 %): "
+        "all-gather 4.00 (host-late 1.00, queued 1.00, straggler or wire 2.00), "
         "reduce-scatter 1.00 (straggler or wire 1.00)"
     )
 

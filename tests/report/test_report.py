@@ -125,8 +125,8 @@ def test_the_json_contract_of_findings() -> None:
     }
     assert content["verdict"] == {
         "kind": "exposed",
-        "text": "Compute waits 35.3 % of every step (6.00 ms of 17.0 ms), mostly for "
-        "bytes on the wire",
+        "text": "Compute waits 35.3 % of every step (6.00 ms of 17.0 ms on average), "
+        "mostly for bytes on the wire",
         "cost_ns_per_step": 6000000,
         "code": "FD107",
         "most_to_gain": {"code": "FD107", "text": "do not", "up_to_ns": 3000000},

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
+from fsdpdoctor.analysis.collective_times import SizeTimes
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
@@ -254,26 +255,45 @@ def _size_axis(figure: go.Figure, sizes: Sequence[int]) -> None:
     )
 
 
-def latencies(kinds: Sequence[KindTimes], theme: str) -> go.Figure:
-    """How long the collectives of each kind took."""
-    figure = go.Figure()
-    longest = max(int(kind.rows.duration_ns.max()) for kind in kinds) / MS
-    edges = np.linspace(0, longest or 1, 81)
-    for kind in kinds:
-        # Binned here: a browser is not sent every collective of the run.
-        counts, _ = np.histogram(kind.rows.duration_ns / MS, bins=edges)
-        figure.add_bar(
-            x=(edges[:-1] + edges[1:]) / 2,
-            y=counts,
-            width=np.diff(edges),
-            name=kind.kind.label,
-            marker={"color": series_colours(theme)[kind.name], "opacity": 0.75},
-            hovertemplate="%{x:.3g} ms: %{y}",
+def size_times(times: Sequence[SizeTimes], theme: str) -> go.Figure:
+    """How long the collectives of each kind and size took: a box of its own for each,
+    from the analysis's quantiles, so that a browser is not sent every collective.
+    """
+    figure, colours = go.Figure(), series_colours(theme)
+    shown = sorted(times, key=lambda each: -each.ns[2] * each.count)[:MOST_BOXES]
+    names = {id(each): box_name(each) for each in times if each in shown}
+    for each in times:
+        if id(each) not in names:
+            continue
+        low, first, middle, third, high = (ns / MS for ns in each.ns)
+        own = each.fsdp and each.kind in colours
+        figure.add_box(
+            y=[names[id(each)]],
+            lowerfence=[low],
+            q1=[first],
+            median=[middle],
+            q3=[third],
+            upperfence=[high],
+            orientation="h",
+            marker={"color": colours[each.kind if own else "other_comm"]},
+            hoverinfo="x+name",
+            name=f"{names[id(each)]}: {each.count:,} calls",
         )
-    figure.update_layout(barmode="overlay")
-    figure.update_xaxes(title="duration, ms", rangemode="tozero")
-    figure.update_yaxes(title="number of collectives")
-    return styled(figure, theme, 320, legend=True)
+    figure.update_xaxes(title="milliseconds: 5 to 95 % of them, half are in the box")
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", type="category")
+    return styled(figure, theme, max(150, 90 + 30 * len(names)))
+
+
+MOST_BOXES = 24
+"""The kinds and sizes that took most; more would not fit a screen."""
+
+
+def box_name(each: SizeTimes) -> str:
+    """What a box is of: kind and size, and that FSDP2 did not issue it."""
+    known = "size not known" if each.bytes is None else size(each.bytes)
+    others = "" if each.fsdp else ", outside FSDP2"
+    return f"{visible(each.kind.replace('_', '-'))} {known}{others}"
 
 
 def fit_words(kind: KindTimes, report: Report) -> str:

@@ -9,9 +9,11 @@ import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.quantities import NOT_MEASURED, percent
+from fsdpdoctor.analysis.collective_times import collective_times
+from fsdpdoctor.quantities import NOT_MEASURED, ms, percent
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell
+from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import collective_figures as figures
 from fsdpdoctor_dashboard.pages.collective_figures import KindTimes
@@ -21,6 +23,7 @@ from fsdpdoctor_dashboard.pages.components import (
     columns,
     data_table,
     ns_words,
+    number_cells,
     plot,
     run_page,
 )
@@ -32,22 +35,71 @@ def page(context: Context) -> Component:
 
 
 def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
+    times = collective_times(run.measures)
+    if not times:
+        return [html.P("Cannot tell: the run has no collective whose end was seen.")]
     kinds = figures.kinds_of(run.measures)
+    shown: list[Component] = [
+        html.H2("How long they take, by size"),
+        plot(figures.size_times(times, context.theme)),
+    ]
     if not kinds:
-        return [
-            html.P(
-                "Cannot tell: the run has no collective whose end and size were seen."
-            )
-        ]
+        return [*shown, *_others(name, run)]
     return [
         html.H2("Size against bandwidth"),
         *_bandwidth(context, run, kinds),
-        html.H2("How long they take"),
+        *shown,
+        html.H2("The line through the sizes of each kind"),
         _kinds(f"{name}-kinds", run, kinds),
-        plot(figures.latencies(kinds, context.theme)),
-        html.H2("By group, kind and size"),
+        html.H2("FSDP2's, by group, kind and size"),
         _table(name, run),
+        *_others(name, run),
     ]
+
+
+def _others(name: str, run: OpenRun) -> list[Component]:
+    """What ran beside FSDP2: all-to-all, norms, metrics, objects."""
+    rows = run.report.other_collectives
+    if not rows:
+        return []
+    exposed = number_cells(
+        [row.exposed_ns_per_step for row in rows],
+        [ns_words(row.exposed_ns_per_step) for row in rows],
+    )
+    parts = [
+        [Cell(text=visible(row.where or "the source does not say")) for row in rows],
+        [Cell(text=_called(row)) for row in rows],
+        [Cell(text=visible(row.group or NOT_NAMED)) for row in rows],
+        [Cell(text=row.in_) for row in rows],
+        [
+            Cell(text=f"{row.count_per_step:.3g}", value=row.count_per_step)
+            for row in rows
+        ],
+        [Cell(text=byte_words(row.bytes), value=row.bytes) for row in rows],
+        [Cell(text=ns_words(row.ns_per_step), value=row.ns_per_step) for row in rows],
+        exposed,
+    ]
+    heads = columns(
+        *("called at", "kind", "group", "ran in", "count per step", "mean size"),
+        *("time per step", EXPOSED_PER_STEP),
+        left=("called at", "kind", "group", "ran in"),
+        exposed=(EXPOSED_PER_STEP,),
+        units={"mean size": "bytes", "time per step": "ns", EXPOSED_PER_STEP: "ns"},
+    )
+    all_ns = run.report.budget_ns_per_step.get("exposed_other_communication")
+    about = f", compute waits {ms(all_ns)} per step for them" if all_ns else ""
+    return [
+        html.H2(f"Outside FSDP2{about}"),
+        data_table(f"{name}-others", heads, zip(*parts, strict=True)),
+    ]
+
+
+EXPOSED_PER_STEP = "exposed per step"
+
+
+def _called(row: OtherCollectiveRow) -> str:
+    kind = row.kind.replace("_", "-")
+    return f"{kind} ({visible(row.called)})" if row.called else visible(kind)
 
 
 def _bandwidth(
@@ -114,7 +166,15 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
                 Cell(text="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
             ]
         )
-    heads = ("kind", "count", "median", "p99", "longest", "fitted line", "fitted peak")
+    heads = (
+        "kind",
+        "count",
+        "median time",
+        "p99",
+        "longest",
+        "fitted line",
+        "fitted peak",
+    )
     left = ("kind", "fitted line")
     return data_table(name, columns(*heads, left=left), rows)
 
@@ -137,7 +197,7 @@ def _table(name: str, run: OpenRun) -> Component:
                 _rate(row.wire_busbw_gbps),
             ]
         )
-    heads = ["group", "kind", "size", "count", "median", "of it on the wire"]
+    heads = ["group", "kind", "size", "count", "median time", "of it on the wire"]
     heads += ["bus bandwidth", "on the wire"]
     return data_table(name, columns(*heads, left=("group", "kind")), rows)
 

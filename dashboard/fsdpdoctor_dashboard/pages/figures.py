@@ -377,5 +377,5 @@ def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figur
         hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
     )
     figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
-    figure.update_yaxes(title="step, ms")
+    figure.update_yaxes(title="mean step, ms")
     return styled(figure, theme, 360, legend=True)

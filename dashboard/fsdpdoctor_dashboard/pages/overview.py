@@ -105,7 +105,7 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
         *_dear_recording(run.report),
         html.H2("Findings, those with most to gain first"),
         *cards(context, run, content),
-        html.H2(f"Step budget: {content.budget_total} (mean of the judged steps)"),
+        html.H2(f"Step budget: {content.budget_total}"),
         *_budget(context, run),
         html.H2("Exposed time by cause"),
         *_causes(run.report),

@@ -105,9 +105,10 @@ def _table(name: str, run: OpenRun) -> Component:
         [_clock(row.clock_offset_ns) for row in ranks],
         [_clock(row.clock_residual_ns) for row in ranks],
     ]
-    heads = ["rank", "host", "step", "exposed", "waits for others", "overlap"]
+    heads = ["rank", "host", "median step", "exposed per step", "waits per step"]
+    heads += ["overlap"]
     heads += ["times last", "clock offset", "clock residual"]
-    named = columns(*heads, left=("host",), exposed=("exposed",))
+    named = columns(*heads, left=("host",), exposed=("exposed per step",))
     return data_table(name, named, zip(*parts, strict=True))
 
 

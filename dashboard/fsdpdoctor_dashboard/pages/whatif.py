@@ -8,7 +8,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.changes.plan import ACCUMULATION
-from fsdpdoctor.quantities import ms, percent, signed_percent, size
+from fsdpdoctor.quantities import count, ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.schema import ITEMSIZE
@@ -181,8 +181,8 @@ def replay_words(base: Replay) -> Component:
     calibration = base.calibration
     return html.P(
         f"The replay of rank {calibration.rank} gives {ms(base.outcome.step_ns)} "
-        f"against {ms(calibration.measured_ns)} measured over "
-        f"{calibration.steps} steps: off by {signed_percent(base.error)}.",
+        f"against {ms(calibration.measured_ns)} measured, the mean of "
+        f"{count(calibration.steps, 'step')}: off by {signed_percent(base.error)}.",
         className="faint",
     )
 
@@ -194,7 +194,7 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
     known = calibration.step.resident_bytes > 0
     rows = [
         [
-            Cell(text="step"),
+            Cell(text="mean step"),
             Cell(text=ms(calibration.measured_ns)),
             Cell(text=f"{ms(found.step_ns)} +- {ms(found.error_ns)}"),
             Cell(text=_change(-found.gain_ns, calibration.measured_ns)),
@@ -318,5 +318,5 @@ def _front_table(name: str, found: Sequence[Prediction]) -> Component:
         ]
         for p in found
     ]
-    heads = columns("change", "step", "+-", "gain", "memory", left=("change",))
+    heads = columns("change", "mean step", "+-", "gain", "memory", left=("change",))
     return data_table(name, heads, rows)
