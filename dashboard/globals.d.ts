@@ -81,6 +81,7 @@ interface NearestSlice {
 
 interface FoundSlice extends NearestSlice {
   total: number;
+  at: number; // the place of the slice among them, from 1 on
 }
 
 interface AreaSums {

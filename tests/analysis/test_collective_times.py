@@ -16,7 +16,7 @@ BOTH = """
 
 
 def test_every_kind_that_ran_has_its_times() -> None:
-    """FSDP2's gathers of 1 and 3 ms, and an all-to-all of 2 ms, in each of six steps."""
+    """FSDP2's gathers of 1 and 3 ms, an all-to-all of 2 ms, in each of six steps."""
     seen = Drawing(evidence=(*RECORDED, Evidence.OTHER_COLLECTIVES))
     call = Call(kind="alltoall_base", site="moe.py:3")
     found = collective_times(measured(draw(BOTH, seen, calls=(call,))))

@@ -252,6 +252,31 @@ def test_search_goes_to_the_unit(visit: Visit) -> None:
     visit.until(f"fsdpTimeline.selected.slice.start > {first}")
 
 
+def test_search_shows_what_it_found(visit: Visit) -> None:
+    """From the whole run it goes to a span on the device, large enough to be seen, says
+    which of how many it is, and marks the others until it is left.
+    """
+    visit.open("timeline?run=before")
+    visit.timeline("t.fit()")
+    visit.page.keyboard.press("/")
+    visit.page.keyboard.type("layers.3")
+    visit.page.keyboard.press("Enter")
+    visit.until("fsdpTimeline.selected && fsdpTimeline.selected.details")
+    host = visit.timeline("t.sources[0].meta.series[t.selected.slice.series].row")
+    assert host != 7
+    visit.until(
+        "(s => (s.end - s.start) / (fsdpTimeline.view.t1 - fsdpTimeline.view.t0)"
+        " * fsdpTimeline.plot >= 24)(fsdpTimeline.selected.slice)"
+    )
+    said = visit.page.locator(".fd-found")
+    assert said.inner_text().startswith("1 of ")
+    visit.page.keyboard.press("Enter")
+    visit.until("!document.querySelector('.fd-found').textContent.startsWith('1 of')")
+    assert visit.timeline("t.searched.units.size") == 1
+    visit.page.keyboard.press("Escape")
+    assert visit.timeline("t.searched") is None
+
+
 def test_hovering_says_what_is_there(visit: Visit) -> None:
     """A slice's own numbers where it can be told apart, else counts and shares."""
     visit.open("timeline?run=before")

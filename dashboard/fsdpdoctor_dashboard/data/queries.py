@@ -99,8 +99,11 @@ def find(
     time: int,
     forward: bool,
 ) -> Json:
-    """The nearest mark of some units outside the window rows, and their number."""
+    """The nearest mark of some units on the device, its place among all of them, and
+    their number. What the host did for a unit is not what one looks for by its name.
+    """
     skipped = (
+        Row.HOST,
         Row.UNSHARDED_ROOT,
         Row.UNSHARDED_EVEN,
         Row.UNSHARDED_ODD,
@@ -108,14 +111,14 @@ def find(
         Row.MICRO_BATCH,
     )
     best: Json | None = None
-    total = 0
+    every: list[Int64s] = []
     for rank in ranks:
         for part in store.series(rank):
             if SERIES[part.series].row in skipped:
                 continue
             mine = np.flatnonzero(np.isin(part.unit, units))
-            total += len(mine)
             starts = part.start[mine]
+            every.append(starts)
             if forward:
                 at = int(np.searchsorted(starts, time, "right"))
             else:
@@ -125,7 +128,9 @@ def find(
             mark = _mark(part, int(mine[at]))
             if best is None or (mark["start"] < best["start"]) == forward:
                 best = mark
-    return {"mark": best, "total": total}
+    found = np.concatenate(every) if every else np.zeros(0, dtype=np.int64)
+    before = 0 if best is None else int((found < best["start"]).sum())
+    return {"mark": best, "total": len(found), "at": before + 1}
 
 
 def largest_exposed(

@@ -50,6 +50,8 @@
       this.hover = null;
       /** @type {Selected | null} */
       this.selected = null;
+      /** @type {{ source: DataSource, units: Set<number> } | null} */
+      this.searched = null;
       /** @type {View | null} */
       this.area = null;
 

@@ -146,10 +146,14 @@ def test_finds_the_marks_of_a_unit(store: Store) -> None:
     """Windows are none; of all ranks the nearest in time, and how many there are."""
     unit = np.array([2])
     found = queries.find(store, [0, 1], unit, 0, True)
-    assert found == {"mark": mark("all-gather", 60, 90, 3, 2), "total": 2}
+    assert found == {"mark": mark("all-gather", 60, 90, 3, 2), "total": 2, "at": 1}
     back = queries.find(store, [0, 1], unit, 200, False)
-    assert back == {"mark": WAITS[1], "total": 2}
-    assert queries.find(store, [0], unit, 200, True) == {"mark": None, "total": 2}
+    assert back == {"mark": WAITS[1], "total": 2, "at": 2}
+    assert queries.find(store, [0], unit, 200, True) == {
+        "mark": None,
+        "total": 2,
+        "at": 1,
+    }
 
 
 def test_the_units_that_were_waited_for_most(store: Store) -> None:

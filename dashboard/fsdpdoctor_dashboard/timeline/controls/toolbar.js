@@ -3,6 +3,7 @@
   "use strict";
   if (root.FsdpToolbar) return;
   const SAVED_RANKS = 16; // up to so many go into one file, unasked
+  const SEEN_PIXELS = 24; // of a span that is shown as it lies
   const WHEEL = "fsdpdoctor.wheel";
 
   class FsdpToolbar {
@@ -139,6 +140,7 @@
       const { timeline } = this;
       if (event.key === "Escape") {
         this.search.value = "";
+        timeline.searched = null;
         this.found.textContent = "";
         timeline.stage.focus();
       }
@@ -165,11 +167,17 @@
         if (!wanted.length) continue;
         const ranks = source.meta.ranks.map((r) => r.rank);
         const at = Math.round(timeline.selection.from(forward) - source.offset);
-        const { mark: slice, total } = await source.find(ranks, wanted, at, forward);
+        const found = await source.find(ranks, wanted, at, forward);
+        const slice = found.mark;
         const track = slice && timeline.track(slice.rank, source.id);
-        if (track) timeline.selection.goTo(track, slice, true);
-        return `${total} spans`;
+        timeline.searched = { source, units: new Set(wanted) };
+        if (!slice || !track) return `${found.total} spans, none ${forward ? "after" : "before"} this`;
+        // What is too thin to be seen is gone to: the others are marked around it.
+        const pixels = (slice.end - slice.start) / (timeline.view.t1 - timeline.view.t0) * timeline.plot;
+        timeline.selection.goTo(track, slice, pixels >= SEEN_PIXELS);
+        return `${found.at} of ${found.total} spans`;
       }
+      timeline.searched = null;
       return "none";
     }
   }

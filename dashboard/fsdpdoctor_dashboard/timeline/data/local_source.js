@@ -128,19 +128,22 @@
       const wanted = new Set(units);
       /** @type {Slice | null} */
       let best = null;
-      let total = 0;
+      /** @type {number[]} */
+      const starts = [];
       for (const part of this.store.parts) {
         const row = this.meta.series[part.series].row;
-        if (!ranks.includes(part.rank) || row >= Row.UNSHARDED_ROOT) continue;
+        if (!ranks.includes(part.rank) || row >= Row.UNSHARDED_ROOT || row === Row.HOST) continue;
         for (let at = 0; at < part.start.length; at++) {
           if (!wanted.has(part.unit[at])) continue;
-          total++;
           const start = part.start[at];
+          starts.push(start);
           if (forward ? start <= time : start >= time) continue;
           if (!best || start < best.start === forward) best = this.slice(part, at);
         }
       }
-      return { mark: best, total };
+      const first = best ? /** @type {Slice} */ (best).start : 0;
+      const before = starts.filter((start) => start < first).length;
+      return { mark: best, total: starts.length, at: before + 1 };
     }
 
     /**

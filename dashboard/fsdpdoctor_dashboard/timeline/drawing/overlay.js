@@ -19,8 +19,8 @@
       const { timeline } = this;
       const pen = timeline.over;
       pen.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
-      const { area, selected, hover } = timeline;
-      const needed = area || selected || (hover && hover.x >= GUTTER);
+      const { area, selected, searched, hover } = timeline;
+      const needed = area || selected || searched || (hover && hover.x >= GUTTER);
       if (!needed && this.upperEmpty) return; // or the browser would lay it over again
       this.upperEmpty = !needed;
       pen.clearRect(0, 0, timeline.width, timeline.height);
@@ -30,7 +30,8 @@
       pen.clip();
       timeline.bookmarks.paint(pen, timeline.top, timeline.bottom);
       if (area) this.area(pen, area);
-      if (hover && hover.unit >= 0) this.unit(pen, hover.unit);
+      if (searched) this.units(pen, searched.units);
+      if (hover && hover.unit >= 0) this.units(pen, new Set([hover.unit]));
       if (selected) this.selected(pen, selected);
       if (hover && hover.x >= GUTTER) this.cursor(pen, hover);
       pen.restore();
@@ -72,14 +73,14 @@
 
     /**
      * @param {Pen} pen
-     * @param {number} unit
+     * @param {Set<number>} units
      */
-    unit(pen, unit) {
+    units(pen, units) {
       const { timeline } = this;
       pen.strokeStyle = timeline.ink.select;
       pen.lineWidth = 1;
       for (const slice of [...timeline.wide, ...timeline.bands]) {
-        if (slice.unit !== unit) continue;
+        if (!units.has(slice.unit)) continue;
         const y = timeline.screenY(slice.box.y);
         if (y < timeline.top || y > timeline.bottom) continue;
         pen.strokeRect(GUTTER + slice.from + 0.5, y + 0.5, Math.max(1, slice.to - slice.from - 1), slice.box.height - 1);
