@@ -107,7 +107,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "dashboard/test_app.py": (
         "cli/view.py",
         "dashboard/data/run_registry.py",
-        "dashboard/pages/collectives.py",
         "dashboard/pages/components.py",
         "dashboard/pages/memory.py",
         "dashboard/pages/overview.py",

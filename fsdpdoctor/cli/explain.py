@@ -22,7 +22,7 @@ def command(code: str | None) -> None:
             click.echo(f"{detector.code}  {detector.name}")
         return
     for detector in ALL:
-        if code.lower() in (detector.code.lower(), detector.name):
+        if code.lower() in (detector.code.lower(), detector.name, *detector.also):
             click.echo(f"{detector.code} {detector.name}\n\n{detector.page}")
             return
     known = ", ".join(detector.code for detector in ALL)

@@ -68,6 +68,7 @@ class Detector:
     needs_any: tuple[Evidence, ...]  # at least one of them, where there are any
     find: Find
     page: str  # what `fsdpdoctor explain` prints
+    also: tuple[str, ...] = ()  # what some of its findings are called
 
     def missing(self, evidence: Collection[Evidence]) -> tuple[Evidence, ...]:
         """The needs that some evidence leaves open."""
@@ -83,6 +84,7 @@ def detector(
     *,
     needs: Collection[Evidence] = (),
     needs_any: Collection[Evidence] = (),
+    also: tuple[str, ...] = (),
 ) -> Callable[[Find], Detector]:
     """Make a detector of a generator function; its docstring is the user's page."""
 
@@ -94,6 +96,7 @@ def detector(
             needs_any=tuple(sorted(needs_any)),
             find=find,
             page=inspect.getdoc(find) or "",
+            also=also,
         )
 
     return make

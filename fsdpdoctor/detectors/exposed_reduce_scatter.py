@@ -22,8 +22,16 @@ from fsdpdoctor.schema import Evidence, Kind
 WARNING_SHARE, CRITICAL_SHARE = 0.05, 0.15
 
 
+ALL_REDUCE = "exposed-all-reduce"
+"""What it is called where nothing is sharded, and no reduce-scatter runs."""
+
+
 @detector(
-    "FD102", "exposed-reduce-scatter", needs={Evidence.STEPS}, needs_any=STALLS_KNOWN
+    "FD102",
+    "exposed-reduce-scatter",
+    needs={Evidence.STEPS},
+    needs_any=STALLS_KNOWN,
+    also=(ALL_REDUCE,),
 )
 def exposed_reduce_scatter(m: Measures) -> Iterator[Finding]:
     """Compute stood still for a reduce-scatter, or an all-reduce, of gradients.
@@ -66,8 +74,7 @@ def _finding(m: Measures, stalls: Exposed, every: Exposed) -> Finding:
     of_units = f" of {count(len(names), 'unit')}" if names else ""
     reduces = stalls.of(Kind.REDUCE_SCATTER).ns_per_step
     return Finding(
-        # Where nothing is sharded no reduce-scatter runs: it is not to be blamed.
-        name="" if reduces else "exposed-all-reduce",
+        name="" if reduces else ALL_REDUCE,
         severity=severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"compute waits {ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) "

@@ -64,6 +64,7 @@ def test_all_reduces_are_called_all_reduces() -> None:
 
     assert isinstance(answer, list)
     assert [finding.name for finding in answer] == ["exposed-all-reduce"]
+    assert exposed_reduce_scatter.also == ("exposed-all-reduce",)
     assert "for the all-reduces of" in answer[0].summary
 
 

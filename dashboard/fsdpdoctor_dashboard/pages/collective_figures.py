@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from fsdpdoctor.analysis.collective_times import SizeTimes
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
@@ -16,6 +15,7 @@ from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import MS, duration, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import inks, series_colours
+from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost

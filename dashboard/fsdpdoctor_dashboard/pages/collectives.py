@@ -9,10 +9,10 @@ import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.analysis.collective_times import collective_times
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell
+from fsdpdoctor.report.collective_times import collective_times
 from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import collective_figures as figures

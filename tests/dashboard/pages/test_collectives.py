@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
-from fsdpdoctor.analysis.collective_times import SizeTimes
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.collective_figures import box_name, size_times

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fsdpdoctor.analysis.collective_times import collective_times
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.report.collective_times import collective_times
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import RECORDED, Call, Drawing, draw, measured
 
