@@ -27,7 +27,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         ("Counts and bytes per unit (A, B)", ("count", "bytes")),
         ("Times per step (A, B, change, noise)", ("time",)),
     ):
-        rows = _alike([d for d in comparison.differences if d.kind in kinds])
+        rows = alike([d for d in comparison.differences if d.kind in kinds])
         if not rows:
             continue
         console.print()
@@ -58,7 +58,7 @@ def _headline(comparison: Comparison) -> str:
     return f"median step {ms(a)} to {ms(b)}: {verdict}"
 
 
-def _alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]]:
+def alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]]:
     """Differences with the units they are of: what many units share stands once."""
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for row in rows:

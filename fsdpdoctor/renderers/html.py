@@ -85,6 +85,21 @@ ul { margin: 6px 0; padding-left: 20px; }
 li { overflow-wrap: anywhere; }
 p, h1, h3 { overflow-wrap: anywhere; }
 footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
+@page { size: A4; margin: 12mm; }
+@media print {
+  :root { color-scheme: light; --ground: #ffffff; --ink: #1b1f24; --soft: #59636e;
+    --line: #d8dee4; --card: #f6f8fa; --exposed: #b84f00; --code: #eef1f4;
+    --critical: #9a2d00; --warning: #8a6100; --info: #2f5f8f; }
+  body { max-width: none; padding: 0; font-size: 11px; print-color-adjust: exact;
+    -webkit-print-color-adjust: exact; }
+  h2, h3, thead { break-after: avoid; }
+  .budget, .legend li, tr, .alert { break-inside: avoid; }
+  pre { white-space: pre-wrap; font-size: 9px; }
+  .scroll { overflow: visible; }
+  table, th { font-size: 9px; }
+  th, td { white-space: normal; padding: 2px 4px; border-right: 0; }
+  td.bar, td.exposed.bar { background-image: none; }
+}
 """
 
 

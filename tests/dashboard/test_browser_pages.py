@@ -207,6 +207,38 @@ def test_the_export_opens_from_disk(
     context.close()
 
 
+def test_a_report_is_printed_whole(
+    browser: Browser, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """On A4 nothing is wider than the paper, the timeline neither; after printing it
+    is as it was.
+    """
+    opened = open_entry(Entry(id="before", path=runs["before"]), open_run, Loading())
+    page_file = tmp_path / "report.html"
+    addition = timeline_page(opened.store, meta_of(opened))
+    page_file.write_text(render(opened.report, addition), encoding="utf-8")
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    found = Visit(context.new_page(), Served(base="file://", token=""))
+    found.page.goto(page_file.as_uri())
+    found.until("!!(window.fsdpTimeline && fsdpTimeline.sharp)")
+    wide = found.page.evaluate("document.querySelector('#fd-timeline').clientWidth")
+    found.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    found.page.emulate_media(media="print")
+    found.page.set_viewport_size({"width": 703, "height": 1030})  # A4 inside margins
+    right = found.page.evaluate(
+        "Math.max(...[...document.querySelectorAll('body *')]"
+        ".map(e => e.getBoundingClientRect().right))"
+    )
+    assert right <= 703
+    found.page.emulate_media(media="screen")
+    found.page.set_viewport_size({"width": 1440, "height": 900})
+    found.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    again = found.page.evaluate("document.querySelector('#fd-timeline').clientWidth")
+    assert again == wide
+    assert found.wrong == []
+    context.close()
+
+
 def test_a_growing_run_is_followed_in_the_page(
     browser: Browser, runs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -11,12 +11,14 @@ import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell, Column
-from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor.report.value import ByCause, FindingRow
 from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
@@ -88,11 +90,14 @@ def plot(figure: object) -> Component:
     return dcc.Graph(figure=figure, config={"displaylogo": False})
 
 
-def chosen(context: Context, name: str, among: Sequence[int]) -> int:
-    """What the address asks for, where there is such a one; else the first."""
+def chosen(
+    context: Context, name: str, among: Sequence[int], usual: int | None = None
+) -> int:
+    """What the address asks for, where there is such a one; else the usual one."""
+    first = among[0] if usual is None else usual
     asked = context.query.get(name, "")
-    number = int(asked) if asked.isdecimal() else among[0]
-    return number if number in among else among[0]
+    number = int(asked) if asked.isdecimal() else first
+    return number if number in among else first
 
 
 def chooser(
@@ -136,6 +141,27 @@ def with_data(component: Component, **data: str) -> Component:
     for name, value in data.items():
         setattr(component, f"data-{name.replace('_', '-')}", value)
     return component
+
+
+def with_tip(component: Component, words: str) -> Component:
+    """A picture that says what it shows: to the mouse, to a key, to a finger and to who
+    cannot see it. page.js shows the words.
+    """
+    setattr(component, "role", "img")  # noqa: B010
+    setattr(component, "tabIndex", 0)  # noqa: B010
+    setattr(component, "aria-label", words)
+    return with_data(component, tip=words)
+
+
+UNTOLD = "wire_or_straggler"
+
+
+def by_cause(found: ByCause) -> list[tuple[str, int]]:
+    """What is known and not 0; two causes that cannot be told apart are one."""
+    told = {cause: getattr(found, cause) for cause in CAUSES}
+    if found.wire_or_straggler is not None:
+        told |= {"straggler": 0, "wire": 0, UNTOLD: found.wire_or_straggler}
+    return [(cause, ns) for cause, ns in told.items() if ns]
 
 
 def columns(
@@ -227,9 +253,16 @@ def _sortable(cell: Cell) -> str:
     return "" if cell.value is None else f"{cell.value:.12g}"
 
 
-def number_cells(values: Sequence[float | None], words: Sequence[str]) -> list[Cell]:
-    """A column of numbers whose bars are measured against its largest one."""
-    largest = max((value for value in values if value is not None), default=0) or 1
+def number_cells(
+    values: Sequence[float | None],
+    words: Sequence[str],
+    beside: Sequence[float | None] = (),
+) -> list[Cell]:
+    """A column of numbers whose bars are measured against its largest one, or against
+    the largest of another run's beside it.
+    """
+    every = [value for value in (*values, *beside) if value is not None]
+    largest = max(every, default=0) or 1
     return [
         Cell(text=text, value=value, share=None if value is None else value / largest)
         for value, text in zip(values, words, strict=True)
@@ -251,6 +284,15 @@ def table_tools(name: str, what: str) -> Component:
     )
 
 
+def middle_step(rank: RankMeasures) -> int | None:
+    """The judged step of the middle length; None: no step was judged."""
+    rows = np.flatnonzero(rank.judged)
+    if not len(rows):
+        return None
+    order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
+    return int(rank.steps.step[rows[order[len(order) // 2]]])
+
+
 def shown_place(run: OpenRun, row: FindingRow) -> Location | None:
     """Where a finding can be seen: its first place, else a step of the middle length
     on its rank. Every finding has something to look at.
@@ -260,13 +302,11 @@ def shown_place(run: OpenRun, row: FindingRow) -> Location | None:
     measures = run.measures
     numbers = [n for n in row.ranks if n in measures.rank_numbers]
     for rank in [measures.of(n) for n in numbers] or measures.ranks:
-        rows = np.flatnonzero(rank.judged)
-        if len(rows):
-            order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
-            at = int(rows[order[len(order) // 2]])
+        step = middle_step(rank)
+        if step is not None:
+            at = int(np.flatnonzero(rank.steps.step == step)[0])
             start = int(rank.steps.start_ns[at])
             end = start + int(rank.steps.duration_ns[at])
-            step = int(rank.steps.step[at])
             return Location(rank=rank.rank, step=step, start_ns=start, end_ns=end)
     return None
 

@@ -6,7 +6,6 @@ Colours are the timeline's, vermillion is for exposed time alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,30 +15,12 @@ from plotly.subplots import make_subplots
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
-from fsdpdoctor.renderers.formatting import shorten, visible
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor.simulate.plans.predict import Prediction
 
-
-class Curve(NamedTuple):
-    """A memory curve: what it shows, and its colour."""
-
-    words: str
-    colour: str
-
-
-CURVES = {
-    "allocated_bytes": Curve("allocated", SERIES["forward"]),
-    "reserved_bytes": Curve("reserved by the allocator", SERIES["optimizer"]),
-    "unsharded_bytes": Curve("unsharded parameters", SERIES["unsharded"]),
-    "rss_bytes": Curve("resident memory of the whole process", SERIES["input"]),
-}
-"""By the column of `MemorySamples`."""
-
-LONGEST_LABEL = 32
 WRITTEN_RANKS = 16
 """Up to so many ranks the matrix has room for its numbers."""
 WRITTEN_STEPS = 20
@@ -51,8 +32,6 @@ LEAST_SPAN = 0.05
 MOST_STEP_TICKS = 25
 FEW_TIMES = 6
 """So few can be counted: the axis then has whole numbers only."""
-MOST_UNITS = 120
-"""Rows of the window chart; more would be thinner than a line."""
 
 
 def styled(
@@ -176,15 +155,40 @@ def last_arrivals(report: Report, theme: str) -> go.Figure:
     return styled(figure, theme, 260)
 
 
-def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
+def largest_deviation(measures: Measures) -> float:
+    """Of all judged steps from the median one, in percent of it."""
+    middle = _middle_ns(measures)
+    taken = _judged_ns(measures)
+    return float(np.abs(100 * (taken / middle - 1)).max()) if len(taken) else 0.0
+
+
+def longest_exposed_ms(measures: Measures) -> float:
+    """What compute waited for in the worst judged step of all ranks."""
+    found = [_exposed_by_step(rank)[rank.judged] for rank in measures.ranks]
+    return float(max((ns.max() for ns in found if len(ns)), default=0)) / MS
+
+
+def _hosts_together(measures: Measures) -> list[RankMeasures]:
+    """Ranks of one host beside each other, in the order of their first ranks."""
+    first: dict[str | None, int] = {}
+    for rank in measures.ranks:
+        first.setdefault(rank.header.host, rank.rank)
+    return sorted(measures.ranks, key=lambda r: (first[r.header.host], r.rank))
+
+
+def step_heat(
+    measures: Measures, theme: str, *, exposed: bool, span: float = 0.0
+) -> go.Figure:
     """Rank by judged step: how long it took, or how long compute stood still in it.
 
     Steps that were set aside are left out: one that compiles would take all colours.
+    Colours end at `span` at least: two runs beside each other have one scale.
     """
+    ordered = _hosts_together(measures)
     steps = sorted({int(s) for rank in measures.ranks for s in rank.judged_steps})
     place = {step: at for at, step in enumerate(steps)}
-    values = np.full((len(measures.ranks), len(steps)), np.nan)
-    for at, rank in enumerate(measures.ranks):
+    values = np.full((len(ordered), len(steps)), np.nan)
+    for at, rank in enumerate(ordered):
         ns = _exposed_by_step(rank) if exposed else rank.steps.duration_ns
         columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
         values[at, columns] = ns[rank.judged] / MS
@@ -194,10 +198,12 @@ def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
     few = tall and len(steps) <= WRITTEN_STEPS
     figure = go.Figure(
         go.Heatmap(
-            **_coloured(values, theme, _middle_ns(measures) / MS, exposed=exposed),
+            **_coloured(
+                values, theme, (_middle_ns(measures) / MS, span), exposed=exposed
+            ),
             customdata=values,
             x=[str(step) for step in steps],
-            y=[str(rank.rank) for rank in measures.ranks],
+            y=_rank_names(ordered),
             text=_written(values.tolist()) if few else None,
             texttemplate="%{text}" if few else None,
             textfont=_ink(theme),
@@ -208,25 +214,43 @@ def step_heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
         )
     )
     figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
-    figure.update_yaxes(title="rank", type="category", autorange="reversed")
+    several = len({rank.header.host for rank in ordered}) > 1
+    kind = "multicategory" if several else "category"
+    figure.update_yaxes(title="rank", type=kind, autorange="reversed")
     return styled(figure, theme, height)
+
+
+def _rank_names(ordered: Sequence[RankMeasures]) -> list[str] | list[list[str]]:
+    """Ranks, under their hosts where there are several."""
+    ranks = [str(rank.rank) for rank in ordered]
+    hosts = [visible(rank.header.host or "?") for rank in ordered]
+    return [hosts, ranks] if len(set(hosts)) > 1 else ranks
+
+
+def _judged_ns(measures: Measures) -> Int64s:
+    taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
+    return np.concatenate(taken)
 
 
 def _middle_ns(measures: Measures) -> float:
     """The median judged step of all ranks."""
-    taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
-    return float(np.median(np.concatenate(taken)))
+    return float(np.median(_judged_ns(measures)))
 
 
 def _coloured(
-    values: npt.NDArray[np.float64], theme: str, middle: float, *, exposed: bool
+    values: npt.NDArray[np.float64],
+    theme: str,
+    scale: tuple[float, float],
+    *,
+    exposed: bool,
 ) -> dict[str, object]:
     """What cells are coloured by. Steps: how far from the median, and exposed time: how
     much of a step; never less than `LEAST_SPAN`, or noise would have all colours.
     """
+    middle, span = scale
     most = float(np.nanmax(np.abs(values), initial=0.0))
     if exposed:
-        top = max(most, LEAST_SPAN * middle)
+        top = max(most, span, LEAST_SPAN * middle)
         return {
             "z": values,
             "zmin": 0,
@@ -235,7 +259,8 @@ def _coloured(
             "colorbar": _bar("ms"),
         }
     off = 100 * (values / middle - 1)
-    span = max(float(np.nanmax(np.abs(off), initial=0.0)), 100 * LEAST_SPAN)
+    most = float(np.nanmax(np.abs(off), initial=0.0))
+    span = max(most, span, 100 * LEAST_SPAN)
     return {
         "z": off,
         "zmin": -span,
@@ -259,100 +284,6 @@ def _exposed_by_step(rank: RankMeasures) -> Int64s:
     totals = np.zeros(len(rank.steps), dtype=np.int64)
     np.add.at(totals, at, stalls.duration_ns)
     return totals
-
-
-def windows(rank: RankMeasures, step: int, theme: str) -> go.Figure:
-    """When each unit was unsharded within a step."""
-    rows = rank.windows.rows(rank.windows.step == step)
-    begin, length = _extent(rank, step)
-    order = list(dict.fromkeys(rows.unit[np.argsort(rows.start_ns)].tolist()))
-    order = order[:MOST_UNITS]
-    names = {unit: _label(rank, unit) for unit in order}
-    shown = np.isin(rows.unit, order)
-    units = rows.unit[shown].tolist()
-    figure = go.Figure(
-        go.Bar(
-            base=(rows.start_ns[shown] - begin) / MS,
-            x=(rows.end_ns[shown] - rows.start_ns[shown]) / MS,
-            y=[names[unit] for unit in units],
-            orientation="h",
-            marker={"color": SERIES["unsharded"]},
-            customdata=[size(count) for count in rows.bytes[shown].tolist()],
-            hovertemplate="%{y}: from %{base:.3f} ms, for %{x:.3f} ms, "
-            "%{customdata}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
-    figure.update_yaxes(autorange="reversed", type="category", dtick=1)
-    return _aligned(styled(figure, theme, max(150, 80 + 17 * len(order))), rank)
-
-
-def memory_curves(
-    rank: RankMeasures, step: int, names: Sequence[str], theme: str
-) -> go.Figure:
-    """Some of a rank's memory curves over one step, in the unit that reads best."""
-    samples = _samples(rank, step)
-    begin, length = _extent(rank, step)
-    most = max(int(getattr(samples, name).max()) for name in names)
-    unit, unit_name = _byte_unit(most)
-    figure = go.Figure()
-    for name in names:
-        values = getattr(samples, name)
-        known = values != UNKNOWN
-        words = CURVES[name].words
-        figure.add_scatter(
-            x=(samples.time_ns[known] - begin) / MS,
-            y=values[known] / unit,
-            mode="lines",
-            line={"shape": "hv", "color": CURVES[name].colour, "width": 1.8},
-            name=words,
-            hovertemplate=f"%{{x:.3f}} ms: %{{y:.4g}} {unit_name} {words}"
-            "<extra></extra>",
-        )
-    figure.update_xaxes(title="time into the step, ms", range=[0, length / MS])
-    figure.update_yaxes(title=unit_name, rangemode="tozero")
-    return _aligned(styled(figure, theme, 260, legend=len(names) > 1), rank)
-
-
-def _aligned(figure: go.Figure, rank: RankMeasures) -> go.Figure:
-    """The same left edge for all figures of a step: one moment stands under itself."""
-    longest = max(
-        (len(_label(rank, unit)) for unit in range(len(rank.units))), default=0
-    )
-    figure.update_layout(margin_l=max(64, 12 + 7 * longest))
-    figure.update_yaxes(automargin=False)
-    return figure
-
-
-def _label(rank: RankMeasures, unit: int) -> str:
-    return shorten(visible(rank.unit_name(unit) or "?"), LONGEST_LABEL)
-
-
-def _extent(rank: RankMeasures, step: int) -> tuple[int, int]:
-    """When a step began, and how long it took: what both figures of it span."""
-    record = int(np.flatnonzero(rank.steps.step == step)[0])
-    return int(rank.steps.start_ns[record]), int(rank.steps.duration_ns[record])
-
-
-def _byte_unit(most: int) -> tuple[int, str]:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if most >= unit:
-            return unit, name
-    return 1, "bytes"
-
-
-def _samples(rank: RankMeasures, step: int) -> MemorySamples:
-    """Those between a step's begin and end: others would be outside of its picture."""
-    begin, length = _extent(rank, step)
-    time_ns = rank.memory.time_ns
-    inside = (time_ns >= begin) & (time_ns <= begin + length)
-    return rank.memory.rows((rank.memory_step == step) & inside)
-
-
-def curves_of(rank: RankMeasures, step: int) -> list[str]:
-    """The memory curves that a rank has of a step."""
-    samples = _samples(rank, step)
-    return [name for name in CURVES if (getattr(samples, name) != UNKNOWN).any()]
 
 
 def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figure:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.quantities import ms, percent, size
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.renderers.tables import Cell
+from fsdpdoctor.report.memory_peak import MemoryPeak, memory_peak
 from fsdpdoctor.schema import UNKNOWN, Phase
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages import figures
+from fsdpdoctor_dashboard.pages import memory_figures as figures
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     byte_words,
@@ -19,11 +23,13 @@ from fsdpdoctor_dashboard.pages.components import (
     chosen,
     columns,
     data_table,
+    middle_step,
     number_cells,
     plot,
     run_page,
     table_tools,
 )
+from fsdpdoctor_dashboard.pages.unit_map import extent
 
 
 def page(context: Context) -> Component:
@@ -37,56 +43,74 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     steps = rank.judged_steps.tolist() or rank.steps.step.tolist()
     if not steps:
         return [html.P("No whole step was recorded.")]
-    step = chosen(context, "step", steps)
+    step = chosen(context, "step", steps, middle_step(rank))
     return [
         chooser(context, "memory", "rank", list(ranks), rank.rank),
         chooser(context, "memory", "step", steps, step),
-        *_curves(rank, step, context.theme),
-        html.H2("Units unsharded"),
-        plot(figures.windows(rank, step, context.theme))
-        if (rank.windows.step == step).any()
-        else html.P(
-            "Cannot tell: the source does not show when units are unsharded.",
-            className="faint",
-        ),
-        html.H2("Peak while a unit ran"),
+        *_step(rank, step, context.theme),
+        html.H2("Peak while a unit ran, of the judged steps"),
         *_peaks(name, rank),
     ]
 
 
-def _curves(rank: RankMeasures, step: int, theme: str) -> list[Component]:
-    """The device's memory; the whole process's apart, whose scale is another."""
+def _step(rank: RankMeasures, step: int, theme: str) -> Iterator[Component]:
+    """What is held over a step, with its peak in words, and the windows of units."""
     names = figures.curves_of(rank, step)
+    peak = memory_peak(rank, step)
+    yield html.H2(f"Step {step}: memory and unsharded units")
+    if peak is not None:
+        yield from _peak_words(rank, step, peak)
+    if names or (rank.windows.step == step).any():
+        yield plot(figures.memory_step(rank, step, peak, theme))
     if not names:
-        return [
-            html.H2("Over the step"),
-            html.P(
-                "Cannot tell: the source holds no memory samples of this step.",
-                className="faint",
-            ),
-        ]
-    parts: list[Component] = []
-    for shown in (
-        [name for name in names if name != "rss_bytes"],
-        [name for name in names if name == "rss_bytes"],
-    ):
-        if not shown:
-            continue
-        what = figures.CURVES[shown[0]].words if len(shown) == 1 else "memory"
-        figure = figures.memory_curves(rank, step, shown, theme)
-        parts += [html.H2(f"Over the step: {what}"), plot(figure)]
-    if "allocated_bytes" not in names:
-        parts.append(
-            html.P(
-                "Allocated and reserved memory: cannot tell, the CPU has no "
-                "allocator statistics."
-                if rank.header.device == "cpu"
-                else "Allocated and reserved memory: cannot tell, the source has no "
-                "allocator statistics.",
-                className="faint",
-            )
+        yield _faint("Cannot tell: the source holds no memory samples of this step.")
+    elif "allocated_bytes" not in names:
+        yield _faint(
+            "Allocated and reserved memory: cannot tell, the CPU has no allocator "
+            "statistics."
+            if rank.header.device == "cpu"
+            else "Allocated and reserved memory: cannot tell, the source has no "
+            "allocator statistics."
         )
-    return parts
+    if len(names) > 1 and "rss_bytes" in names:
+        resident = figures.samples_of(rank, step).rss_bytes
+        yield _faint(
+            f"Resident memory of the whole process: up to {size(int(resident.max()))} "
+            "in this step."
+        )
+    if not (rank.windows.step == step).any():
+        yield _faint("Cannot tell: the source does not show when units are unsharded.")
+
+
+def _faint(words: str) -> Component:
+    return html.P(words, className="faint")
+
+
+PEAK_OF = {
+    "allocated_bytes": "Most allocated",
+    "unsharded_bytes": "Most unsharded parameters",
+}
+NAMED_ALIVE = 6
+"""Units that are named as alive at the peak; of more only their number is said."""
+
+
+def _peak_words(rank: RankMeasures, step: int, peak: MemoryPeak) -> Iterator[Component]:
+    begin, _ = extent(rank, step)
+    where = f" in {unit_name(peak.unit)}, {peak.phase}" if peak.unit is not None else ""
+    words = f"{PEAK_OF[peak.curve]}: {size(peak.bytes)}, {ms(peak.time_ns - begin)} "
+    words += f"into the step{where}."
+    if rank.header.device_bytes > 0:
+        share = percent(peak.bytes / rank.header.device_bytes)
+        words += f" That is {share} of the device's {size(rank.header.device_bytes)}."
+    yield html.P([html.B("Peak. "), words])
+    if peak.alive:
+        named = [
+            f"{unit_name(unit)} ({byte_words(count)})"
+            for unit, count in peak.alive[:NAMED_ALIVE]
+        ]
+        more = len(peak.alive) - len(named)
+        others = f" and {more} more" if more else ""
+        yield html.P(f"Unsharded then: {', '.join(named)}{others}.")
 
 
 def _peaks(name: str, rank: RankMeasures) -> list[Component]:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import PARTS
 from fsdpdoctor.renderers.report_view import (
     CAUSE_WORDS,
@@ -18,21 +17,18 @@ from fsdpdoctor.renderers.report_view import (
     Content,
     content_of,
 )
-from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
-from fsdpdoctor.report.comparison import Difference, Subject, compare
-from fsdpdoctor.report.value import ByCause
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.comparison import differences
 from fsdpdoctor_dashboard.pages.components import (
     CAUSES_EXPLAINED,
+    UNTOLD,
     Context,
-    byte_words,
-    columns,
-    data_table,
-    ns_words,
+    by_cause,
     side_by_side,
     so_far,
+    with_tip,
 )
 from fsdpdoctor_dashboard.pages.findings import cards
 from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
@@ -46,53 +42,7 @@ def page(context: Context) -> Component:
     sides = side_by_side(context, [html.Div(_of(context, run)) for run in context.runs])
     if len(context.runs) == 1:
         return html.Main(sides)
-    return html.Main([*_differences(*context.runs[:2]), sides])
-
-
-def _differences(a: OpenRun, b: OpenRun) -> Iterator[Component]:
-    """What the comparison says of two runs: settings, then figures beyond noise."""
-    found = compare(
-        *(Subject(name=r.id, measures=r.measures, report=r.report) for r in (a, b))
-    )
-    yield html.H1(f"From {visible(a.id)} to {visible(b.id)}")
-    before, after = found.step_time_ns
-    yield html.P(f"Median step {ns_words(before)}, then {ns_words(after)}.")
-    if not found.differences:
-        yield html.P("No setting differs, and no figure by more than its noise.")
-    else:
-        rows = [_difference(difference) for difference in found.differences]
-        words = columns("figure", "unit", left=("figure", "unit"))
-        numbers = columns(visible(a.id), visible(b.id), "change")
-        yield data_table("differences", (*words, *numbers), rows)
-    for line in found.not_compared:
-        yield html.P(f"Not compared: {visible(line)}", className="faint")
-
-
-def _difference(found: Difference) -> list[Cell]:
-    words = {"time": ns_words, "bytes": byte_words}.get(found.kind)
-
-    def said(value: object) -> str:
-        if words is not None and isinstance(value, int | float):
-            return words(value)
-        return "-" if value is None else str(value)
-
-    sign = "+" if (found.change or 0) > 0 else ""
-    change = "" if found.change is None else f"{sign}{said(found.change)}"
-    return [
-        Cell(text=f"{found.kind}: {_figure(found.figure)}"),
-        Cell(text=unit_name(found.unit) if found.unit else "-"),
-        Cell(text=said(found.a)),
-        Cell(text=said(found.b)),
-        Cell(text=change, value=found.change),
-    ]
-
-
-def _figure(name: str) -> str:
-    """A figure's place in the report, in words."""
-    group, _, part = name.rpartition(".")
-    if group == "budget_ns_per_step":
-        return PART_WORDS.get(part, part)
-    return name.replace("_ns", "").replace(".", ", ").replace("_", " ")
+    return html.Main([*differences(*context.runs[:2]), sides])
 
 
 def _of(context: Context, run: OpenRun) -> list[Component]:
@@ -147,11 +97,12 @@ def _budget(context: Context, run: OpenRun) -> Iterator[Component]:
     for rank, budget in budgets.items():
         cells += [
             html.Span(f"rank {rank}"),
-            html.Div(
-                [_piece(part, ns, longest) for part, ns in budget.items() if ns],
-                className="stack",
-                role="img",
-                title=_said(rank, budget),
+            with_tip(
+                html.Div(
+                    [_piece(part, ns, longest) for part, ns in budget.items() if ns],
+                    className="stack",
+                ),
+                _said(rank, budget),
             ),
             html.Span(ms(sum(budget.values())), className="faint"),
         ]
@@ -168,11 +119,9 @@ def _said(rank: int, budget: dict[str, int]) -> str:
 
 
 def _piece(part: str, ns: int, longest: int) -> Component:
-    words = PART_WORDS.get(part, part)
     return html.I(
         className="hatched" if part.startswith("exposed_") else "",
         style={"width": f"{100 * ns / longest:.4f}%", "backgroundColor": _colour(part)},
-        title=f"{words}: {ms(ns)}",
     )
 
 
@@ -224,21 +173,22 @@ def _causes(report: Report) -> Iterator[Component]:
     longest = max(getattr(exposed, kind.key) for kind in kinds)
     cells: list[Component] = []
     for kind in kinds:
-        parts = _by_cause(exposed.by_kind_and_cause[kind.key])
+        parts = by_cause(exposed.by_kind_and_cause[kind.key])
         words = ", ".join(f"{CAUSE_TITLES[cause]} {ms(ns)}" for cause, ns in parts)
         cells += [
             html.Span(kind.label),
-            html.Div(
-                [
-                    html.I(
-                        className=f"cause {cause}",
-                        style={"width": f"{100 * ns / longest:.3f}%"},
-                    )
-                    for cause, ns in parts
-                ],
-                className="stack",
-                role="img",
-                title=f"exposed {kind.label}: {words}",
+            with_tip(
+                html.Div(
+                    [
+                        html.I(
+                            className=f"cause {cause}",
+                            style={"width": f"{100 * ns / longest:.3f}%"},
+                        )
+                        for cause, ns in parts
+                    ],
+                    className="stack",
+                ),
+                f"exposed {kind.label}: {words}",
             ),
             html.Span(ms(getattr(exposed, kind.key)), className="exposed"),
         ]
@@ -259,22 +209,13 @@ def _causes(report: Report) -> Iterator[Component]:
                     html.Span(ms(ns)),
                 ]
             )
-            for cause, ns in _by_cause(exposed.by_cause)
+            for cause, ns in by_cause(exposed.by_cause)
         ],
         className="legend causes",
     )
 
 
-UNTOLD = "wire_or_straggler"
 CAUSE_TITLES = CAUSE_WORDS | {UNTOLD: "straggler or wire"}
-
-
-def _by_cause(found: ByCause) -> list[tuple[str, int]]:
-    """What is known and not 0; two causes that cannot be told apart are one."""
-    told = {cause: getattr(found, cause) for cause in CAUSES}
-    if found.wire_or_straggler is not None:
-        told |= {"straggler": 0, "wire": 0, UNTOLD: found.wire_or_straggler}
-    return [(cause, ns) for cause, ns in told.items() if ns]
 
 
 def _trust(report: Report, content: Content) -> Iterator[Component]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.renderers.formatting import ranges
+from fsdpdoctor.quantities import ms
+from fsdpdoctor.renderers.formatting import ranges, visible
+from fsdpdoctor.renderers.report_view import PART_WORDS
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.collectives_ranks import waits_by_last
+from fsdpdoctor.report.rank_lateness import Lateness, lateness
 from fsdpdoctor.report.value import Health
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
@@ -21,6 +26,7 @@ from fsdpdoctor_dashboard.pages.components import (
     plot,
     run_page,
     share_words,
+    table_tools,
 )
 
 
@@ -33,17 +39,81 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     measures, theme = run.measures, context.theme
     steps = max((int(rank.judged.sum()) for rank in measures.ranks), default=0)
     if not steps:
-        return [_table(name, run), html.P("No whole step was recorded.")]
+        return [*_ranks(name, run, context.runs), html.P("No whole step was recorded.")]
+    longest = max(figures.longest_exposed_ms(each.measures) for each in context.runs)
+    off = max(figures.largest_deviation(each.measures) for each in context.runs)
     return [
-        _table(name, run),
-        *_waits(run, steps, theme),
-        html.H2("Step time"),
+        *_late(name, run),
+        html.H2("Step time, against the median step"),
         _set_aside(run.report.health),
-        plot(figures.step_heat(measures, theme, exposed=False)),
+        plot(figures.step_heat(measures, theme, exposed=False, span=off)),
         html.H2("Exposed time"),
-        plot(figures.step_heat(measures, theme, exposed=True))
+        plot(figures.step_heat(measures, theme, exposed=True, span=longest))
         if measures.stalls_known
         else html.P("Cannot tell: the source shows no stalls.", className="faint"),
+        *_waits(run, steps, theme),
+        *_ranks(name, run, context.runs),
+    ]
+
+
+MOST_NAMED = 16
+"""Ranks that are listed as late, and up to which the table of all is not folded."""
+
+LATE_SHARE = 0.005
+"""Of the step: who makes the others wait less than that is not late."""
+
+
+def _late(name: str, run: OpenRun) -> list[Component]:
+    """Who makes the others wait, the worst first, and what it does more of."""
+    step_ns = run.report.step_time_ns.median or 0
+    found = lateness(run.measures, run.report.ranks)
+    late = [one for one in found if (one.caused_ns or 0) > LATE_SHARE * step_ns]
+    head = html.H2("Who is late, and why")
+    if all(one.caused_ns is None for one in found):
+        return [head, html.P("Cannot tell: ranks could not be matched.")]
+    if not late:
+        return [head, html.P("No rank makes the others wait.")]
+    shown = late[:MOST_NAMED]
+    caused = [one.caused_ns or 0 for one in shown]
+    rows = zip(
+        [Cell(text=f"rank {one.rank}", value=one.rank) for one in shown],
+        [Cell(text=visible(one.host or "-")) for one in shown],
+        number_cells(caused, [ms(ns) for ns in caused]),
+        [Cell(text=_reason(one)) for one in shown],
+        strict=True,
+    )
+    heads = columns(
+        *("rank", "host", MAKES_WAIT, REASON),
+        left=("host", REASON),
+        units={MAKES_WAIT: "ns"},
+    )
+    words = [html.P(f"And {len(late) - len(shown)} more.", className="faint")]
+    return [
+        head,
+        data_table(f"{name}-late", heads, rows),
+        *words[: len(late) > MOST_NAMED],
+    ]
+
+
+MAKES_WAIT = "makes all others wait, per step"
+REASON = "what it does more of than the median rank"
+
+
+def _reason(one: Lateness) -> str:
+    if one.part is None:
+        return "nothing that was measured"
+    words = PART_WORDS.get(one.part, one.part.replace("_", " "))
+    return f"{words}: {ms(one.excess_ns)} per step more"
+
+
+def _ranks(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
+    """All ranks' figures; of many ranks folded, so that what differs fits a screen."""
+    ranks = run.report.ranks
+    if len(ranks) <= MOST_NAMED:
+        return [html.H2("All ranks"), _table(name, run, runs)]
+    summary = html.Summary(f"All {len(ranks)} ranks")
+    return [
+        html.Details([summary, table_tools(name, "ranks"), _table(name, run, runs)])
     ]
 
 
@@ -81,16 +151,25 @@ def _set_aside(health: Health) -> Component:
     return html.P(f"Judged steps, by rank{left_out}.", className="faint")
 
 
-def _table(name: str, run: OpenRun) -> Component:
+def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> Component:
     ranks = run.report.ranks
+    every = [row for each in runs for row in each.report.ranks]
     exposed = [row.exposed_ns_per_step for row in ranks]
     waits = [row.wait_ns_per_step for row in ranks]
     parts = [
         [Cell(text=f"rank {row.rank}", value=row.rank) for row in ranks],
         [Cell(text=row.host or "-") for row in ranks],
         [Cell(text=ns_words(row.step_ns), value=row.step_ns) for row in ranks],
-        number_cells(exposed, [ns_words(ns) for ns in exposed]),
-        number_cells(waits, [ns_words(ns) for ns in waits]),
+        number_cells(
+            exposed,
+            [ns_words(ns) for ns in exposed],
+            [row.exposed_ns_per_step for row in every],
+        ),
+        number_cells(
+            waits,
+            [ns_words(ns) for ns in waits],
+            [row.wait_ns_per_step for row in every],
+        ),
         [
             Cell(text=share_words(row.overlap_share), value=row.overlap_share)
             for row in ranks

@@ -26,6 +26,8 @@ from fsdpdoctor_dashboard.pages.components import (
     so_far,
     table_tools,
 )
+from fsdpdoctor_dashboard.pages.unit_bars import longest_ns, unit_bars
+from fsdpdoctor_dashboard.pages.unit_map import unit_map
 
 
 class Figure(NamedTuple):
@@ -77,7 +79,7 @@ def page(context: Context) -> Component:
     for at, run in enumerate(context.runs):
         if len(context.runs) > 1:
             parts.append(html.H2(visible(run.id)))
-        parts += [*so_far(run), *_table(f"units-{at}", run)]
+        parts += [*so_far(run), *_table(f"units-{at}", run, context.runs)]
     if len(context.runs) > 1:
         parts = [*_differences(*context.runs[:2]), *parts]
     known = any(run.report.units for run in context.runs)
@@ -90,7 +92,7 @@ def page(context: Context) -> Component:
     )
 
 
-def _table(name: str, run: OpenRun) -> list[Component]:
+def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
     units = run.report.units
     if not units:
         return [
@@ -101,6 +103,8 @@ def _table(name: str, run: OpenRun) -> list[Component]:
             )
         ]
     exposed, others = FIGURES[:2], FIGURES[2:]
+    longest = max(longest_ns(each.report.units) for each in runs)
+    every = [unit for each in runs for unit in each.report.units]
     counts = ("gathers in forward", "gathers in backward", "reduce-scatters")
     heads = (
         *columns("unit", *counts, left=("unit",)),
@@ -115,12 +119,19 @@ def _table(name: str, run: OpenRun) -> list[Component]:
         [_count(unit, "forward") for unit in units],
         [_count(unit, "backward") for unit in units],
         [_plain(unit.reduce_scatters) for unit in units],
-        *[_cells(figure, units) for figure in exposed],
+        *[_cells(figure, units, every) for figure in exposed],
         [_cause(unit) for unit in units],
-        *[_cells(figure, units) for figure in others],
+        *[_cells(figure, units, every) for figure in others],
     ]
     rows = zip(*parts, strict=True)
-    return [table_tools(name, "units"), data_table(name, heads, rows)]
+    return [
+        html.H2("Compute in the model's order, and what it waited for"),
+        *unit_bars(units, longest),
+        *unit_map(run),
+        html.H2("All figures"),
+        table_tools(name, "units"),
+        data_table(name, heads, rows),
+    ]
 
 
 def _cause(unit: UnitRow) -> Cell:
@@ -137,10 +148,13 @@ def _cause(unit: UnitRow) -> Cell:
     )
 
 
-def _cells(figure: Figure, units: Sequence[UnitRow]) -> list[Cell]:
+def _cells(
+    figure: Figure, units: Sequence[UnitRow], every: Sequence[UnitRow]
+) -> list[Cell]:
+    """A column of figures; bars are to one scale over `every` unit of all runs."""
     values = [figure.value(unit) for unit in units]
     words = ["-" if value is None else figure.words(value) for value in values]
-    cells = number_cells(values, words)
+    cells = number_cells(values, words, [figure.value(unit) for unit in every])
     return cells if figure.bars else [replace(cell, share=None) for cell in cells]
 
 

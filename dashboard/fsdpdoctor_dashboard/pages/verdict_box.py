@@ -21,6 +21,7 @@ from fsdpdoctor_dashboard.pages.components import (
     place_link,
     shown_place,
     with_data,
+    with_tip,
 )
 from fsdpdoctor_dashboard.pages.try_command import try_command
 
@@ -144,15 +145,16 @@ def _bar(report: Report) -> Iterator[Component]:
     words = [f"now {ms(mean)}", f"it cannot go below {ms(floor)}"]
     if best is not None:
         words.insert(1, f"after the change {ms(after)}")
-    yield html.Div(
-        [
-            html.I(className=kind, style={"width": f"{100 * ns / mean:.3f}%"})
-            for kind, ns in pieces
-            if ns > 0
-        ],
-        className="outlook",
-        role="img",
-        title=f"The mean step: {', '.join(words)}.",
+    yield with_tip(
+        html.Div(
+            [
+                html.I(className=kind, style={"width": f"{100 * ns / mean:.3f}%"})
+                for kind, ns in pieces
+                if ns > 0
+            ],
+            className="outlook",
+        ),
+        f"The mean step: {', '.join(words)}.",
     )
     yield html.P(_outlook_words(mean, None if best is None else after, floor))
 

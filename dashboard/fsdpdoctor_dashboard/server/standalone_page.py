@@ -50,7 +50,23 @@ START = """(async () => {
   const timeline = new FsdpTimeline(host, { sources: [source], theme: theme() });
   dark.addEventListener("change", () => timeline.setTheme(theme()));
   window.fsdpTimeline = timeline;
+  const PAPER = 690; // pixels across an A4 page inside its margins
+  addEventListener("beforeprint", () => {
+    const { clientWidth: width, clientHeight: height } = host;
+    timeline.setTheme("light");
+    Object.assign(host.style, { width: `${width}px`, height: `${height}px` });
+    host.style.zoom = Math.min(1, PAPER / width);
+  });
+  addEventListener("afterprint", () => {
+    Object.assign(host.style, { width: "", height: "", zoom: "" });
+    timeline.setTheme(theme());
+  });
 })();"""
+
+PAGE_STYLE = """
+#fd-timeline { height: 82vh; min-height: 520px; }
+@media print { #fd-timeline { break-inside: avoid; } .fd-tools { display: none; } }
+"""
 
 
 def timeline_page(
@@ -71,7 +87,7 @@ def timeline_page(
     return Addition(
         title="Timeline",
         note=_note(store, shown),
-        style=style() + "\n#fd-timeline { height: 82vh; min-height: 520px; }",
+        style=style() + PAGE_STYLE,
         body="\n".join(body),
         policy=(
             f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "

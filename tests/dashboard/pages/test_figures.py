@@ -11,7 +11,8 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.pages.figures import LEAST_SPAN, curves_of, step_heat
+from fsdpdoctor_dashboard.pages.figures import LEAST_SPAN, step_heat
+from fsdpdoctor_dashboard.pages.memory_figures import curves_of
 from tests.dashboard.synthetic import Shape, write_run
 
 

@@ -1,0 +1,131 @@
+"""The model as a map: area is bytes, colour exposed time, and a slider plays a step.
+
+unit_map.js lights the units that are gathered at the slider's moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, sqrt
+
+import numpy as np
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.quantities import ms, size
+from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.report.value import UnitRow
+from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.components import middle_step, with_data, with_tip
+from fsdpdoctor_dashboard.pages.unit_bars import exposed_ns
+
+MOMENTS = 1000
+"""Places of the slider."""
+
+
+def unit_map(run: OpenRun) -> Iterator[Component]:
+    """Nothing where no unit's size is known, or no step shows when they are whole."""
+    rank = run.measures.ranks[0]
+    step = middle_step(rank)
+    units = [unit for unit in run.report.units if unit.all_gather_bytes]
+    if step is None or not units or not (rank.windows.step == step).any():
+        return
+    begin, length = extent(rank, step)
+    windows = _windows(rank, step, begin)
+    most = max(exposed_ns(unit) for unit in units) or 1
+    rows = strips([unit.all_gather_bytes or 0 for unit in units])
+    whole = sum(unit.all_gather_bytes or 0 for unit in units)
+    yield html.H2("The model as a map: area is bytes, red what compute waits for")
+    lines = [
+        html.Div(
+            [_cell(units[at], whole_of_row, windows, most) for at in row],
+            className="map-row",
+            style={"height": f"{100 * whole_of_row / whole:.3f}%"},
+        )
+        for row in rows
+        if (whole_of_row := sum(units[at].all_gather_bytes or 0 for at in row))
+    ]
+    slider = dcc.Input(type="range", min=0, max=MOMENTS, value=MOMENTS // 3, step=1)
+    label = html.Label([f"Step {step} of rank {rank.rank}, moment: ", slider])
+    tank = html.Div(html.I(), className="tank")
+    yield with_data(
+        html.Div(
+            [
+                html.Div([label, html.Span(role="status")], className="map-tools"),
+                tank,
+                html.Div(lines, className="map"),
+            ],
+            className="unit-map",
+        ),
+        length=str(length),
+        memory=_samples(rank, step, begin, length),
+        most=str(_most(rank)),
+    )
+
+
+def extent(rank: RankMeasures, step: int) -> tuple[int, int]:
+    """When a step began, and how long it took."""
+    record = int(np.flatnonzero(rank.steps.step == step)[0])
+    return int(rank.steps.start_ns[record]), int(rank.steps.duration_ns[record])
+
+
+def strips(sizes: Sequence[int]) -> list[list[int]]:
+    """Places of sizes in rows of about equal wholes, in their order: a map's rows."""
+    rows = max(1, ceil(sqrt(len(sizes)) / 2))
+    share = sum(sizes) / rows
+    made: list[list[int]] = [[]]
+    whole = 0
+    for at, count in enumerate(sizes):
+        if made[-1] and whole + count / 2 > share * len(made):
+            made.append([])
+        made[-1].append(at)
+        whole += count
+    return made
+
+
+def _cell(
+    unit: UnitRow, row: int, windows: dict[str, list[str]], most: int
+) -> Component:
+    name = unit_name(unit.unit)
+    waits = exposed_ns(unit)
+    said = f"{name}: {size(unit.all_gather_bytes or 0)}, exposed {ms(waits)} per step"
+    cell = html.Div(
+        [html.I(style={"opacity": f"{0.85 * waits / most:.3f}"}), html.Span(name)],
+        className="map-unit",
+        style={"width": f"{100 * (unit.all_gather_bytes or 0) / row:.3f}%"},
+    )
+    opened = ";".join(windows.get(unit.unit, ()))
+    return with_data(with_tip(cell, said), open=opened)
+
+
+def _windows(rank: RankMeasures, step: int, begin: int) -> dict[str, list[str]]:
+    """From and until when each unit is whole, from the step's begin on."""
+    rows = rank.windows.rows(rank.windows.step == step)
+    found: dict[str, list[str]] = {}
+    for unit, start, end in zip(
+        rows.unit.tolist(), rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True
+    ):
+        name = rank.unit_name(unit)
+        if name is not None:
+            found.setdefault(name, []).append(f"{start - begin},{end - begin}")
+    return found
+
+
+def _samples(rank: RankMeasures, step: int, begin: int, length: int) -> str:
+    """Allocated memory, or else that of gathered parameters: moment and bytes."""
+    memory = rank.memory
+    time_ns = memory.time_ns - begin
+    inside = (rank.memory_step == step) & (time_ns >= 0) & (time_ns <= length)
+    for values in (memory.allocated_bytes, memory.unsharded_bytes):
+        known = inside & (values != UNKNOWN)
+        if known.any():
+            pairs = zip(time_ns[known].tolist(), values[known].tolist(), strict=True)
+            return ";".join(f"{at},{count}" for at, count in pairs)
+    return ""
+
+
+def _most(rank: RankMeasures) -> int:
+    """What the tank holds: the device's memory where it is known."""
+    return max(rank.header.device_bytes, 0)
