@@ -178,7 +178,7 @@ def _settings_once(groups: Sequence[_Group]) -> list[_Group]:
                 one: found.pop() if len(found) == 1 else "of each unit its own"
                 for one, found in ways.items()
             }
-            made.append((replace(group[0], **said), names))
+            made.append((replace(group[0], a=said["a"], b=said["b"]), names))
     return made
 
 
