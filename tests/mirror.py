@@ -123,6 +123,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/server/tile_middleware.py",
         "dashboard/timeline/component.py",
     ),
+    "dashboard/pages/test_figures.py": ("dashboard/pages/memory_figures.py",),
+    "dashboard/pages/test_unit_bars.py": ("dashboard/pages/unit_map.py",),
     "dashboard/timeline/test_scripts.py": ("dashboard/timeline/settings.py",),
     "dashboard/test_live.py": (
         "cli/processes/live.py",
