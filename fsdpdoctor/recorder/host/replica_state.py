@@ -195,18 +195,29 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> Iterator[_Item]:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu" or value.numel() != 1:
+        if not _is_plain(value) or value.device.type != "cpu" or value.numel() != 1:
             return None
         return float(value)
     return float(value) if isinstance(value, int | float) else None
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements are its own. A DTensor's, and any other wrapper's, are not:
+    with dispatch disabled they are read from where there is no memory, which ends the
+    process.
+    """
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
 def _sample_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """A copy of some elements; None of what has no plain elements here."""
-    if tensor.is_meta or not tensor.numel() or not tensor.is_contiguous():
+    if not _is_plain(tensor) or tensor.is_meta or not tensor.numel():
         return None
-    if tensor.layout != torch.strided or type(tensor.data) is not torch.Tensor:
+    if tensor.layout != torch.strided or not tensor.is_contiguous():
         return None
+    held = tensor.untyped_storage().nbytes()
+    if held < (tensor.storage_offset() + tensor.numel()) * tensor.element_size():
+        return None  # FSDP2 has freed it, and keeps its shape: there is nothing to read
     flat = tensor.detach().view(-1)
     return flat[:: max(flat.numel() // ELEMENTS, 1)][:ELEMENTS].clone()
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import ReplicaKind, ReplicaSpec
@@ -73,3 +76,25 @@ def test_a_sample_is_of_the_state_alone(tmp_path: Path) -> None:
     one, again = (sampled(tmp_path / name, 2) for name in ("one", "again"))
 
     assert one == again
+
+
+def test_what_is_not_in_plain_memory_is_left_out(tmp_path: Path) -> None:
+    """A DTensor outside the units, and a buffer whose storage is freed: reading either
+    would end the process.
+    """
+    with recorded(tmp_path):
+        model: Any = Net()
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        apart = distribute_tensor(torch.ones(8), mesh, [Replicate()])
+        model.apart = nn.Parameter(apart)
+        freed = torch.ones(4)
+        model.register_buffer("freed", freed)
+        freed.untyped_storage().resize_(0)
+        fully_shard(model, ignored_params={*model.head.parameters(), model.apart})
+        model(torch.ones(2, 8)).backward()
+        torch.optim.SGD(model.body.parameters()).step()
+    header = open_run(tmp_path).sources[0].load().header
+    taken = {spec.name for spec in header.replicas if spec.values}
+
+    assert {"body.weight", "head.weight", "scale"} <= taken
+    assert taken.isdisjoint({"apart", "freed"})
