@@ -205,4 +205,4 @@ def test_collectives_beside_fsdp2s_have_arrivals_of_their_own() -> None:
     assert a.last_rank[0].tolist() == [0, 0, 0]
     assert a.others[0].last_rank.tolist() == [1, 1, 1]
     assert a.others[1].last_arrival_ns.tolist() == [end - 2 * MS for end in ends]
-    assert a.spread_ns[1].tolist() == [2 * MS] * 3
+    assert a.last_arrival_ns[0].tolist() == [end - 1 * MS for end in ENDS]

@@ -115,7 +115,7 @@ def peaks_of_workers(scheduler: str) -> list[int]:
         status = Path("/proc/self/status").read_text().splitlines()
         return next(int(s.split()[1]) for s in status if s.startswith("VmHWM")) >> 10
 
-    with Client(scheduler) as client:
+    with Client(scheduler) as client:  # type: ignore[no-untyped-call]
         return list(client.run(peak).values())
 
 

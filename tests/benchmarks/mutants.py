@@ -126,7 +126,7 @@ def _change_operator(node: ast.AST) -> str | None:
     for name in ("op", "ops"):
         old = getattr(node, name, None)
         one = old[0] if isinstance(old, list) else old
-        new = _SWAPPED.get(type(one))
+        new = _SWAPPED.get(type(one)) if isinstance(one, ast.AST) else None
         if new is not None:
             setattr(node, name, [new(), *old[1:]] if isinstance(old, list) else new())
             return f"{type(one).__name__} -> {new.__name__}"

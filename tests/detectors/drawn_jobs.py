@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch.distributed.fsdp import FSDPModule
 
-from fsdpdoctor.schema import Phase, ReplicaKind, Within
-from fsdpdoctor.testing import measured
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import GroupSpec, Phase, ReplicaKind, Within
+from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors import (
     test_other_collectives,
     test_outside_fsdp,
@@ -15,7 +18,31 @@ from tests.detectors import (
 
 AVAILABLE = tuple(dir(FSDPModule))
 
+
+def inside_out(rank: int) -> RankData:
+    """Of two hosts with two ranks each: sharded over hosts, replicas within one."""
+    data = draw(
+        "all_gather 0000\nwait 0000\nforward ....0000",
+        rank=rank,
+        units=(
+            unit(
+                "layers.0",
+                mesh="(replicate=2, shard=2)",
+                shard_group=0,
+                replicate_group=1,
+            ),
+        ),
+    )
+    first, host = rank % 2, rank // 2 * 2
+    groups = (
+        GroupSpec(name="shard", ranks=(first, first + 2), size=2),
+        GroupSpec(name="replicate", ranks=(host, host + 1), size=2),
+    )
+    return replace(data, header=replace(data.header, local_world_size=2, groups=groups))
+
+
 APART = (
+    measured(*map(inside_out, range(4)), available=AVAILABLE),
     measured(*test_topology_mesh.four(*"abcd"), available=AVAILABLE),
     measured(
         test_topology_mesh.on_mesh("(dp_shard=2, cp=2)", replicate_group=1),

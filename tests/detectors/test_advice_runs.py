@@ -36,6 +36,7 @@ from fsdpdoctor.schema import (
 from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors.answers import CUDA
 from tests.detectors.drawn_jobs import APART
+from tests.detectors.test_frozen_params import BOTH, THROUGH, stored
 
 ROOT = unit("<root>", is_root=True, reshard_after_forward=False)
 LAYERS = tuple(unit(f"layers.{at}") for at in range(3))
@@ -345,6 +346,26 @@ TO_SHARD: Mapping[str, RankData] = {
         units=(replace(LAYERS[0], trainable_numel=0, frozen_numel=1 << 20),),
     ),
     "padded": draw("forward 0", units=(replace(LAYERS[0], padding_bytes=1 << 20),)),
+    "frozen master weights": draw(
+        BOTH,
+        units=(
+            stored("layers.0", "float32", "bfloat16", param_dtype="bfloat16"),
+            stored(
+                "layers.1",
+                "float32",
+                "bfloat16",
+                trainable=True,
+                param_dtype="bfloat16",
+            ),
+        ),
+    ),
+    "frozen in backward": draw(
+        THROUGH,
+        units=(
+            stored("layers.0", "float32", "float32"),
+            stored("layers.1", "float32", "float32", trainable=True),
+        ),
+    ),
 }
 
 DRAWN = {**SHARDED, **TO_SHARD}
