@@ -2,9 +2,11 @@
 
 [Note: A fair trial] Machines drift, so runs are interleaved: each round runs every
 candidate that is still in, then the script as it is. After a round the slower half
-is out. A change is kept where its median beats the baseline's by more than the runs
-of either differ among themselves. Where a change promises the same numbers, the
-parameters after the last step must be those of the baseline, to the bit.
+is out. A change is kept where it ran MIN_RUNS times at least, and its median beats the
+baseline's by more than the runs of either differ among themselves; until it has run
+REPEATS times it is taken to vary as much as the baseline does. Where a change promises
+the same numbers, the parameters after the last step must be those of the baseline, to
+the bit.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed, forbidden
 from fsdpdoctor.simulate.plans.forecast import code_of
@@ -43,6 +46,9 @@ MIN_GAIN = 0.02
 """Of the step. Medians of two runs of one job, back to back, differ by up to this
 even where their steps are steady."""
 
+MIN_RUNS = 2
+"""Of a candidate, before it may be kept: one run says nothing of its own spread."""
+
 REPEATS = 3
 """Runs after which the candidate that is ahead need not prove itself again."""
 
@@ -51,7 +57,7 @@ class Verdict(StrEnum):
     """What became of a candidate."""
 
     KEPT = "kept"
-    FASTER = "faster"  # but another one was kept
+    FASTER = "faster"  # but another one was kept, or it ran only once
     NO_GAIN = "no gain"
     OTHER_BITS = "other bits"
     FAILED = "failed"
@@ -85,11 +91,12 @@ class Candidate:
     step: Step  # as the plan makes it
     prediction: Prediction | None = None  # None: the replay was too far off
     code: str = ""  # to paste
+    constraints: RunConstraints | None = None  # of the run that it was made from
 
     @property
     def apply(self) -> dict[str, Any]:
         """The plan by name of unit, for a plan file."""
-        return settings(self.plan, self.step)
+        return settings(self.plan, self.step, self.constraints)
 
     @property
     def same_bits(self) -> bool:
@@ -179,7 +186,13 @@ def candidates_of(
     """
     if base.usable:
         found = [
-            Candidate(plan=p.plan, step=p.step, prediction=p, code=code_of(base, p))
+            Candidate(
+                plan=p.plan,
+                step=p.step,
+                prediction=p,
+                code=code_of(base, p),
+                constraints=base.calibration.constraints,
+            )
             for p in sorted(search(base, limit_bytes), key=lambda p: p.step_ns)
             if p.gain_ns > 0
         ]
@@ -198,8 +211,11 @@ def _unpredicted(base: Replay) -> list[Candidate]:
             made = changed(plan, calibration.step, calibration.constraints)
         except UsageError:
             continue  # this model has no such parts
-        lines = plan_code(plan, calibration.step, made.step, calibration.constraints)
-        found.append(Candidate(plan=plan, step=made.step, code=lines))
+        known = calibration.constraints
+        lines = plan_code(plan, calibration.step, made.step, known)
+        found.append(
+            Candidate(plan=plan, step=made.step, code=lines, constraints=known)
+        )
     return sorted(found, key=lambda c: code_cost(c.plan))
 
 
@@ -305,6 +321,7 @@ class Tuner:
         for row in rows:
             row.verdict = self._verdict(row)
         faster = [row for row in rows if row.verdict is Verdict.FASTER]
+        faster = [row for row in faster if len(row.measured) >= MIN_RUNS]
         if faster:
             self._best(faster).verdict = Verdict.KEPT
 
@@ -317,7 +334,10 @@ class Tuner:
             return Verdict.OTHER_BITS
         base_ns = self.baseline.step_ns
         assert base_ns is not None
-        noise = max(row.noise_ns + self.baseline.noise_ns, MIN_GAIN * base_ns)
+        own = row.noise_ns
+        if len(row.measured) < REPEATS:  # too few to show how much they differ
+            own = max(own, self.baseline.noise_ns)
+        noise = max(own + self.baseline.noise_ns, MIN_GAIN * base_ns)
         return Verdict.FASTER if base_ns - row.step_ns > noise else Verdict.NO_GAIN
 
     def _best(self, faster: Sequence[Row]) -> Row:
