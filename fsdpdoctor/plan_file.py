@@ -31,6 +31,49 @@ NOT_APPLICABLE: Mapping[str, str] = {
 }
 """What a plan may ask about, and no recorder can change in a running script."""
 
+KNOWN_PLAN = frozenset(
+    {
+        "forward_prefetch",
+        "backward_prefetch",
+        "forward_prefetch_of",
+        "backward_prefetch_of",
+        "unshard_async_op",
+        "reshard_after_forward",
+        "merge",
+        "split_root",
+        "wrap",
+        "param_dtype",
+        "reduce_dtype",
+        "replicate",
+        "world_size",
+        "bandwidth",
+        "separate_reduce_scatter_group",
+        "max_input_buffers",
+        "accumulation",
+        "micro_batches",
+    }
+)
+"""Fields of `changes.plan.Plan`, which the recorder does not carry."""
+
+KNOWN_APPLY = frozenset(
+    {
+        "units",
+        "groups",
+        "mesh",
+        "parameters",
+        "param_dtype",
+        "reduce_dtype",
+        "unshard_async_op",
+        "separate_reduce_scatter_group",
+        "max_input_buffers",
+        "accumulation",
+        "micro_batches",
+    }
+)
+KNOWN_UNIT = frozenset(
+    {"reshard_after_forward", "forward_prefetch", "backward_prefetch"}
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSettings:
@@ -56,6 +99,7 @@ class Settings:
     max_input_buffers: int | None = None
     accumulation: str | None = None  # "every", "last", "keep"
     micro_batches: int | None = None  # of the step that the plan was made from
+    parameters: int | None = None  # elements of the model that it was made for
     path: Path = field(default_factory=Path)
 
     @property
@@ -129,7 +173,29 @@ def read_plan_file(path: Path) -> dict[str, Any]:
             f"{path} has plan format {version}, this fsdpdoctor reads up to "
             f"{PLAN_VERSION}: upgrade with pip install -U fsdpdoctor"
         )
+    if unknown := _unknown(content):
+        # Half a plan is another plan.
+        raise InputError(
+            f"{path} says {unknown}, which this fsdpdoctor does not know: nothing of "
+            "it is applied. Upgrade with pip install -U fsdpdoctor, or save it again"
+        )
     return content
+
+
+def _unknown(content: dict[str, Any]) -> str | None:
+    """The first setting of a plan file that no reader of this version knows."""
+    plan, apply = content.get("plan"), content.get("apply")
+    places: list[tuple[str, Any, frozenset[str]]] = [
+        ("plan", plan, KNOWN_PLAN),
+        ("apply", apply, KNOWN_APPLY),
+    ]
+    units = apply.get("units") if isinstance(apply, dict) else None
+    if isinstance(units, dict):
+        places += [(f"apply.units.{n}", said, KNOWN_UNIT) for n, said in units.items()]
+    for where, said, known in places:
+        if isinstance(said, dict) and (others := sorted(set(said) - known)):
+            return f"{where}.{others[0]}"
+    return None
 
 
 def _settings(apply: dict[str, Any], plan: dict[str, Any], path: Path) -> Settings:
@@ -148,6 +214,7 @@ def _settings(apply: dict[str, Any], plan: dict[str, Any], path: Path) -> Settin
         max_input_buffers=_checked(apply, "max_input_buffers", int),
         accumulation=_checked(apply, "accumulation", str),
         micro_batches=_checked(apply, "micro_batches", int),
+        parameters=_checked(apply, "parameters", int),
         path=path,
     )
     if settings.accumulation in ("last", "keep") and settings.micro_batches is None:

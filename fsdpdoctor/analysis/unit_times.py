@@ -190,15 +190,16 @@ def innermost(start_ns: Int64s, end_ns: Int64s) -> Owned:
     A parent's forward contains its children's; its own time is what is left.
     """
     lasting = np.flatnonzero(end_ns > start_ns).tolist()
-    # An end sorts before a start at one time: a span is half-open.
+    # An end sorts before a start at one time: a span is half-open. Of two that start
+    # at once the longer one is the other's parent; of two alike, the first.
     edges = sorted(
-        [(int(start_ns[at]), 1, at) for at in lasting]
-        + [(int(end_ns[at]), 0, at) for at in lasting]
+        [(int(start_ns[at]), 1, -int(end_ns[at]), at) for at in lasting]
+        + [(int(end_ns[at]), 0, 0, at) for at in lasting]
     )
     open_spans: list[int] = []
     pieces: list[tuple[int, int, int]] = []
     since = 0
-    for time, starts, at in edges:
+    for time, starts, _, at in edges:
         if open_spans and time > since:
             pieces.append((open_spans[-1], since, time))
         since = time

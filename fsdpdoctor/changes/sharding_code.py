@@ -20,6 +20,9 @@ REPLACES = "# Instead of your own fully_shard calls."
 INSERTS = "# Before the fully_shard(model) that is there already."
 """Above calls that come between the script's own."""
 
+MOST_SPOKEN = 8
+"""Units that a comment names one by one."""
+
 _SHARDS = "# `model` is your plain model; its optimizer is built afterwards."
 
 _REST = "# Add your own calls' other arguments, which a record does not show."
@@ -201,11 +204,21 @@ def sharding_code(before: UnitTree, after: UnitTree, *, anew: bool) -> list[str]
     return lines
 
 
+def _spoken(fqns: Sequence[str]) -> str:
+    """Names of units on one line: many are the first and the last of them."""
+    shown = [" ".join(fqn.split()) for fqn in fqns]
+    if len(shown) <= MOST_SPOKEN:
+        return ", ".join(shown)
+    return f"{shown[0]}, {shown[1]} ... {shown[-1]} ({len(shown)} of them)"
+
+
 def _where(before: UnitTree, units: Sequence[TreeUnit], anew: bool) -> list[str]:
     if not before.units:
         return [_SHARDS]
     if anew:
-        return [REPLACES, _REST]
+        inner = [unit.fqn for unit in before.units if not unit.is_root]
+        calls = _spoken(inner) if inner else "none but the model's"
+        return [REPLACES, f"# They made units of: {calls}, and the model.", _REST]
     around = [
         other.modules[0]
         for other in before.units

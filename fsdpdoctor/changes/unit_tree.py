@@ -77,6 +77,7 @@ class TreeUnit:
     mesh: str | None = None  # in words, as in `UnitSpec`
     forward_prefetch: tuple[str, ...] = ()  # units
     backward_prefetch: tuple[str, ...] = ()
+    idle: bool = False  # it never ran: it stays a unit, and is on no list
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -91,6 +92,7 @@ class UnitTree:
     units: tuple[TreeUnit, ...] = ()
     device: str = "cuda"
     world_size: int = UNKNOWN
+    backward: tuple[str, ...] = ()  # as backwards begin; empty: by nesting
 
     def __contains__(self, fqn: str) -> bool:
         return any(unit.fqn == fqn for unit in self.units)
@@ -146,11 +148,14 @@ class UnitTree:
         return tuple(roots) if len(roots) == len(several) else None
 
     def order(self, phase: str) -> tuple[TreeUnit, ...]:
-        """Units as one phase needs them."""
+        """Units as one phase needs them; those that never ran in none."""
+        units = tuple(unit for unit in self.units if not unit.idle)
         if phase == "forward":
-            return self.units
-        names = tuple(unit.fqn for unit in self.units)
-        return tuple(self.units[at] for at in backward_order(names))
+            return units
+        by_name = {unit.fqn: unit for unit in units}
+        if len(self.backward) == len(units) and set(self.backward) == set(by_name):
+            return tuple(by_name[name] for name in self.backward)
+        return tuple(units[at] for at in backward_order(tuple(by_name)))
 
     def with_units(self, new: Sequence[TreeUnit], *without: str) -> UnitTree:
         """More units, below those of the root and before all others."""

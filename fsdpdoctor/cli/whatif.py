@@ -205,7 +205,8 @@ def _save(found: Forecast, path: Path) -> None:
         )
     best = max(found.predictions, key=lambda p: p.gain_ns)
     try:
-        save_plan(best.plan, path, settings(best.plan, best.step))
+        constraints = found.base.calibration.constraints
+        save_plan(best.plan, path, settings(best.plan, best.step, constraints))
     except OSError as error:
         raise FsdpDoctorError(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"wrote {path}: {best.plan}", err=True)

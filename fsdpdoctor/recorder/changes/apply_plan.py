@@ -218,15 +218,29 @@ class Applier:
         wanted = {frozenset(name) for name in self._unit_names()}
         for states in choices:
             if not wanted or set(states) == wanted:
-                self._misfit = None
+                self._misfit = self._other_size(states) if wanted else None
                 return states
         self._misfit = _difference(wanted, set(inner))
         return inner
 
+    def _other_size(self, states: Mapping[frozenset[str], Any]) -> str | None:
+        """Why a model whose units have the same names is still another one."""
+        known = self._settings.parameters
+        there = sum(
+            param._orig_size.numel()
+            for state in states.values()
+            for group in internals.groups_of(state)
+            for param in group.fsdp_params
+        )
+        if known in (None, there):
+            return None
+        return (
+            f"it is for a model of {known:,} parameters, this one has {there:,}: make "
+            "a plan from a run of this model"
+        )
+
     def _unit_names(self) -> Iterator[tuple[str, ...]]:
         settings = self._settings
-        if not settings.by_unit and not settings.regroups:
-            return
         if ROOT in settings.units:
             yield ("",)
         yield from settings.modules

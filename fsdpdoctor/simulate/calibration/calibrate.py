@@ -17,6 +17,7 @@ from fsdpdoctor.schema import (
     Evidence,
     Kind,
     Phase,
+    UnitSpec,
 )
 from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_comm_cost
 from fsdpdoctor.simulate.calibration.host_costs import host_costs, mean
@@ -60,6 +61,8 @@ class Calibration:
     measured_ns: int  # their mean step
     spread: float  # median distance of all judged steps from it, as a share
     fits: Mapping[str, Fit]  # by kind of collective
+    unlike: float  # how far steps of another sort are from these, as a share
+    ran_at_times: tuple[str, ...]  # units that some steps ran, and others did not
     exposed_ns: Mapping[str, int]  # measured, by kind
 
 
@@ -77,7 +80,10 @@ def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibrati
     if not lines:
         raise InputError("no whole step was recorded: there is nothing to replay")
     found = _Calibrator(data, lines).calibration()
-    return replace(found, constraints=replace(found.constraints, inferred=inferred))
+    known = replace(found.constraints, inferred=inferred)
+    if inferred:  # by the bytes of collectives
+        known = replace(known, parameters=None)
+    return replace(found, constraints=known)
 
 
 def check_evidence(evidence: Collection[Evidence]) -> None:
@@ -108,12 +114,16 @@ class _Calibrator(MeasuredSteps):
                 blocks=model.blocks if model else (),
                 local_world_size=header.local_world_size,
                 device_bytes=header.device_bytes if known else None,
+                idle=self.idle_units(),
+                parameters=self.parameters(),
             ),
             rank=header.rank,
             steps=len(self.lines),
             measured_ns=middle,
             spread=float(np.median(np.abs(self.step_ns - middle)) / max(middle, 1)),
             fits=fits,
+            unlike=self.unlike_ns(middle) / max(middle, 1),
+            ran_at_times=self.ran_at_times,
             exposed_ns={
                 kind.key: mean(
                     x.stalls.duration_ns[x.stalls.kind == kind].sum()
@@ -122,6 +132,21 @@ class _Calibrator(MeasuredSteps):
                 for kind in COLLECTIVE_KINDS
             },
         )
+
+    def idle_units(self) -> tuple[UnitSpec, ...]:
+        """Units of this root that no step ran: they stay as they are sharded."""
+        here = {(self.spec(u).tree, self.spec(u).model) for u in self.units}
+        return tuple(
+            spec
+            for at, spec in enumerate(self.data.header.units)
+            if at not in self.number and (spec.tree, spec.model) in here
+        )
+
+    def parameters(self) -> int | None:
+        """Elements of all units of this root; None of a trace, which names none."""
+        specs = (*map(self.spec, self.units), *self.idle_units())
+        known = all(spec.numel != UNKNOWN for spec in specs)
+        return sum(spec.numel for spec in specs) if known else None
 
     def step(self, fits: Mapping[str, Fit]) -> Step:
         mesh, specs = self.mesh(), [self.spec(u) for u in self.units]
@@ -136,7 +161,7 @@ class _Calibrator(MeasuredSteps):
             segments=segments,
             root=root,
             mesh=mesh,
-            wires=_wires(fits, mesh),
+            wires=replace(_wires(fits, mesh), post_forward_ranks=_small_ranks(specs)),
             host=host_costs(self.lines),
             blocking=self.blocking,
             micro_batches=micro_batches,
@@ -254,6 +279,12 @@ def _outside(parts: Sequence[Partition]) -> dict[str, int]:
 
 def _share(total: int, count: int) -> int:
     return round(total / count) if count > 0 else 0
+
+
+def _small_ranks(specs: Sequence[UnitSpec]) -> int | None:
+    """Of the groups of an integer reshard; the most usual where units differ."""
+    sizes = [size for spec in specs if type(size := spec.reshard_after_forward) is int]
+    return max(set(sizes), key=sizes.count) if sizes else None
 
 
 def _wires(fits: Mapping[str, Fit], mesh: Mesh) -> CommCosts:

@@ -54,8 +54,10 @@ def _node(
 ) -> Node:
     """A module, with the segments that some time was seen in."""
     children = seen.shape.children.get(unit, ())
+    passes_on = bool(children) and children[-1] in seen.begun_before_parents
     items: list[int | Node] = []
-    for gap in range(len(children) + 1):
+    # Nothing is computed after a child whose output is the unit's own.
+    for gap in range(len(children) + (not passes_on)):
         times = {
             what: device.get(ModuleGap(unit, gap, what), 0)
             for what in ("forward", "backward", "recompute")
@@ -82,6 +84,9 @@ def _node(
         units=tuple(seen.number[u] for u in units),
         items=tuple(items),
         checkpoint=_checkpoint(seen, unit),
+        passes_output_on=passes_on,
+        runs_backward=unit == VIRTUAL_ROOT
+        or any(below in seen.backwards for below in seen.shape.walk(unit)),
     )
 
 

@@ -213,7 +213,8 @@ def _partition(
         forward_end = max(forwards)
         backwards = [c for c in mine if c.backward]
         if shape.root == VIRTUAL_ROOT:
-            mine = [*mine, *_virtual_calls(mine)]
+            mine = [*_virtual_calls(mine), *mine]  # outer ones first
+        mine = _around_children(shape, mine)
         first, last = min(c.start_ns for c in mine), max(c.end_ns for c in mine)
         begin = min((c.start_ns for c in backwards), default=forward_end)
         outside[LOSS] += _total(free, forward_end, begin)
@@ -247,6 +248,28 @@ def _virtual_calls(calls: Sequence[Call]) -> list[Call]:
             end = max(c.end_ns for c in some)
             result.append(Call(VIRTUAL_ROOT, backward, False, start, end))
     return result
+
+
+def _around_children(shape: Shape, calls: Sequence[Call]) -> list[Call]:
+    """Backwards that last as long as those inside them, parents first.
+
+    Where a unit's output is its child's own, its hook comes after the child's.
+    """
+    begun = {c.unit: c.start_ns for c in reversed(calls) if c.backward}
+    around: dict[int, int] = {}
+    for unit in reversed(list(shape.walk(shape.root))):
+        starts = [around[c] for c in shape.children.get(unit, ()) if c in around]
+        own = [begun[unit]] if unit in begun else []
+        if starts or own:
+            around[unit] = min((*starts, *own))
+    moved = [
+        c._replace(start_ns=min(c.start_ns, around[c.unit]))
+        if c.backward and c.start_ns == begun[c.unit]
+        else c
+        for c in calls
+    ]
+    depth = {unit: at for at, unit in enumerate(shape.walk(shape.root))}
+    return sorted(moved, key=lambda c: depth[c.unit])
 
 
 def _places(

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from fsdpdoctor.schema import Flag, Phase
-from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.network import bus_factor
+from fsdpdoctor.schema import Flag, Kind, Phase
+from fsdpdoctor.simulate.engine.step import CommCosts, Step, Unit
 
 # Operations: a tuple each, its code first. `ns` operands are indices into the list
 # that `durations` makes, -1 where there is nothing to do.
@@ -37,6 +38,7 @@ COMMS = 4
 # Where the durations of a unit and of a segment stand in the list.
 UNIT_NS = 8
 COPY_IN, AG, AG_POST_FORWARD, COPY_OUT, REDUCE_COPY_IN, RS, AR, CLONE = range(UNIT_NS)
+# REDUCE_COPY_IN, RS and AR are of one piece, where a unit is reduced in several.
 SEGMENT_NS = 5
 FWD, BWD, RECOMPUTE, HOST_FWD, HOST_BWD = range(SEGMENT_NS)
 REST_NS = 15
@@ -126,22 +128,37 @@ class Program:
     gathered_peak_bytes: int  # of unsharded parameters alone
 
 
+def _post_forward_ns(wires: CommCosts, unit: Unit, gathered: int) -> int:
+    """A gather over as many ranks as a unit reshards to, at the group's bandwidth."""
+    wire, size = wires.post_forward, unit.reshard_after_forward
+    if wire is None or isinstance(size, bool):
+        return 0
+    if wires.post_forward_ranks not in (None, size):
+        moved = bus_factor(Kind.ALL_GATHER, size)
+        share = moved / bus_factor(Kind.ALL_GATHER, wires.post_forward_ranks)
+        return wire.ns(round(gathered * share))
+    return wire.ns(gathered)
+
+
 def durations(step: Step) -> list[int]:
     """The ns of everything that a program of this step's shape can ask for."""
     shard, wires = step.mesh.shard, step.wires
     ns: list[int] = []
     for unit in step.units:
         gathered, reduced = unit.gathered_bytes(shard), unit.reduced_bytes(shard)
+        reduced //= unit.pieces
         gather = wires.all_gather.ns(gathered) + unit.gather_extra_ns
-        reduce = wires.reduce_scatter.ns(reduced) + unit.reduce_extra_ns
-        small = wires.post_forward.ns(gathered) if wires.post_forward else 0
+        reduce = wires.reduce_scatter.ns(reduced) + (
+            unit.reduce_extra_ns // unit.pieces
+        )
+        small = _post_forward_ns(wires, unit, gathered)
         all_reduce = wires.all_reduce.ns(reduced // shard) if wires.all_reduce else 0
         ns += (
             unit.copy_in_ns,
             max(gather, 0),
             small,
             unit.copy_out_ns,
-            unit.reduce_copy_in_ns,
+            unit.reduce_copy_in_ns // unit.pieces,
             max(reduce, 0),
             all_reduce,
             unit.copy_in_ns,  # an integer reshard clones about what a copy-in copies

@@ -80,8 +80,10 @@ class ParamGroups:
         self.segments_at = n * UNIT_NS
         # of each unit
         self.gathered = [u.gathered_bytes(shard) for u in units]
-        self.reduced = [u.reduced_bytes(shard) for u in units]
+        # of one reduction: a unit may be reduced in pieces
+        self.reduced = [u.reduced_bytes(shard) // u.pieces for u in units]
         self.grad_bytes = [u.grad_bytes for u in units]
+        self.sharded_grad_bytes = [u.sharded_grad_bytes(shard) for u in units]
         self.state = [IDLE] * n
         self.unsharded = [False] * n
         self.post_forward_sharded = [False] * n
@@ -310,7 +312,7 @@ class ParamGroups:
 
     def reduce(self, u: int) -> None:
         """_wait_for_post_backward, then foreach_reduce."""
-        step, unit, shard = self.step, self.step.units[u], self.step.mesh.shard
+        step, shard = self.step, self.step.mesh.shard
         if self.post_reduce[u] != NO_SLOT:
             self.emit((WAIT_POST, self.post_reduce[u]), u, P_BACKWARD)
         all_reduces = step.mesh.replicate > 1 and self.flags.all_reduce
@@ -330,14 +332,12 @@ class ParamGroups:
         self.emit(op, u, P_BACKWARD, u)
         self.hold(GRADS, u, -self.grads[u] - self.accumulated[u])
         self.grads[u] = self.accumulated[u] = 0
-        self.settle(
-            u, self.reduced[u] // shard, unit.sharded_grad_bytes(shard), partial
-        )
+        self.settle(u, self.reduced[u] // shard, partial)
         self.post_reduce[u] = id_
         self.reduced_since = True
         self.scatters.append((id_, u))
 
-    def settle(self, u: int, output: int, grad: int, partial: bool) -> None:
+    def settle(self, u: int, output: int, partial: bool) -> None:
         """The reduced gradients find their place; see `foreach_reduce`."""
         self.hold(REDUCE_OUTPUT, u, output)
         held, self.all_reduce_held[u] = self.all_reduce_held[u], 0
@@ -346,9 +346,11 @@ class ParamGroups:
             self.hold(REDUCE_OUTPUT, u, -held)
             return
         self.hold(REDUCE_OUTPUT, u, -held)
-        if not self.sharded_grads[u]:
-            self.sharded_grads[u] = grad
-            self.hold(SHARDED_GRADS, u, grad)
+        whole = self.sharded_grad_bytes[u]
+        grad = whole // self.step.units[u].pieces
+        new = min(grad, whole - self.sharded_grads[u])
+        self.sharded_grads[u] += new
+        self.hold(SHARDED_GRADS, u, new)
         if self.step.mesh.replicate > 1 and output != grad:
             self.all_reduce_held[u] = output  # _all_reduce_state keeps it
         else:

@@ -17,5 +17,7 @@ class RunConstraints:
     device_bytes: int | None = None  # of memory; None: not known
     available: tuple[str, ...] | None = None  # FSDPModule's methods; None: not known
     units: tuple[UnitSpec, ...] = ()  # as recorded: what fully_shard was told
+    idle: tuple[UnitSpec, ...] = ()  # of the same root; they never ran
+    parameters: int | None = None  # elements below this root; None: not known
     world_size: int | None = None  # None: the ranks of the step's mesh
     inferred: bool = False  # from a trace, which names no parameters and no dtypes

@@ -140,21 +140,21 @@ class _Fsdp2(ParamGroups):
             self.post_forward(u)
         if starts_iteration:
             self.iter_root = False
-            if self.deferred != NO_SLOT:
-                self.emit((FLUSH,), unit, phase)
-                self.free_deferred()
+            self.flush(unit)
 
-    def backward(self, node: Node) -> None:
+    def backward(self, node: Node, begun: bool = False) -> None:
         """A module's backward, with FSDPState._pre_backward before it."""
+        if not node.runs_backward:
+            return
         units = self.step.units
+        if node.units and units[node.units[0]].pieces > 1:
+            self.backward_in_pieces(node)
+            return
         if node.checkpoint is Checkpoint.REENTRANT:
             # No hook was registered by the first forward: it ran without gradients.
             self.forward(node, F_RECOMPUTE)
-        for u in node.units:
-            self.pre_backward(u)
-        for u in node.units:
-            for target in units[u].backward_prefetch:
-                self.unshard(target, PRE_BACKWARD, u, F_BACKWARD_PREFETCH)
+        if not begun:
+            self.begin_backward(node)
         first = len(self.ops)
         if node.checkpoint is Checkpoint.NON_REENTRANT:
             for item in node.items:
@@ -162,9 +162,11 @@ class _Fsdp2(ParamGroups):
                     self.forward(item, F_RECOMPUTE)
                 else:
                     self.compute_forward(item, F_RECOMPUTE)
-        for item in reversed(node.items):
+        for at in reversed(range(len(node.items))):
+            item = node.items[at]
             if isinstance(item, Node):
-                self.backward(item)
+                child_began = node.passes_output_on and at == len(node.items) - 1
+                self.backward(item, child_began)
             else:
                 self.compute_backward(item)
         last, mb = len(self.ops) - 1, self.micro_batch
@@ -173,6 +175,65 @@ class _Fsdp2(ParamGroups):
             self.grow_grads(u, self.grad_bytes[u])
             if not units[u].post_backward_at_end:
                 self.post_backward(u)
+
+    def begin_backward(self, node: Node) -> None:
+        """FSDPState._pre_backward. Hooks on one tensor run as they were registered: a
+        child's before its parent's, where both put out the same.
+        """
+        last = node.items[-1] if node.passes_output_on and node.items else None
+        if isinstance(last, Node):
+            self.begin_backward(last)
+        for u in node.units:
+            self.pre_backward(u)
+        for u in node.units:
+            for target in self.step.units[u].backward_prefetch:
+                self.unshard(target, PRE_BACKWARD, u, F_BACKWARD_PREFETCH)
+
+    def backward_in_pieces(self, node: Node) -> None:
+        """Several modules of one unit, each recomputed by itself (reentrantly).
+
+        The unit's pre-forward hook runs for each of them, its post-forward hook, and
+        with it pre-backward, for the last one only; each one's inputs have a
+        post-backward, which reshards the unit and reduces what has gradients.
+        """
+        (u,) = node.units
+        unit = self.step.units[u]
+        first = next(item for item in node.items if isinstance(item, Node))
+        for item in reversed(node.items):
+            if not isinstance(item, Node):
+                self.compute_backward(item)
+                continue
+            opened, begins = len(self.ops), self.state[u] != FORWARD
+            if not self.iter_root:
+                self.iter_root = True
+                self.emit((ROOT, self.rest + H_ROOT), u, P_BACKWARD)
+            self.pre_forward(u, F_RECOMPUTE)
+            for target in unit.forward_prefetch if begins else ():
+                flags = F_RECOMPUTE | F_FORWARD_PREFETCH
+                self.unshard(target, FORWARD, u, flags)
+            for inner in item.items:
+                if not isinstance(inner, Node):
+                    self.compute_forward(inner, F_RECOMPUTE)
+            if item is first:
+                self.post_forward(u)
+                self.iter_root = False
+                self.flush(u)
+                self.begin_backward(node)
+            for inner in reversed(item.items):
+                if not isinstance(inner, Node):
+                    self.compute_backward(inner)
+            last, mb = len(self.ops) - 1, self.micro_batch
+            self.passes.append(Pass(u, P_BACKWARD, mb, opened, last, 0))
+            piece = self.grad_bytes[u] // unit.pieces
+            self.grow_grads(u, max(piece - self.grads[u], 0))
+            self.post_backward(u)
+
+    def flush(self, unit: int) -> None:
+        """The deferred copy-out is waited for, as an iteration's root ends."""
+        if self.deferred != NO_SLOT:
+            phase = P_BACKWARD if self.in_backward else P_FORWARD
+            self.emit((FLUSH,), unit, phase)
+            self.free_deferred()
 
     def compute_forward(self, segment: int, flags: int) -> None:
         at = self.segments_at + segment * SEGMENT_NS

@@ -74,6 +74,9 @@ class Unit:
     # True: no input of it needs a gradient (tokens), so that its post-backward runs
     # in the final callback.
     post_backward_at_end: bool = False
+    # Several modules as one unit, each checkpointed reentrantly: FSDP2 gathers the
+    # unit, and reduces what has gradients, for each of them anew.
+    pieces: int = 1
     copy_in_ns: int = 0
     copy_out_ns: int = 0
     reduce_copy_in_ns: int = 0
@@ -155,6 +158,10 @@ class Node:
     units: tuple[int, ...]
     items: tuple[int | Node, ...]
     checkpoint: Checkpoint = Checkpoint.NONE
+    # Its output is its last child's: that child's hooks come first in backward.
+    passes_output_on: bool = False
+    # False: a frozen trunk. Its output needs no gradient, and FSDP2 has no hook there.
+    runs_backward: bool = True
     # Of a root: worked out once, for the thousands of plans that keep its shape.
     _layout: list[Layout] = field(
         default_factory=list, init=False, repr=False, compare=False
@@ -251,6 +258,7 @@ class CommCosts:
     reduce_scatter: CommCost
     all_reduce: CommCost | None = None  # HSDP
     post_forward: CommCost | None = None  # all-gathers after an integer reshard
+    post_forward_ranks: int | None = None  # in the groups of those; None: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fsdpdoctor.changes import unit_tree
 from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link, Reach, Role, bus_factor, parse_network
@@ -17,6 +16,7 @@ from fsdpdoctor.simulate.engine.step import (
     CommCosts,
     Mesh,
     MicroBatch,
+    Node,
     Step,
     Unit,
 )
@@ -244,7 +244,9 @@ def _linked(
 
     small = wires.post_forward
     if small is not None:
-        small = wire(Role.SHARD, Reach.INTRA, Kind.ALL_GATHER, mesh.shard)
+        # Some of the ranks that shard are a group that no other role names.
+        ranks = wires.post_forward_ranks or mesh.shard
+        small = wire(Role.OTHER, Reach.INTRA, Kind.ALL_GATHER, ranks)
     return CommCosts(
         all_gather=wire(Role.SHARD, shard, Kind.ALL_GATHER, mesh.shard),
         reduce_scatter=wire(Role.SHARD, shard, Kind.REDUCE_SCATTER, mesh.shard),
@@ -252,6 +254,7 @@ def _linked(
         if mesh.replicate > 1
         else wires.all_reduce,
         post_forward=small,
+        post_forward_ranks=wires.post_forward_ranks,
     )
 
 
@@ -286,7 +289,8 @@ def _resharding(plan: Plan, step: Step) -> Step:
             continue
         size = _policy(size, step.mesh.shard)
         if not isinstance(size, bool) and wires.post_forward is None:
-            wires = replace(wires, post_forward=_small(step, size))
+            small = _small(step, size)
+            wires = replace(wires, post_forward=small, post_forward_ranks=size)
         units.append(replace(unit, reshard_after_forward=size))
     return replace(step, units=tuple(units), wires=wires)
 
@@ -378,6 +382,20 @@ def forward_order(step: Step) -> list[int]:
 
 def backward_order(step: Step) -> list[int]:
     """Units in the order in which backward needs them."""
-    order = forward_order(step)
-    names = tuple(step.units[u].fqn for u in order)
-    return [order[at] for at in unit_tree.backward_order(names)]
+    return list(_begun(step.root))
+
+
+def _begun(node: Node) -> Iterator[int]:
+    """Units at and below a node as their pre-backward hooks run."""
+    last = node.items[-1] if node.passes_output_on and node.items else None
+    chain = [node]
+    while isinstance(last, Node):
+        chain.append(last)
+        last = last.items[-1] if last.passes_output_on and last.items else None
+    for one in reversed(chain):
+        yield from one.units
+    for one in reversed(chain):
+        inside = one.items if one is chain[-1] else one.items[:-1]
+        for item in reversed(inside):
+            if isinstance(item, Node):
+                yield from _begun(item)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from fsdpdoctor.changes.frameworks import code_in
 from fsdpdoctor.changes.plan import Plan
-from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree
+from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, unit_of
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.plans.change_step import backward_order
 
 
 def tree_of(step: Step, constraints: RunConstraints) -> UnitTree:
@@ -35,8 +36,10 @@ def tree_of(step: Step, constraints: RunConstraints) -> UnitTree:
                 backward_prefetch=tuple(names[t] for t in unit.backward_prefetch),
             )
         )
+    units += [replace(unit_of(spec), idle=True) for spec in constraints.idle]
     return UnitTree(
         units=tuple(units),
+        backward=tuple(names[u] for u in backward_order(step)),
         device="cpu" if step.blocking else "cuda",
         world_size=constraints.world_size or step.mesh.world_size,
     )

@@ -6,18 +6,23 @@ taken to stay: a prediction is the simulated step plus it. The bar is the larges
 the replay's error, the spread of the measured steps and MIN_ERROR, as a share of the
 measured or of the predicted step, whichever is longer: what is off by a share is off by
 more in a longer step. On top comes the fit's own residual, on the exposed time that a
-plan is said to change, and where a run's collectives are all of one size, which no
-replay can see, what the guess of their latency may change.
+plan is said to change; where a run's collectives are all of one size, which no
+replay can see, what the guess of their latency may change; with streams, what compute
+may gain or lose because more or fewer collectives run beside it. Where steps run
+different units the bar reaches from the usual steps to the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.quantities import signed_percent
 from fsdpdoctor.simulate.calibration.calibrate import Calibration
+from fsdpdoctor.simulate.engine.opcodes import GATHER, REDUCE, durations
+from fsdpdoctor.simulate.engine.schedule import bare_program
 from fsdpdoctor.simulate.engine.simulate import Outcome, simulate
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed, forbidden
@@ -27,6 +32,11 @@ MAX_REPLAY_ERROR = 0.10
 
 MIN_ERROR = 0.01
 """Of the step. Runs of one job on a quiet machine differ by about as much."""
+
+SLOWED = 0.15
+"""Of the time in which collectives run beside compute. They hold some of a device's
+multiprocessors meanwhile: NCCL's 16 channels are 12 % of an H100's, and more share its
+memory's bandwidth. No single run shows by how much compute is slower for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,7 @@ class Replay:
 
     calibration: Calibration
     outcome: Outcome
+    hidden_ns: int  # how long collectives ran beside compute
     error: float  # signed share of the measured step
     lane_errors: Mapping[str, float]  # exposed time by kind, as shares of the step
 
@@ -72,13 +83,44 @@ class Replay:
         )
 
 
+def _outcome(step: Step) -> tuple[Outcome, int]:
+    """A simulated step, and how long collectives ran in it unseen."""
+    program = bare_program(step)
+    outcome, ns = simulate(step, program), durations(step)
+    wires = 0
+    for op in program.ops:
+        if op[0] == GATHER:
+            wires += ns[op[4]]
+        elif op[0] == REDUCE:
+            wires += sum(ns[at] for at in (op[4], op[6]) if at >= 0)
+    return outcome, wires - outcome.exposed.total_ns
+
+
+def _slowed_share(step: Step) -> float:
+    """Without streams nothing is computed beside a blocking collective."""
+    return 0.0 if step.blocking else SLOWED
+
+
+def _varying(calibration: Calibration) -> tuple[str, ...]:
+    """What a reader must know of a run whose steps are not all alike."""
+    if not calibration.unlike:
+        return ()
+    names = calibration.ran_at_times
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    what = f"run different units ({some} only at times)" if names else "are not alike"
+    return (
+        f"steps of this run {what}: the error reaches from the usual to the others",
+    )
+
+
 def replay(calibration: Calibration) -> Replay:
     """Simulate a run as it was."""
-    outcome = simulate(calibration.step)
+    outcome, hidden_ns = _outcome(calibration.step)
     measured = max(calibration.measured_ns, 1)
     return Replay(
         calibration=calibration,
         outcome=outcome,
+        hidden_ns=hidden_ns,
         error=outcome.step_ns / measured - 1,
         lane_errors={
             kind: (by_kind - calibration.exposed_ns[kind]) / measured
@@ -101,7 +143,7 @@ def predict(base: Replay, plan: Plan) -> Prediction:
     """The run under a plan. Raises UsageError where the plan does not fit it."""
     calibration = base.calibration
     made = changed(plan, calibration.step, calibration.constraints)
-    outcome = simulate(made.step)
+    outcome, hidden_ns = _outcome(made.step)
     unexplained = calibration.measured_ns - base.outcome.step_ns
     step_ns = outcome.step_ns + unexplained
     exposed = exposed_by_kind(outcome)
@@ -110,20 +152,22 @@ def predict(base: Replay, plan: Plan) -> Prediction:
         plan=plan,
         step=made.step,
         step_ns=step_ns,
-        error_ns=_error_ns(base, exposed, step_ns) + _guessed_ns(base, plan, outcome),
+        error_ns=_error_ns(base, exposed, step_ns)
+        + _guessed_ns(base, plan, outcome)
+        + round(_slowed_share(made.step) * abs(hidden_ns - base.hidden_ns)),
         gain_ns=calibration.measured_ns - step_ns,
         exposed_ns=exposed,
         peak_bytes=outcome.peak_bytes if known else None,
         memory_cost_bytes=outcome.peak_bytes - base.outcome.peak_bytes,
         gathered_peak_bytes=outcome.gathered_peak_bytes,
-        assumptions=made.assumptions,
+        assumptions=(*made.assumptions, *_varying(calibration)),
         forbidden=forbidden(plan, calibration.step),
     )
 
 
 def _error_ns(base: Replay, exposed: Mapping[str, int], step_ns: int) -> int:
     calibration = base.calibration
-    share = max(abs(base.error), calibration.spread, MIN_ERROR)
+    share = max(abs(base.error), calibration.spread, calibration.unlike, MIN_ERROR)
     total = share * max(calibration.measured_ns, step_ns)
     before = exposed_by_kind(base.outcome)
     for kind, fit in calibration.fits.items():
@@ -139,7 +183,7 @@ def _guessed_ns(base: Replay, plan: Plan, outcome: Outcome) -> int:
     plan is simulated with both.
     """
     calibration = base.calibration
-    guesses = {
+    guesses: Any = {
         kind: fit.guesses for kind, fit in calibration.fits.items() if fit.guesses
     }
     worst = 0

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import or_
 
 from fsdpdoctor.changes.unit_tree import is_embedding
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.schema import ROOT, BlockSpec
-from fsdpdoctor.simulate.engine.step import Node, Param, Segment, Step, Unit
+from fsdpdoctor.simulate.engine.step import (
+    Checkpoint,
+    Node,
+    Param,
+    Segment,
+    Step,
+    Unit,
+)
 
 
 def merge_neighbours(step: Step, count: int) -> Step:
@@ -95,6 +104,7 @@ _SETTINGS = (
 def _alike(step: Step, a: Node, b: Node) -> bool:
     one, other = step.units[a.units[0]], step.units[b.units[0]]
     same = all(getattr(one, name) == getattr(other, name) for name in _SETTINGS)
+    same = same and (a.checkpoint, a.runs_backward) == (b.checkpoint, b.runs_backward)
     # A block as large as the whole run is no neighbour but something else: a head.
     return same and len(one.params) == len(other.params)
 
@@ -111,10 +121,12 @@ class _Merged:
         if len(nodes) == 1:
             return nodes[0]
         parts = [self.units[node.units[0]] for node in nodes]
+        reentrant = nodes[0].checkpoint is Checkpoint.REENTRANT
         self.units.append(
             replace(
                 parts[0],
                 fqn=", ".join(part.fqn for part in parts),
+                pieces=len(parts) if reentrant else 1,
                 params=tuple(p for part in parts for p in part.params),
                 copy_in_ns=sum(part.copy_in_ns for part in parts),
                 copy_out_ns=sum(part.copy_out_ns for part in parts),
@@ -131,7 +143,11 @@ class _Merged:
             replace(item, units=()) if isinstance(item, Node) else item
             for item in items
         )
-        return Node(units=(len(self.units) - 1,), items=inner)
+        return Node(
+            units=(len(self.units) - 1,),
+            items=inner,
+            runs_backward=nodes[0].runs_backward,
+        )
 
 
 def _rebuilt(step: Step, root: Node, units: Sequence[Unit]) -> Step:
@@ -193,7 +209,12 @@ def split_root(step: Step, tied: Sequence[Sequence[str]] = ()) -> Step:
     tail = replace(_part(unit, rest, reshard=False), post_backward_at_end=False)
     units.append(tail)
     items = (
-        Node(units=(len(units) - 2,), items=before),
+        Node(
+            units=(len(units) - 2,),
+            items=before,
+            # Nothing before it trains: where it is frozen, no gradient comes here.
+            runs_backward=any(p.trainable for p in embedding),
+        ),
         *between,
         Node(units=(len(units) - 1,), items=after),
     )
@@ -256,7 +277,15 @@ def wrap_blocks(step: Step, block: BlockSpec) -> Step:
         )
         units.append(part)
     count = block.count
-    nodes = tuple(Node(units=(first + i,), items=(i + 1,)) for i in range(count))
+    trained = accumulate(
+        (any(p.trainable for p in params) for params in inside),
+        or_,
+        initial=any(p.trainable and is_embedding(p.fqn) for p in left),
+    )
+    nodes = tuple(
+        Node(units=(first + i,), items=(i + 1,), runs_backward=trains)
+        for i, trains in enumerate([*trained][1:])
+    )
     return replace(
         step,
         units=tuple(units),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from fsdpdoctor.changes.plan import Plan, load_plan, save_plan
 from fsdpdoctor.errors import InputError, NewerFormatError, PlanError
-from fsdpdoctor.plan_file import Settings, read_settings
+from fsdpdoctor.plan_file import KNOWN_PLAN, Settings, read_settings
 from fsdpdoctor.recorder.changes.apply_plan import applying
+from fsdpdoctor.schema import UnitSpec
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed
@@ -111,7 +112,7 @@ def test_accumulation_is_told_by_counting_backwards(
 def test_dtypes_reach_every_call(tmp_path: Path) -> None:
     """What else the script's own policy says stays as it is."""
     theirs = MixedPrecisionPolicy(param_dtype=torch.float16, cast_forward_inputs=False)
-    with job(tmp_path, Plan(param_dtype="bfloat16")):
+    with job(tmp_path, Plan(param_dtype="bfloat16"), 2):
         model = sharded(2, mp_policy=theirs)
         model(tokens())
         policies = [
@@ -328,3 +329,64 @@ def test_a_list_of_unknown_units_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(PlanError, match=r"layers\.0 prefetch layers\.9, which is none"):
         applying(read_settings(path), tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("known", [1, None])
+def test_a_model_of_another_size_is_another_model(
+    tmp_path: Path, known: int | None
+) -> None:
+    """Units of the same names, other parameters: refused before anything is set."""
+    plan, path = Plan(unshard_async_op=True), tmp_path / "plan.json"
+    constraints = RunConstraints(parameters=known)
+    save_plan(plan, path, settings(plan, planned(plan, 2), constraints))
+    (tmp_path / "run.json").write_text("{}")
+    with applying(read_settings(path), tmp_path):
+        model = sharded(2)
+        if known is None:
+            model(tokens())
+        else:
+            with pytest.raises(PlanError, match="for a model of 1 parameters, this"):
+                model(tokens())
+
+
+def test_a_unit_that_never_ran_stays_one(tmp_path: Path) -> None:
+    """A plan that groups the others names it, and leaves it as the script has it."""
+    plan, path = Plan(merge=2), tmp_path / "plan.json"
+    idle = UnitSpec(fqn="spare", module_class="Linear")
+    constraints = RunConstraints(idle=(idle,))
+    save_plan(plan, path, settings(plan, planned(plan), constraints))
+    (tmp_path / "run.json").write_text("{}")
+    with applying(read_settings(path), tmp_path):
+        model: Any = Net(4)
+        model.spare = torch.nn.Linear(4, 4)
+        for part in (*model.layers, model.spare):
+            torch.distributed.fsdp.fully_shard(part)
+        torch.distributed.fsdp.fully_shard(model)
+        model(tokens())
+
+    states = [m._get_fsdp_state() for m in model.modules() if is_unit(m)]
+    assert len({id(state) for state in states}) == 4  # root, two pairs, the spare one
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("plan.zero", {"plan": {"zero": 3}}),
+        ("apply.offload", {"apply": {"units": {}, "offload": "cpu"}}),
+        ("apply.units.a.shard", {"apply": {"units": {"a": {"shard": 2}}}}),
+    ],
+)
+def test_what_a_plan_says_and_nobody_knows(
+    tmp_path: Path, where: str, said: dict[str, Any]
+) -> None:
+    """A file of a later version is refused whole, by `run --apply` and by whatif."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"plan_version": 1, "plan": {}, **said}))
+    for read in (read_settings, load_plan):
+        with pytest.raises(InputError, match=f"says {where}, which this fsdpdoctor"):
+            read(path)
+
+
+def test_the_recorder_knows_every_setting_of_a_plan() -> None:
+    """The names stand twice: the recorder carries no module of plans."""
+    assert {field.name for field in fields(Plan)} == KNOWN_PLAN

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
@@ -21,6 +22,7 @@ from fsdpdoctor.simulate.engine.step import (
     Node,
     Segment,
 )
+from fsdpdoctor.simulate.plans.regroup import merge_neighbours
 from tests.simulate.real import Net, check, sharded, simulated, truth
 from tests.simulate.steps import (
     DIM,
@@ -249,3 +251,89 @@ def test_a_bare_program_is_the_program_without_its_words() -> None:
     )
     assert len(whole.meta) == len(whole.ops)
     assert (bare.meta, bare.moves) == ((), ())
+
+
+def test_modules_of_one_unit_that_are_recomputed_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reentrant checkpoints of grouped blocks: the group is gathered for each, and
+    each one's gradients are reduced alone.
+    """
+    model: Any = Net(4, reentrant=True)
+    fully_shard([model.layers[0], model.layers[1]])
+    fully_shard([model.layers[2], model.layers[3]])
+    fully_shard(model)
+    merged = merge_neighbours(checkpointed(step(), Checkpoint.REENTRANT), 2)
+    real, expected = truth(monkeypatch, model), simulated(merged)
+
+    assert [what for what, _, _ in real.events] == [w for w, _, _ in expected.events]
+    assert sum(what == "reduce" for what, _, _ in real.events) == 5
+
+
+class Passing(nn.Module):
+    """A block whose output is its inner unit's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(DIM, DIM, bias=False)
+        self.b = nn.Linear(DIM, DIM, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through both, and nothing after the second."""
+        y: torch.Tensor = self.b(self.a(x))
+        return y
+
+
+def test_a_unit_whose_output_is_its_childs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks on one tensor run as they were registered: the child's come first."""
+    model: Any = Net(3)
+    model.layers = nn.ModuleList(Passing() for _ in range(3))
+    for block in model.layers:
+        fully_shard(block.b)
+        fully_shard(block)
+    fully_shard(model)
+    base = nested()
+    items = [
+        replace(item, passes_output_on=True) if isinstance(item, Node) else item
+        for item in base.root.items
+    ]
+    check(
+        truth(monkeypatch, model),
+        simulated(replace(base, root=replace(base.root, items=tuple(items)))),
+    )
+
+
+def test_a_frozen_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hook in backward where no gradient comes by, but one gather ahead of it."""
+    model: Any = Net(4)
+    model.embed.requires_grad_(False)
+    for block in model.layers[:2]:
+        block.requires_grad_(False)
+    for block in model.layers:
+        fully_shard(block)
+    fully_shard(model)
+    base = step()
+    units = [
+        replace(
+            unit,
+            params=tuple(replace(p, trainable=False) for p in unit.params),
+        )
+        if unit.fqn in ("layers.0", "layers.1")
+        else unit
+        for unit in base.units
+    ]
+    root = tuple(
+        replace(p, trainable=p.fqn != "embed.weight") for p in base.units[0].params
+    )
+    units[0] = replace(units[0], params=root)
+    units[3] = replace(units[3], post_backward_at_end=True)
+    items = [
+        replace(item, runs_backward=item.units[0] > 2)
+        if isinstance(item, Node)
+        else item
+        for item in base.root.items
+    ]
+    frozen = replace(
+        base, units=tuple(units), root=replace(base.root, items=tuple(items))
+    )
+    check(truth(monkeypatch, model), simulated(frozen))

@@ -1,0 +1,440 @@
+"""Kinds of model whose compute is known: each sharded and fed as its kind is.
+
+Blocks compute by sleeps, on the host or as a kernel of a modelled device, so that a
+run takes the same on every machine, and what a change makes of it can be predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from fsdpdoctor.quantities import MS
+from tests.models import SleepBlock
+
+WIDTH, VOCABULARY, DEPTH = 128, 96, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a kind is built and trained."""
+
+    device: str = "cpu"
+    world_size: int = 8
+    forward_ns: int = 4 * MS  # of a block
+    backward_ns: int = 8 * MS
+
+
+Module = Any
+"""A module that fully_shard may have made its own; the stubs know neither half."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of model, and how it is trained."""
+
+    build: Callable[[Place], Module]  # sharded
+    inputs: Callable[[str], torch.Tensor]
+    micro_batches: int = 1
+    sync_last: bool = False
+    each_step: Callable[[Module, int], None] = lambda model, step: None
+    plans: Mapping[str, Any] = field(default_factory=dict)  # changes of its own
+
+
+def tokens(device: str) -> torch.Tensor:
+    """Of a language model."""
+    return torch.ones(2, 2, dtype=torch.long, device=device)
+
+
+def features(device: str) -> torch.Tensor:
+    """As an embedding would make them: they need a gradient."""
+    return torch.ones(2, WIDTH, device=device, requires_grad=True)
+
+
+def plain(device: str) -> torch.Tensor:
+    """As a data set gives them: nobody asks for their gradient."""
+    return torch.ones(2, WIDTH, device=device)
+
+
+def block(place: Place, share: float = 1.0) -> SleepBlock:
+    """A square matrix, and its time."""
+    return SleepBlock(
+        WIDTH, round(place.forward_ns * share), round(place.backward_ns * share), []
+    )
+
+
+class Row(nn.Module):
+    """An embedding, if any, blocks in a row, and a head."""
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        *,
+        embeds: bool = True,
+        head: bool = True,
+        reentrant: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH) if embeds else nn.Identity()
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if head else nn.Identity()
+        self.reentrant = reentrant
+        self.skipped: set[int] = set()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        x = self.embed(x)
+        for at, layer in enumerate(self.layers):
+            if at in self.skipped:
+                continue
+            if self.reentrant is None:
+                x = layer(x)
+            else:
+                x = checkpoint(layer, x, use_reentrant=self.reentrant)
+        loss: torch.Tensor = self.head(x).float().square().mean()
+        return loss
+
+
+class Around(nn.Module):
+    """Work before and after an inner module, each half of a block's."""
+
+    def __init__(
+        self, inner: nn.Module, place: Place, *, before: bool, after: bool
+    ) -> None:
+        super().__init__()
+        self.before = block(place, 0.5) if before else nn.Identity()
+        self.inner = inner
+        self.after = block(place, 0.5) if after else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through all three."""
+        y: torch.Tensor = self.after(self.inner(self.before(x)))
+        return y
+
+
+class Several(nn.Module):
+    """Several blocks in one, one after the other."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(*parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through all of them."""
+        y: torch.Tensor = self.parts(x)
+        return y
+
+
+class Experts(nn.Module):
+    """A router, and experts that all see everything."""
+
+    def __init__(self, place: Place, count: int = 2) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, count, bias=False)
+        self.experts = nn.ModuleList(block(place, 1 / count) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Weighed and summed."""
+        weights = self.router(x).softmax(-1)
+        return x + sum(
+            weights[..., at : at + 1] * expert(x)
+            for at, expert in enumerate(self.experts)
+        )
+
+
+class Adapted(nn.Module):
+    """A frozen block with a small trainable addition."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.base = block(place)
+        self.base.requires_grad_(False)
+        self.down = nn.Linear(WIDTH, 8, bias=False)
+        self.up = nn.Linear(8, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both."""
+        y: torch.Tensor = self.base(x) + self.up(self.down(x))
+        return y
+
+
+class TwoSided(nn.Module):
+    """An encoder whose output every block of a decoder uses."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.encoder = nn.ModuleList(block(place) for _ in range(3))
+        self.decoder = nn.ModuleList(
+            Around(nn.Identity(), place, before=True, after=True) for _ in range(3)
+        )
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        y = seen = self.embed(x)
+        for layer in self.encoder:
+            seen = layer(seen)
+        for layer in self.decoder:
+            y = layer(y + seen)
+        loss: torch.Tensor = self.head(y).float().square().mean()
+        return loss
+
+
+class Towers(nn.Module):
+    """Two towers that meet in the loss."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.image = nn.ModuleList(block(place) for _ in range(3))
+        self.text = nn.ModuleList(block(place, 0.5) for _ in range(3))
+        self.scale = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        one = other = x
+        for layer in self.image:
+            one = layer(one)
+        for layer in self.text:
+            other = layer(other)
+        loss: torch.Tensor = (self.scale(one) * other).float().mean()
+        return loss
+
+
+class Skips(nn.Module):
+    """A U: what the first half makes is used again in the second, in reverse."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.entry = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.down = nn.ModuleList(block(place) for _ in range(3))
+        self.up = nn.ModuleList(block(place) for _ in range(3))
+        self.out = nn.Linear(WIDTH, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        x = self.entry(x)
+        kept = []
+        for layer in self.down:
+            x = layer(x)
+            kept.append(x)
+        for layer in self.up:
+            x = layer(x + kept.pop())
+        loss: torch.Tensor = self.out(x).float().square().mean()
+        return loss
+
+
+# -- how they are sharded
+
+
+def units(model: Module, parts: Sequence[Module], **told: Any) -> Module:
+    """Each part a unit, then the root. The root is not told whether to reshard."""
+    for part in parts:
+        fully_shard(part, **told)
+    told.pop("reshard_after_forward", None)
+    return fully_shard(model, **told)
+
+
+def row(place: Place, **how: Any) -> Module:
+    """Six blocks on their device."""
+    torch.manual_seed(0)
+    return Row([block(place) for _ in range(DEPTH)], **how).to(place.device)
+
+
+def rows_of(place: Place, layers: Callable[[], nn.Module], count: int = 4) -> Module:
+    """Blocks of another sort in a row."""
+    torch.manual_seed(0)
+    return Row([layers() for _ in range(count)]).to(place.device)
+
+
+def _stack(place: Place) -> Module:
+    model = row(place)
+    return units(model, model.layers)
+
+
+def _bare(place: Place) -> Module:
+    model = row(place, embeds=False, head=False)
+    return units(model, model.layers)
+
+
+def _nested(place: Place, *, before: bool, after: bool) -> Module:
+    model = rows_of(
+        place, lambda: Around(block(place), place, before=before, after=after)
+    )
+    for layer in model.layers:
+        fully_shard(layer.inner)
+    return units(model, model.layers)
+
+
+def _checkpointed(place: Place, *, reentrant: bool) -> Module:
+    model = row(place, reentrant=reentrant)
+    return units(model, model.layers)
+
+
+def _trunk(place: Place) -> Module:
+    model = row(place)
+    model.embed.requires_grad_(False)
+    for layer in model.layers[:3]:
+        layer.requires_grad_(False)
+    return units(model, model.layers)
+
+
+def _adapters(place: Place) -> Module:
+    model = rows_of(place, lambda: Adapted(place), DEPTH)
+    model.embed.requires_grad_(False)
+    model.head.requires_grad_(False)
+    return units(model, model.layers)
+
+
+def _adapter_units(place: Place) -> Module:
+    model = rows_of(place, lambda: Adapted(place))
+    for layer in model.layers:
+        fully_shard(layer.base)
+    return units(model, model.layers)
+
+
+def _uneven(place: Place) -> Module:
+    torch.manual_seed(0)
+    layers = [
+        Several([block(place, 0.6) for _ in range(1 + at % 3)]) for at in range(DEPTH)
+    ]
+    model = Row(layers).to(place.device)
+    return units(model, model.layers)
+
+
+def _experts(place: Place) -> Module:
+    model = rows_of(place, lambda: Experts(place))
+    for layer in model.layers:
+        fully_shard(layer.experts[0])
+        fully_shard(layer.experts[1])
+    return units(model, model.layers)
+
+
+def _two_sided(place: Place) -> Module:
+    torch.manual_seed(0)
+    model = TwoSided(place).to(place.device)
+    return units(model, [*model.encoder, *model.decoder])
+
+
+def _towers(place: Place) -> Module:
+    torch.manual_seed(0)
+    model = Towers(place).to(place.device)
+    return units(model, [*model.image, *model.text])
+
+
+def _skips(place: Place) -> Module:
+    torch.manual_seed(0)
+    model = Skips(place).to(place.device)
+    return units(model, [*model.down, *model.up])
+
+
+def _replicated(place: Place) -> Module:
+    model = row(place)
+    mesh = init_device_mesh(
+        place.device,
+        (2, place.world_size // 2),
+        mesh_dim_names=("replicate", "shard"),
+    )
+    return units(model, model.layers, mesh=mesh)
+
+
+def _mixed(place: Place) -> Module:
+    model = row(place)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
+    return units(model, model.layers, mp_policy=policy)
+
+
+def _listed(place: Place) -> Module:
+    model = row(place)
+    made = units(model, model.layers)
+    made._set_unshard_async_op(place.device == "cpu")
+    for at, layer in enumerate(made.layers):
+        if ahead := list(made.layers)[at + 1 : at + 2]:
+            layer.set_modules_to_forward_prefetch(ahead)
+        if at:
+            layer.set_modules_to_backward_prefetch([made.layers[at - 1]])
+    return made
+
+
+def _every_linear(place: Place) -> Module:
+    model = rows_of(place, lambda: Around(block(place), place, before=True, after=True))
+    parts = [
+        m for layer in model.layers for m in (layer.before, layer.inner, layer.after)
+    ]
+    return units(model, parts)
+
+
+def _one_unit(place: Place) -> Module:
+    return fully_shard(row(place))
+
+
+def _with_unused(place: Place) -> Module:
+    model = row(place)
+    model.skipped = {2}
+    return units(model, model.layers)
+
+
+def _drop(model: Module, step: int) -> None:
+    """Every other step leaves a block out."""
+    model.skipped = {3} if step % 2 else set()
+
+
+KINDS: Mapping[str, Kind] = {
+    "decoder": Kind(build=_stack, inputs=tokens),
+    "blocks alone": Kind(build=_bare, inputs=features),
+    "inner unit in the middle": Kind(
+        build=lambda place: _nested(place, before=True, after=True), inputs=tokens
+    ),
+    "inner unit at the end": Kind(
+        build=lambda place: _nested(place, before=True, after=False), inputs=tokens
+    ),
+    "inner unit at the start": Kind(
+        build=lambda place: _nested(place, before=False, after=True), inputs=tokens
+    ),
+    "checkpointed": Kind(
+        build=lambda place: _checkpointed(place, reentrant=False), inputs=tokens
+    ),
+    "checkpointed, reentrant": Kind(
+        build=lambda place: _checkpointed(place, reentrant=True), inputs=tokens
+    ),
+    "frozen trunk": Kind(build=_trunk, inputs=tokens),
+    "adapters": Kind(build=_adapters, inputs=tokens),
+    "adapters, frozen units": Kind(build=_adapter_units, inputs=tokens),
+    "uneven blocks": Kind(build=_uneven, inputs=tokens),
+    "experts": Kind(build=_experts, inputs=tokens),
+    "encoder and decoder": Kind(build=_two_sided, inputs=tokens),
+    "two towers": Kind(build=_towers, inputs=plain),
+    "U with skips": Kind(build=_skips, inputs=plain),
+    "replicated": Kind(build=_replicated, inputs=tokens),
+    "bfloat16": Kind(build=_mixed, inputs=tokens),
+    "accumulating": Kind(build=_stack, inputs=tokens, micro_batches=3),
+    "accumulating, reduced once": Kind(
+        build=_stack, inputs=tokens, micro_batches=3, sync_last=True
+    ),
+    "lists of its own": Kind(build=_listed, inputs=tokens),
+    "resharded to two": Kind(
+        build=lambda place: units(
+            model := row(place), model.layers, reshard_after_forward=2
+        ),
+        inputs=tokens,
+    ),
+    "kept after forward": Kind(
+        build=lambda place: units(
+            model := row(place), model.layers, reshard_after_forward=False
+        ),
+        inputs=tokens,
+    ),
+    "every linear": Kind(build=_every_linear, inputs=tokens),
+    "one unit": Kind(build=_one_unit, inputs=tokens),
+    "a block that never runs": Kind(build=_with_unused, inputs=tokens),
+    "a block left out at times": Kind(build=_stack, inputs=tokens, each_step=_drop),
+}

@@ -1,0 +1,67 @@
+"""What no replay's error shows: kinds of model whose changes were once mispredicted.
+
+Each is recorded on a modelled wire in virtual time, changed as `run --apply` changes
+it, and recorded again. `tests.benchmarks.predictions` does so for all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fsdpdoctor.simulate.plans.predict import MIN_ERROR
+from tests.simulate.tried import GROUNDS, HOST, base, plans, tried
+
+EXACT = 0.002
+"""Of the step: some ticks of the virtual clock."""
+
+KNOWN = [
+    ("inner unit at the end", "lists, 2"),
+    ("checkpointed, reentrant", "merge 3"),
+    ("frozen trunk", "kept"),
+    ("frozen trunk", "split root"),
+    ("blocks alone", "lists, 1"),
+    ("a block that never runs", "to 2"),
+    ("lists of its own", "merge 2, lists"),
+    ("resharded to two", "to 4"),
+    ("resharded to two", "other links"),
+]
+"""Everything about these can be known from the record."""
+
+
+@pytest.mark.parametrize(("kind", "change"), KNOWN)
+def test_what_can_be_known_comes_true(kind: str, change: str) -> None:
+    """Nearly to the tick, with no more error than the least."""
+    found = tried(kind, "blocking", plans(HOST)[change])
+
+    assert abs(found.off_ns) <= EXACT * found.step_ns
+    assert found.prediction.error_ns <= 1.01 * MIN_ERROR * max(
+        found.prediction.step_ns, base(kind, "blocking").calibration.measured_ns
+    )
+
+
+def test_one_size_of_message_widens_the_error() -> None:
+    """Twice the bytes at once may cost anything from the same to twice as much."""
+    found = tried("blocks alone", "blocking", plans(HOST)["merge 2"])
+
+    assert abs(found.off_ns) > MIN_ERROR * found.step_ns
+    assert found.inside
+
+
+def test_steps_that_run_different_blocks_widen_the_error() -> None:
+    """The usual step is predicted; the error reaches the others, and names the unit."""
+    found = tried("a block left out at times", "blocking", plans(HOST)["async"])
+
+    assert found.inside
+    (said,) = found.prediction.assumptions
+    assert said.startswith("steps of this run run different units (layers.3 only at")
+
+
+def test_what_runs_beside_compute_may_slow_it() -> None:
+    """Multiprocessors that collectives hold are no compute's: the run after a change
+    that hides less is faster for it, by what no single run shows.
+    """
+    ground = "streams, contended"
+    found = tried("decoder", ground, plans(GROUNDS[ground])["kept"])
+
+    assert abs(found.off_ns) > MIN_ERROR * found.step_ns
+    assert found.inside
