@@ -6,7 +6,7 @@ run takes the same on every machine, and what a change makes of it can be predic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,10 +143,11 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Weighed and summed."""
         weights = self.router(x).softmax(-1)
-        return x + sum(
+        y: torch.Tensor = x + sum(
             weights[..., at : at + 1] * expert(x)
             for at, expert in enumerate(self.experts)
         )
+        return y
 
 
 class Adapted(nn.Module):
@@ -234,7 +235,7 @@ class Skips(nn.Module):
 # -- how they are sharded
 
 
-def units(model: Module, parts: Sequence[Module], **told: Any) -> Module:
+def units(model: Module, parts: Iterable[Module], **told: Any) -> Module:
     """Each part a unit, then the root. The root is not told whether to reshard."""
     for part in parts:
         fully_shard(part, **told)

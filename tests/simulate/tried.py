@@ -194,7 +194,8 @@ def _settings(
     plan: Plan, made: Prediction, known: RunConstraints | None, folder: Path
 ) -> Settings | None:
     """What is left of a plan for `run --apply`."""
-    kept = replace(plan, **dict.fromkeys(OF_THE_JOB))
+    none: Any = dict.fromkeys(OF_THE_JOB)
+    kept = replace(plan, **none)
     if not kept.changes:
         return None
     path = folder / "plan.json"
