@@ -30,12 +30,13 @@ from fsdpdoctor.recorder.changes.apply_plan import Applier
 from fsdpdoctor.rehearsal.device.spec import load_spec
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 from fsdpdoctor.rehearsal.device.virtual_session import on_device
-from fsdpdoctor.rehearsal.modelled_group import World, modelled_world
+from fsdpdoctor.rehearsal.modelled_group import World
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict, replay
 from fsdpdoctor.simulate.plans.settings import settings
+from tests.networks import modelled_world
 from tests.rig.fake import one_thread
 from tests.rig.virtual import virtual_time
 from tests.simulate.kinds import KINDS, Kind, Place
