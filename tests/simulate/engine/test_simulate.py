@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -130,7 +131,8 @@ def test_more_bandwidth_is_never_slower(step: Step, kind: str) -> None:
     """A faster wire ends no operation later."""
     wire: CommCost = getattr(step.wires, kind)
     faster = replace(wire, bytes_per_second=2 * wire.bytes_per_second)
-    wires: CommCosts = replace(step.wires, **{kind: faster})
+    changes: Any = {kind: faster}
+    wires: CommCosts = replace(step.wires, **changes)
     plan = program(step)
     run = walk(step, plan, durations(step), 1)[0][1].end
     quick = walk(step, plan, durations(replace(step, wires=wires)), 1)[0][1].end
