@@ -46,6 +46,7 @@ class SigtermHandler:
         self._ending = _thread.allocate_lock()
         self._write = -1  # of a pipe, while it is the wake-up descriptor
         self._pipe: object = None  # what both its descriptors lead to
+        self._pending: object = None  # kept alive until it is called
         self._main = _thread.get_ident()
         self._patches = Patches()
         self._over = True
@@ -147,12 +148,20 @@ class SigtermHandler:
         """The script has closed all descriptors there are, as a daemon does: what the
         interpreter writes on a signal must not go into a file of the script's.
         """
-        there = self._write
-        self._write = -1
-        # signal.set_wakeup_fd works on the main thread only.
-        descriptor = ctypes.pythonapi.PySignal_SetWakeupFd(-1)
-        if descriptor not in (-1, there):
-            ctypes.pythonapi.PySignal_SetWakeupFd(descriptor)
+        there, self._write = self._write, -1
+
+        def give_back(_: object) -> int:
+            with contextlib.suppress(Exception):  # nobody above could hear of it
+                descriptor = _set_wakeup_fd(-1)
+                if descriptor not in (-1, there):
+                    _set_wakeup_fd(descriptor)
+                if signal.getsignal(signal.SIGTERM) == self._handler:
+                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            return 0
+
+        # Only the main thread may do so, which calls it between two bytecodes.
+        self._pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(give_back)
+        ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
 
     def _end(self) -> None:  # untraced: the process ends in it
         self._ending.acquire()
