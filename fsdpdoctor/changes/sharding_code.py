@@ -206,7 +206,7 @@ def sharding_code(before: UnitTree, after: UnitTree, *, anew: bool) -> list[str]
 
 def _spoken(fqns: Sequence[str]) -> str:
     """Names of units on one line: many are the first and the last of them."""
-    shown = [" ".join(fqn.split()) for fqn in fqns]
+    shown = [quoted(fqn) for fqn in fqns]
     if len(shown) <= MOST_SPOKEN:
         return ", ".join(shown)
     return f"{shown[0]}, {shown[1]} ... {shown[-1]} ({len(shown)} of them)"
