@@ -132,7 +132,12 @@ FAULTS = {
     "accumulate": Diagnosis(
         code="FD108", units=set(UNITS), phase="backward", severity=Severity.WARNING
     ),
-    "slow-rank": Diagnosis(code="FD401", ranks=(1,), severity=Severity.WARNING),
+    "slow-rank": Diagnosis(
+        code="FD401",
+        ranks=(1,),
+        severity=Severity.WARNING,
+        also={"FD902": "the late rank sleeps at a line of the script"},
+    ),
     "early-optimizer": Diagnosis(code="FD504"),
     "ddp": Diagnosis(code="FD506"),
 }

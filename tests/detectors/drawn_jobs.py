@@ -61,3 +61,18 @@ APART = (
     test_outside_fsdp.two(test_outside_fsdp.HEAD, ("s", "a"), ("s", "b")),
 )
 """Replicas that nobody reduces over, a mesh meant flat, other seeds, a head outside."""
+
+OVER_HOSTS = tuple(
+    replace(
+        data,
+        header=replace(data.header, host=f"host{data.rank}", local_world_size=1),
+    )
+    for data in (
+        draw(
+            "all_gather 0000\nwait 0000\nforward ....0000",
+            rank=rank,
+            units=(unit("layers.0", mesh="(2)"),),
+        )
+        for rank in (0, 1)
+    )
+)

@@ -35,7 +35,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors.answers import CUDA
-from tests.detectors.drawn_jobs import APART
+from tests.detectors.drawn_jobs import APART, OVER_HOSTS
 from tests.detectors.test_frozen_params import BOTH, THROUGH, stored
 
 ROOT = unit("<root>", is_root=True, reshard_after_forward=False)
@@ -369,21 +369,6 @@ TO_SHARD: Mapping[str, RankData] = {
 }
 
 DRAWN = {**SHARDED, **TO_SHARD}
-
-OVER_HOSTS = tuple(
-    replace(
-        data,
-        header=replace(data.header, host=f"host{data.rank}", local_world_size=1),
-    )
-    for data in (
-        draw(
-            "all_gather 0000\nwait 0000\nforward ....0000",
-            rank=rank,
-            units=(replace(LAYERS[0], mesh="(2)"),),
-        )
-        for rank in (0, 1)
-    )
-)
 
 
 def all_code(m: Measures) -> list[str]:

@@ -14,11 +14,27 @@ LONGEST = 160
 
 
 class CompileCounts(NamedTuple):
-    """Since the process started."""
+    """Since the process started, or since an earlier count."""
 
     graph_breaks: int
     recompiles: int  # of frames that had been compiled before
     compile_ns: int | None  # spent compiling; None: this torch does not say
+
+    def since(self, before: CompileCounts) -> CompileCounts:
+        """What came after; all of it where dynamo has been reset meanwhile."""
+        if self.recompiles < before.recompiles:
+            return self
+        compile_ns = self.compile_ns
+        if compile_ns is not None:
+            compile_ns = max(compile_ns - (before.compile_ns or 0), 0)
+        return CompileCounts(
+            graph_breaks=max(self.graph_breaks - before.graph_breaks, 0),
+            recompiles=self.recompiles - before.recompiles,
+            compile_ns=compile_ns,
+        )
+
+
+NOTHING_COMPILED = CompileCounts(graph_breaks=0, recompiles=0, compile_ns=None)
 
 
 def compile_counts() -> CompileCounts | None:

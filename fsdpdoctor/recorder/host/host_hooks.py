@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.dynamo_counters import (
+    NOTHING_COMPILED,
     CompileCounts,
     compile_counts,
     graph_break_reasons,
@@ -103,6 +104,13 @@ class ModelWatch(Protocol):
         ...
 
 
+def _compile_reasons() -> dict[str, int]:
+    """How often dynamo gave each reason, under the counters' names."""
+    broken = {GRAPH_BREAK_REASON + why: n for why, n in graph_break_reasons().items()}
+    again = {RECOMPILE_REASON + why: n for why, n in recompile_reasons().items()}
+    return {**broken, **again}
+
+
 class HostHooks:
     """Everything that is seen without FSDP2."""
 
@@ -119,6 +127,8 @@ class HostHooks:
         self._gc_began = 0
         self._clipping = False
         self._compiled: CompileCounts | None = None  # when reasons were last read
+        self._before = compile_counts() or NOTHING_COMPILED
+        self._reasons_before = _compile_reasons()
         self._pause = Within.SCRIPT  # a loader or checkpoint that is under way
 
     def attach(self) -> None:
@@ -167,6 +177,7 @@ class HostHooks:
         self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
         compiled = compile_counts()
         if compiled is not None:
+            compiled = compiled.since(self._before)
             self._count(COUNTER_GRAPH_BREAKS, compiled.graph_breaks)
             self._count(COUNTER_RECOMPILES, compiled.recompiles)
             if compiled.compile_ns is not None:
@@ -176,10 +187,10 @@ class HostHooks:
                 self._count_reasons()
 
     def _count_reasons(self) -> None:
-        for reason, times in graph_break_reasons().items():
-            self._count(GRAPH_BREAK_REASON + reason, times)
-        for reason, times in recompile_reasons().items():
-            self._count(RECOMPILE_REASON + reason, times)
+        for name, times in _compile_reasons().items():
+            new = times - self._reasons_before.get(name, 0)
+            if new > 0:
+                self._count(name, new)
 
     def _count(self, name: str, value: int) -> None:
         rec = self._rec

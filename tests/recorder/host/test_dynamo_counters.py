@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fsdpdoctor.recorder.host.dynamo_counters import NOTHING_COMPILED, CompileCounts
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import (
     COUNTER_COMPILE_NS,
@@ -96,3 +97,14 @@ def test_is_silent_where_nothing_was_compiled(tmp_path: Path) -> None:
 
     assert values(data, COUNTER_RECOMPILES) == []
     assert Evidence.COMPILE not in data.header.evidence
+
+
+def test_what_was_compiled_before_is_left_out() -> None:
+    """A process may have compiled other things; a reset of dynamo's begins anew."""
+    before = CompileCounts(graph_breaks=3, recompiles=2, compile_ns=500)
+    after = CompileCounts(graph_breaks=4, recompiles=2, compile_ns=800)
+    reset = CompileCounts(graph_breaks=1, recompiles=0, compile_ns=900)
+
+    assert after.since(before) == CompileCounts(1, 0, 300)
+    assert reset.since(before) == reset
+    assert after.since(NOTHING_COMPILED) == after
