@@ -377,7 +377,7 @@ class HostHooks:
             self._patches.wrap(torch.Tensor, name, self._syncing_method)
 
         def add(start_ns: int, error: BaseException | None) -> None:
-            self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
+            self._synced(start_ns)
 
         self._see(torch.cuda, "synchronize", add)
         self._see(torch.cuda.Event, "synchronize", add)
@@ -398,7 +398,10 @@ class HostHooks:
         return syncing
 
     def _synced(self, start_ns: int) -> None:
-        self._rec.host_span(Kind.SYNC, start_ns, name=user_line())
+        phase = Phase.FORWARD if self._rec.in_forward else Phase.OTHER
+        if internals.in_backward():
+            phase = Phase.BACKWARD
+        self._rec.host_span(Kind.SYNC, start_ns, phase, name=user_line())
 
 
 def _first(*args: Any, **kwargs: Any) -> Any:

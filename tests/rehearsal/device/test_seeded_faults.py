@@ -13,7 +13,7 @@ from fsdpdoctor.network import parse_network
 from fsdpdoctor.open_paths import open_paths
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.schema import Kind
+from fsdpdoctor.schema import Kind, Phase
 from tests.rig.virtual_device import Job, record
 
 FAST = parse_network("360GB/s@30us")
@@ -82,6 +82,7 @@ FAULTS = {
         "FD105",
         {"layers.6", "layers.5"},
     ),
+    "a number read in each layer": (job(each_block=read), "FD104", set()),
     "too little memory": (job(memory_gib=1.5), "FD302", set()),
     "gradients reduced in each micro-batch": (
         job(micro_batches=4, wire=parse_network("10GB/s")),
@@ -111,6 +112,9 @@ def test_a_number_read_is_seen_once(tmp_path: Path) -> None:
     (data,) = open_paths([tmp_path / "run"]).load()
     counts = [len(t.of(Kind.SYNC).start_ns) for t in timelines(data)]
     assert counts[0] == 8
+    spans = data.steps[0].spans
+    phases = spans.phase[spans.kind == Kind.SYNC].tolist()
+    assert set(phases) == {Phase.FORWARD}
 
 
 def test_a_healthy_job_is_silent(tmp_path: Path) -> None:
