@@ -9,14 +9,14 @@ from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.frozen_wide import NARROW, gathered_wide
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
-    judged_collectives,
+    gathered_bytes,
     on_cpu,
     per_step,
 )
 from fsdpdoctor.detectors.remedies import plan_advice
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
-from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.schema import Evidence
 
 
 @detector("FD502", "comm-dtype", needs={Evidence.UNITS, Evidence.CONFIG})
@@ -65,16 +65,7 @@ def _wide(m: Measures) -> Iterator[Finding]:
         return
     if any(spec.param_dtype for spec in specs.values()):
         return  # a policy is there: these units are wide on purpose
-    gathered = 0
-    for rank, rows in judged_collectives(m):
-        names = [rank.units[u].fqn in wide if u >= 0 else False for u in rows.unit]
-        mine = [
-            int(b)
-            for b, kind, yes in zip(rows.bytes, rows.kind, names, strict=True)
-            if yes and kind == Kind.ALL_GATHER and b > 0
-        ]
-        gathered += sum(mine)
-    saved = per_step(m, gathered) // 2
+    saved = per_step(m, gathered_bytes(m, wide)) // 2
     why = f" under {autocast} autocast" if autocast in NARROW else ""
     yield Finding(
         severity=Severity.WARNING if autocast in NARROW else Severity.INFO,

@@ -10,7 +10,7 @@ from fsdpdoctor.changes.quoting import name_list
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
-    judged_collectives,
+    gathered_bytes,
     per_step,
     unit_sums,
 )
@@ -93,7 +93,7 @@ def _finding(m: Measures, names: list[str]) -> Finding:
     compute_ns = per_step(m, sum(compute.get(name, 0) for name in names))
     waited_ns = stalls.ns_per_step if m.stalls_known else 0
     cost_ns = waited_ns + compute_ns  # without it neither would be
-    moved = _moved(m, names)
+    moved = per_step(m, gathered_bytes(m, names, Phase.BACKWARD))
     beside = _root_trains(m)
     unsure = bool(beside) or _root_unknown(m)
     share = cost_ns / float(m.step_ns.mean())
@@ -121,16 +121,6 @@ def _finding(m: Measures, names: list[str]) -> Finding:
         advice=(_advice(m, names),),
         places=stalls.places(),
     )
-
-
-def _moved(m: Measures, names: list[str]) -> int:
-    total = 0
-    for rank, rows in judged_collectives(m):
-        mine = (rows.kind == Kind.ALL_GATHER) & (rows.phase == Phase.BACKWARD)
-        for unit, moved in zip(rows.unit[mine], rows.bytes[mine], strict=True):
-            if rank.unit_name(int(unit)) in names:
-                total += max(int(moved), 0)
-    return per_step(m, total)
 
 
 def _advice(m: Measures, names: list[str]) -> Advice:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives, per_step
+from fsdpdoctor.detectors.judged_steps import all_units, gathered_bytes, per_step
 from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, percent, size
-from fsdpdoctor.schema import Kind, UnitSpec
+from fsdpdoctor.schema import UnitSpec
 
 NARROW = ("bfloat16", "float16")
 
@@ -59,13 +57,7 @@ def wide_findings(m: Measures) -> Iterator[Finding]:
 def _gathered(
     m: Measures, specs: Mapping[str, UnitSpec], wide: list[str], dtype: str
 ) -> Iterator[Finding]:
-    moved = every = 0
-    for rank, rows in judged_collectives(m):
-        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in wide]
-        gathers = rows.rows(rows.kind == Kind.ALL_GATHER)
-        sizes = gathers.bytes.clip(0)
-        every += int(sizes.sum())
-        moved += int(sizes[np.isin(gathers.unit, ids)].sum())
+    moved, every = gathered_bytes(m, wide), gathered_bytes(m)
     saved = per_step(m, moved) // 2
     share = moved / 2 / every if every else 0.0
     if share < LEAST_SHARE:

@@ -6,7 +6,7 @@ All figures per step are means over the judged steps of all ranks, as in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol, SupportsIndex
 
 import numpy as np
@@ -25,6 +25,7 @@ from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import (
     Evidence,
     Flag,
+    Kind,
     Phase,
     UnitSpec,
 )
@@ -136,6 +137,22 @@ def judged_collectives(m: Measures) -> Iterator[tuple[RankMeasures, Collectives]
     """Each rank with its collectives of judged steps."""
     for rank in m.ranks:
         yield rank, rank.collectives.rows(rank.in_judged(rank.collectives.step))
+
+
+def gathered_bytes(
+    m: Measures, names: Collection[str] | None = None, phase: Phase | None = None
+) -> int:
+    """What all-gathers of judged steps brought: all of them, some units', a phase's."""
+    total = 0
+    for rank, rows in judged_collectives(m):
+        mine = rows.kind == Kind.ALL_GATHER
+        if names is not None:
+            ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
+            mine &= np.isin(rows.unit, ids)
+        if phase is not None:
+            mine &= rows.phase == phase
+        total += int(rows.bytes[mine].clip(0).sum())
+    return total
 
 
 def counter_rows(rank: RankMeasures, counter: str) -> CounterRows:
