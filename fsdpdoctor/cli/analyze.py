@@ -13,6 +13,8 @@ from fsdpdoctor.cli.inputs import (
     scheduler_option,
 )
 from fsdpdoctor.cli.output import (
+    exit_on,
+    fail_on_option,
     format_option,
     json_option,
     out_option,
@@ -22,20 +24,13 @@ from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.report import report_of
 from fsdpdoctor.storage.remote_path import path_of
 
-SEVERITIES = ("critical", "warning", "info")
-"""Worst first."""
-
 
 @click.command(name="analyze")
 @click.argument("paths", nargs=-1, required=True, type=path_of)
 @format_option
 @json_option
 @out_option
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with 1 where a finding is this severe or worse.",
-)
+@fail_on_option
 @click.option(
     "--no-cache",
     "cache",
@@ -46,9 +41,7 @@ SEVERITIES = ("critical", "warning", "info")
 @rank_regex_option
 @jobs_option
 @scheduler_option
-@click.pass_context
 def command(
-    ctx: click.Context,
     paths: tuple[Path, ...],
     format_: str | None,
     as_json: bool,
@@ -88,7 +81,4 @@ def command(
     run = open_paths(paths, how)
     report = report_of(measure_run(run, how), run)
     print_report(report, format_, as_json=as_json, out=out)
-    if fail_on is not None:
-        failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-        if any(finding.severity in failing for finding in report.findings):
-            ctx.exit(1)
+    exit_on(fail_on, report.findings)

@@ -12,14 +12,19 @@ from rich.console import Console
 
 from fsdpdoctor import recorder, redact
 from fsdpdoctor.changes.fsdp1_migration import Migration, migration
-from fsdpdoctor.cli.analyze import SEVERITIES
 from fsdpdoctor.cli.inputs import measure_run
-from fsdpdoctor.cli.output import never_fail_to_encode, print_text
+from fsdpdoctor.cli.output import (
+    exit_on,
+    fail_on_option,
+    never_fail_to_encode,
+    print_text,
+)
 from fsdpdoctor.cli.processes.first_steps import FirstSteps, rehearse_first_steps
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import DEFAULT, open_paths
 from fsdpdoctor.renderers.check import show_check
 from fsdpdoctor.renderers.sarif import findings_as_sarif
+from fsdpdoctor.renderers.text import PLAIN_WIDTH
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.check import Check, encode_check, untimed
 from fsdpdoctor.run import is_run_folder
@@ -73,17 +78,11 @@ roots[0]()
     show_default=True,
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES),
-    help="Exit with 1 where a finding is this severe or worse.",
-)
+@fail_on_option
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
 def command(
-    ctx: click.Context,
     world_size: int,
     on: str,
     mesh: str | None,
@@ -120,10 +119,7 @@ def command(
     _print(check, text, format_, out)
     if check.report is None and check.migration is None:
         raise SystemExit(2)
-    if fail_on is not None:
-        failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-        if any(finding.severity in failing for finding in check.findings):
-            ctx.exit(1)
+    exit_on(fail_on, check.findings)
 
 
 def _target(script: str, is_module: bool, folder: Path) -> tuple[list[str], str | None]:
@@ -194,10 +190,9 @@ def _print(check: Check, text: str | None, format_: str, out: Path | None) -> No
     elif out is None:
         show_check(check, Console(highlight=False, markup=False, emoji=False))
     else:
-        console = Console(file=io.StringIO(), width=100, color_system=None)
-        with console.capture() as shown:
-            show_check(check, console)
-        print_text(shown.get(), out)
+        shown = io.StringIO()
+        show_check(check, Console(file=shown, width=PLAIN_WIDTH, color_system=None))
+        print_text(shown.getvalue(), out)
 
 
 def _sharded_at(text: str | None) -> int:

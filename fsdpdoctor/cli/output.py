@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,6 +14,8 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.renderers.text import show
 from fsdpdoctor.report import Report
+from fsdpdoctor.report.costs import SEVERITY
+from fsdpdoctor.report.value import FindingRow
 
 FORMAT_OF_SUFFIX = {".json": "json", ".md": "markdown", ".html": "html", ".htm": "html"}
 """What `--out` says where `--format` does not."""
@@ -25,6 +28,11 @@ format_option = click.option(
 )
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Short for --format json."
+)
+fail_on_option = click.option(
+    "--fail-on",
+    type=click.Choice(list(SEVERITY)),
+    help="Exit with 1 where a finding is this severe or worse.",
 )
 out_option = click.option(
     "--out",
@@ -54,6 +62,14 @@ def print_report(
     else:
         never_fail_to_encode()
         click.echo(RENDERERS[chosen](report), nl=False)
+
+
+def exit_on(fail_on: str | None, findings: Sequence[FindingRow]) -> None:
+    """End with 1 where a finding is as severe as `--fail-on` says, or worse."""
+    if fail_on is not None and any(
+        SEVERITY[finding.severity] >= SEVERITY[fail_on] for finding in findings
+    ):
+        raise SystemExit(1)
 
 
 def print_text(text: str, out: Path | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fsdpdoctor.changes.fsdp1_migration import Migration
+from fsdpdoctor.report.costs import SEVERITY
 from fsdpdoctor.report.value import FindingRow, Report
 from fsdpdoctor.storage.json_text import json_text
 
@@ -40,13 +41,12 @@ class Check:
 def untimed(report: Report) -> Report:
     """The report without what time decides."""
     kept = tuple(one for one in report.findings if _is_untimed(one))
-    order = {"critical": 0, "warning": 1, "info": 2}
     return replace(
         report,
         # What a modelled device takes is no cost that was measured.
         findings=tuple(
             replace(one, cost_ns_per_step=None, part_of=None)
-            for one in sorted(kept, key=lambda one: order[one.severity])
+            for one in sorted(kept, key=lambda one: -SEVERITY[one.severity])
         ),
         not_judged=tuple(
             one for one in report.not_judged if one.code.startswith(CODES)
