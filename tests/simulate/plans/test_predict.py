@@ -18,7 +18,6 @@ from fsdpdoctor.simulate.plans.predict import (
     MIN_ERROR,
     SLOWED,
     Replay,
-    _outcome,
     predict,
     replay,
 )
@@ -84,9 +83,9 @@ def test_a_guessed_latency_belongs_into_the_error() -> None:
     assert guessed.calibration.fits["all_gather"].sizes == 1
     told = predict(known, plan)
     # Beside what collectives may slow of the compute that they run beside.
-    hidden_ns = _outcome(told.step)[1] - known.hidden_ns
+    hidden_ns = replay(replace(known.calibration, step=told.step)).hidden_ns
     assert told.error_ns == round(MIN_ERROR * known.calibration.measured_ns) + round(
-        SLOWED * abs(hidden_ns)
+        SLOWED * abs(hidden_ns - known.hidden_ns)
     )
     assert predict(guessed, plan).error_ns > 2 * MIN_ERROR * (
         guessed.calibration.measured_ns
