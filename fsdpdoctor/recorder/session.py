@@ -380,29 +380,29 @@ class Session:
         self._timed.add(bounds)
         if self._timed.many_marked:
             self._drain(wait=False)
-            if not self._pending:  # whose marks come before
+            if not self._pending:  # whose ticks come before
                 self._timed.settle(self._rec.clock)
 
     # Writing
 
     def _drain(self, *, wait: bool) -> None:
         if wait and self._pending:
-            self._await_device(self._pending[-1].bounds.end.mark)
+            self._await_device(self._pending[-1].bounds.end.tick)
         while self._pending:
             pending = self._pending[0]
-            if not self._rec.clock.ready(pending.bounds.end.mark):
+            if not self._rec.clock.ready(pending.bounds.end.tick):
                 return
             self._write_step(pending.record(self._rec.clock), pending.names)
             # One step back: spans that began in this one end in the next.
-            self._rec.clock.release(pending.bounds.start.mark)
+            self._rec.clock.release(pending.bounds.start.tick)
             self._pending.popleft()
         if wait and (self._timed or len(self._rec.counters)):
             self._write_rest()
 
-    def _await_device(self, mark: int) -> None:
+    def _await_device(self, tick: int) -> None:
         """Never for good: of an error, the device may be in a kernel without end."""
         looks = round(DEVICE_WAIT_S / DEVICE_LOOK_S)
-        while not self._rec.clock.ready(mark):
+        while not self._rec.clock.ready(tick):
             looks -= 1
             if looks < 0:
                 self._warnings.append(
@@ -420,8 +420,8 @@ class Session:
         rec, timed = self._rec, self._timed
         self._timed = TimedSteps()
         now = perf_counter_ns()
-        end = timed.last.end if timed.last else Moment(host_ns=now, mark=now)
-        at = unit_specs.one_time(rec.clock.resolve, end.mark)
+        end = timed.last.end if timed.last else Moment(host_ns=now, tick=now)
+        at = unit_specs.one_time(rec.clock.resolve, end.tick)
         self._write_step(
             StepRecord(
                 step=rec.step + 1,

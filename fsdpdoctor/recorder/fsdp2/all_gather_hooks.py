@@ -1,7 +1,7 @@
 """Brackets FSDP2's all-gathers, and the waits for them.
 
 [Note: Bracketed waits] FSDP2 waits for an all-gather inside the call that also
-copies it out. The wait is made here instead, between two marks; FSDP2's own,
+copies it out. The wait is made here instead, between two ticks; FSDP2's own,
 right after, finds it done. Nothing else changes, so numerics cannot. What the
 wait raises (a peer has died) is raised as FSDP2's own wait would raise it.
 """
@@ -81,7 +81,7 @@ class GatherHooks:
         unit.pending = self._gathering = op
         of_device = self._rec.clock.of_device
         copy_stream = next(internals.streams_of(args), None) if of_device else None
-        self._copy_in = (copy_stream, self._rec.mark(copy_stream))
+        self._copy_in = (copy_stream, self._rec.tick(copy_stream))
         self._rec.beat(Kind.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
         return self._swap(
             args, lambda inner: internals.CollectiveProxy(inner, self.call)
@@ -91,15 +91,15 @@ class GatherHooks:
         op, rec = self._gathering, self._rec
         if op is None:
             return None
-        copied = rec.mark(self._copy_in[0])
+        copied = rec.tick(self._copy_in[0])
         op.issued_ns = perf_counter_ns()
-        op.start = rec.mark() if rec.clock.of_device else op.issued_ns
+        op.start = rec.tick() if rec.clock.of_device else op.issued_ns
         return copied
 
     def _returned(self, copied: int, args: Any, kwargs: Any, result: Any) -> None:
         op, rec = self._gathering, self._rec
         assert op is not None
-        end = rec.mark()
+        end = rec.tick()
         op.size = tensor_bytes(internals.argument(args, kwargs, 0, _OUTPUTS))
         rec.spans.add(
             Kind.COPY_IN,
@@ -135,27 +135,27 @@ class GatherHooks:
         work = result.all_gather_work
         waits = hasattr(work, "wait")
         if not waits and not rec.clock.of_device:
-            return rec.mark()
+            return rec.tick()
         if op is not None:
             rec.beat(Kind.ALL_GATHER_WAIT, op.phase, op.unit, op.seq, op.group)
-        start = rec.mark()
+        start = rec.tick()
         if result.all_gather_event is not None and rec.clock.of_device:
             stream = internals.current_stream(unit.group())
             self._guard.user_call(stream.wait_event, result.all_gather_event)
         if waits:
             self._guard.user_call(work.wait)
-        end = rec.mark()
+        end = rec.tick()
         if op is None:
             return end  # issued before recording started
         if op.end == NO_TIME:
             self._units.end_of(op, start, end)
         self._units.gather_waited(op, start, end)
-        return rec.mark()
+        return rec.tick()
 
     def _copied_out(self, args: tuple[Any, ...], start: int) -> None:
         unit: Unit = self._units.of_params(args[1])
         op, rec = unit.pending, self._rec
-        end = rec.mark()
+        end = rec.tick()
         rec.spans.add(
             Kind.COPY_OUT,
             Lane.COMPUTE,

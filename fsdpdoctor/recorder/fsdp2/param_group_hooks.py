@@ -125,19 +125,19 @@ class UnitHooks:
             phase=phase,
             flags=op.flags if op else 0,
             micro_batch=op.micro_batch if op else rec.micro_batch,
-            start=rec.mark() if copied == NO_TIME else copied,
+            start=rec.tick() if copied == NO_TIME else copied,
         )
         self.memory.sample(rec, unit.index, phase)
 
     def _reshard_begins(self, group: Any, *args: Any) -> Any:
         if not internals.is_unsharded(group):
             return None
-        return self._units.of(group), group, self._rec.mark(), perf_counter_ns()
+        return self._units.of(group), group, self._rec.tick(), perf_counter_ns()
 
     def _reshard_ended(self, token: Any, error: BaseException | None) -> None:
         if token is None:
             return
-        unit, group, mark, start_ns = token
+        unit, group, tick, start_ns = token
         if internals.is_unsharded(group):
             return
         state = internals.training_state(group)
@@ -152,7 +152,7 @@ class UnitHooks:
             unit=unit.index,
             op=unit.window.op if unit.window else UNKNOWN,
         )
-        self._units.close_window(unit, mark)
+        self._units.close_window(unit, tick)
         self.memory.sample(rec, unit.index, phase)
 
     # Forward
@@ -178,7 +178,7 @@ class UnitHooks:
         self._units.began(unit, phase)
         unit.checkpointed |= phase == Phase.BACKWARD
         rec.beat(Kind.FORWARD, phase, unit.index)
-        unit.forward = rec.mark()
+        unit.forward = rec.tick()
         unit.forward_flags = flags
 
     def _post_forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -196,7 +196,7 @@ class UnitHooks:
                 self._rec.micro_batch,
                 unit.index,
                 unit.forward,
-                self._rec.mark(),
+                self._rec.tick(),
             )
             unit.forward = None
             self._units.finished_forward(unit)
@@ -228,7 +228,7 @@ class UnitHooks:
             return
         self._units.began(unit, Phase.BACKWARD)
         rec.beat(Kind.BACKWARD, Phase.BACKWARD, unit.index)
-        unit.backward = rec.mark()
+        unit.backward = rec.tick()
 
     def _post_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         unit = self._units.of(group)
@@ -242,7 +242,7 @@ class UnitHooks:
                 rec.micro_batch,
                 unit.index,
                 unit.backward,
-                rec.mark(),
+                rec.tick(),
             )
             unit.backward = None
         unit.saw_flags(group)
@@ -256,7 +256,7 @@ class UnitHooks:
         if self._rec.clock.of_device:
             self._bracket_wait(group, unit, internals.final_events(group))
         if unit.pending is not None and group._all_gather_result is not None:
-            return unit, unit.pending, self._rec.mark()
+            return unit, unit.pending, self._rec.tick()
         return None
 
     def _finalize_ended(self, token: Any, error: BaseException | None) -> None:
@@ -264,10 +264,10 @@ class UnitHooks:
             return
         unit, op, waited_from = token
         unit.pending = None
-        self._units.never_used(op, waited_from, self._rec.mark())
+        self._units.never_used(op, waited_from, self._rec.tick())
 
     def _bracket_wait(self, group: Any, unit: Unit, events: tuple[Any, ...]) -> None:
-        """Make the compute stream wait for reductions, between two marks.
+        """Make the compute stream wait for reductions, between two ticks.
 
         FSDP2 makes the same waits right after, where they cost nothing.
         """
@@ -276,9 +276,9 @@ class UnitHooks:
             if event is None:
                 continue
             reduction = self._units.reduction_of(event)
-            start = self._rec.mark(stream)
+            start = self._rec.tick(stream)
             self._rec.guard.user_call(stream.wait_event, event)
-            self._units.waited(reduction, unit, start, self._rec.mark(stream))
+            self._units.waited(reduction, unit, start, self._rec.tick(stream))
 
     def _reduce_wait_begins(self, group: Any) -> Any:
         if not self._rec.clock.of_device:

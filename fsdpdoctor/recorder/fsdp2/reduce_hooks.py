@@ -92,7 +92,7 @@ class ReductionHooks:
         unit = self._units.of_params(args[0])
         stream = internals.current_stream(unit.group())
         self._reducing = Reducing(
-            unit, self._rec.new_op(), stream, self._rec.mark(stream)
+            unit, self._rec.new_op(), stream, self._rec.tick(stream)
         )
         return self._swap(
             args,
@@ -111,7 +111,7 @@ class ReductionHooks:
             return
         reducing.allocations += 1
         if reducing.allocations == 2:
-            reducing.copied_in = self._rec.mark(reducing.stream)
+            reducing.copied_in = self._rec.tick(reducing.stream)
 
     def _issues(self, kind: Kind, args: Any, kwargs: Any) -> _Issued | None:
         """What is issued now; None where it is no part of a reduce."""
@@ -120,7 +120,7 @@ class ReductionHooks:
             return None
         scatter = kind == Kind.REDUCE_SCATTER
         if scatter and reducing.copied_in == NO_TIME:
-            reducing.copied_in = rec.mark(reducing.stream)
+            reducing.copied_in = rec.tick(reducing.stream)
         pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
         tensor = internals.argument(args, kwargs, scatter, _INPUTS)
         reduction = Reduction(
@@ -136,11 +136,11 @@ class ReductionHooks:
         if scatter:
             reducing.scattered = reduction
         issued_ns = perf_counter_ns()
-        start = rec.mark() if rec.clock.of_device else issued_ns
+        start = rec.tick() if rec.clock.of_device else issued_ns
         return _Issued(reduction, issued_ns, start)
 
     def _ended(self, issued: _Issued) -> None:
-        end, kind = self._rec.mark(), issued.of.kind
+        end, kind = self._rec.tick(), issued.of.kind
         blocking = not self._rec.clock.of_device
         flags = flag_bits.BLOCKING if blocking else 0
         self._add(kind, _LANES[kind], flags, issued, end)

@@ -202,7 +202,7 @@ class Units:
                 rec.micro_batch,
                 unit.index,
                 unit.forward or 0,
-                rec.mark(),
+                rec.tick(),
             )
             unit.forward = None
         self._forwards.clear()

@@ -19,10 +19,10 @@ from fsdpdoctor.schema import ROOT, UNKNOWN, ParamSpec, UnitSpec
 
 
 def one_time(
-    resolve: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], mark: int
+    resolve: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]], tick: int
 ) -> int:
-    """The time behind one mark."""
-    return int(resolve(np.array([mark], dtype=np.int64))[0])
+    """The time behind one tick."""
+    return int(resolve(np.array([tick], dtype=np.int64))[0])
 
 
 def dtype_name(dtype: torch.dtype | None) -> str | None:

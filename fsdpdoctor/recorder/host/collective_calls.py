@@ -245,7 +245,7 @@ class CollectiveCalls:
             call = self._of_work.get(id(work))
             if call is None or not rec.on:
                 return original(work, *args, **kwargs)
-            start = guard.run(rec.mark)
+            start = guard.run(rec.tick)
             try:
                 return original(work, *args, **kwargs)
             finally:
@@ -265,7 +265,7 @@ class CollectiveCalls:
                 call = guard.run(self._call_of, tensor)
             if call is None:
                 return call_on(keyset & below, tensor)
-            start = guard.run(rec.mark)
+            start = guard.run(rec.tick)
             try:
                 return call_on(keyset & below, tensor)
             finally:
@@ -312,7 +312,7 @@ class CollectiveCalls:
         size = max(call.size, 0)
         rec.beat(Kind.COLLECTIVE, call.phase, call.unit, call.seq, call.group, size)
         call.issued_ns = perf_counter_ns()
-        call.start = rec.mark() if rec.clock.of_device else call.issued_ns
+        call.start = rec.tick() if rec.clock.of_device else call.issued_ns
         return call
 
     def _place(self, call: _Call, backward: bool, mine: bool) -> None:
@@ -333,7 +333,7 @@ class CollectiveCalls:
         call.within = within
 
     def _returned(self, call: _Call, result: Any) -> None:
-        call.ended = self._rec.mark()
+        call.ended = self._rec.tick()
         if call.flags & flag_bits.BACKGROUND:
             self._add(call)
             return
@@ -351,7 +351,7 @@ class CollectiveCalls:
             self._last = call
 
     def _failed(self, call: _Call) -> None:
-        call.ended = self._rec.mark()
+        call.ended = self._rec.tick()
         call.flags |= flag_bits.ABORTED
         self._add(call)
 
@@ -362,7 +362,7 @@ class CollectiveCalls:
         if call.done:
             return  # `wait_tensor` calls the wait of a work that is Python's
         if start is not None:
-            end = self._rec.mark()
+            end = self._rec.tick()
             if not self._rec.clock.of_device and self._at_once(call, start):
                 start = call.ended
             call.waits.append((start, end))

@@ -84,7 +84,7 @@ class OptimizerSteps(Protocol):
         ...
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
-        """It began at a mark and a host time, and has just ended."""
+        """It began at a tick and a host time, and has just ended."""
         ...
 
 
@@ -234,7 +234,7 @@ class HostHooks:
             if inner:
                 return
             self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
-            start = self._rec.mark() if self._rec.on else 0
+            start = self._rec.tick() if self._rec.on else 0
             self._optimizer_began = start, perf_counter_ns()
         except Exception as error:
             self._rec.guard.fail(error)
@@ -297,7 +297,7 @@ class HostHooks:
             if self._clipping:
                 return None  # the first of these calls the other two
             self._clipping = True
-            return rec.mark()
+            return rec.tick()
 
         def ended(start: int | None, error: BaseException | None) -> None:
             if start is None:
@@ -311,7 +311,7 @@ class HostHooks:
                 rec.micro_batch,
                 UNKNOWN,
                 start,
-                rec.mark(),
+                rec.tick(),
             )
 
         for name in _CLIPPING:

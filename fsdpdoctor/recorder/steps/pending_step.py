@@ -31,8 +31,8 @@ class PendingStep:
         bounds, resolve = self.bounds, clock.resolve
         return StepRecord(
             step=bounds.step,
-            start_ns=unit_specs.one_time(resolve, bounds.start.mark),
-            end_ns=unit_specs.one_time(resolve, bounds.end.mark),
+            start_ns=unit_specs.one_time(resolve, bounds.start.tick),
+            end_ns=unit_specs.one_time(resolve, bounds.end.tick),
             host_start_ns=bounds.start.host_ns,
             host_end_ns=bounds.end.host_ns,
             micro_batches=bounds.micro_batches,

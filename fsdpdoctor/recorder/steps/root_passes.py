@@ -30,7 +30,7 @@ class RootPasses:
     ) -> None:
         """A root's forward starts."""
         rec = self._rec
-        self._start = rec.mark()
+        self._start = rec.tick()
         self._flags, self._name = 0, UNKNOWN
         given = first_tensor(args, kwargs)
         self._length = (
@@ -58,7 +58,7 @@ class RootPasses:
             rec.micro_batch,
             unit,
             self._start,
-            rec.mark(),
+            rec.tick(),
             name=self._name,
             value=self._length,
         )

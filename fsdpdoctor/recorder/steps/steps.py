@@ -59,7 +59,7 @@ class Moment:
     """A step's edge, on both clocks."""
 
     host_ns: int
-    mark: int
+    tick: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class Steps:
             self._rec.drop(self._rec.rows())  # of putting the hooks in place
         self._rec.clock.rebase()
         self._start = self._now()
-        self._units.resume(self._start.mark)
+        self._units.resume(self._start.tick)
 
     # What FSDP2, or another root, says
 
@@ -297,7 +297,7 @@ class Steps:
         self._turns.steps(optimizer)
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
-        """An optimizer step has ended, which began at a mark and a host time."""
+        """An optimizer step has ended, which began at a tick and a host time."""
         rec = self._rec
         if rec.on:
             rec.spans.add(
@@ -308,7 +308,7 @@ class Steps:
                 rec.micro_batch,
                 UNKNOWN,
                 start,
-                rec.mark(),
+                rec.tick(),
                 issued=start_ns,
             )
         if in_backward():
@@ -347,15 +347,15 @@ class Steps:
         if self._recorded and begun:
             self._units.abort_forwards()
             self._settle()
-            self._units.cut_windows(self._rec.mark())
+            self._units.cut_windows(self._rec.tick())
             self._cut = self._rec.rows()
             self._cost_ns += self._rec.guard.take_cost()
             self._close(self._now(), complete=False)
 
     def _now(self) -> Moment:
-        mark, host_ns = self._rec.mark(), perf_counter_ns()
+        tick, host_ns = self._rec.tick(), perf_counter_ns()
         # No event while a CUDA graph is captured, and no device work either.
-        return Moment(host_ns=host_ns, mark=host_ns if mark == NO_TIME else mark)
+        return Moment(host_ns=host_ns, tick=host_ns if tick == NO_TIME else tick)
 
     def _set_boundary(self) -> None:
         rec = self._rec
@@ -369,7 +369,7 @@ class Steps:
         self._boundary, self._ended_in_backward = now, False
         self._cost_ns += rec.guard.take_cost()
         if rec.on:
-            self._units.cut_windows(now.mark)
+            self._units.cut_windows(now.tick)
             self._sink.boundary()
         self._cut = rec.rows()
         if rec.on:
@@ -398,7 +398,7 @@ class Steps:
         boundary = self._boundary
         assert boundary is not None
         self._sink.turn(True)
-        self._units.resume(boundary.mark)
+        self._units.resume(boundary.tick)
         self._units.first = True
 
     def _end_step(self) -> None:

@@ -15,7 +15,7 @@ from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.schema import StepTimes
 
 SETTLE_STEPS = 256
-"""So many keep their marks: on a device that is far behind they are not times yet."""
+"""So many keep their ticks: on a device that is far behind they are not times yet."""
 
 
 class TimedSteps:
@@ -43,13 +43,13 @@ class TimedSteps:
         self._marked.append(bounds)
 
     def settle(self, clock: Clock) -> None:
-        """Turn marks into times, if the device has got there, and let go of them."""
+        """Turn ticks into times, if the device has got there, and let go of them."""
         last = self.last
-        if last is None or not clock.ready(last.end.mark):
+        if last is None or not clock.ready(last.end.tick):
             return
         for row in self._times(clock).tolist():
             self._settled.extend(row)
-        clock.release(last.start.mark)
+        clock.release(last.start.tick)
         self._marked = []
 
     def table(self, clock: Clock) -> StepTimes:
@@ -62,8 +62,8 @@ class TimedSteps:
 
     def _times(self, clock: Clock) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         marked = self._marked
-        marks = [(b.step, b.start.mark, b.end.mark) for b in marked]
-        rows = np.array(marks, dtype=np.int64).reshape(-1, 3)
+        ticks = [(b.step, b.start.tick, b.end.tick) for b in marked]
+        rows = np.array(ticks, dtype=np.int64).reshape(-1, 3)
         for column in (1, 2):
             rows[:, column] = clock.resolve(rows[:, column])
         return rows

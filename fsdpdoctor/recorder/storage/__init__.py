@@ -1,1 +1,1 @@
-"""Where marks go: clocks, buffers, the run's folder."""
+"""Where ticks go: clocks, buffers, the run's folder."""

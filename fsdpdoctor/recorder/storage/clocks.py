@@ -1,6 +1,6 @@
 """Two clocks behind one interface.
 
-A mark is an integer that a clock later turns into a time: `HostClock`'s marks
+A tick is an integer that a clock later turns into a time: `HostClock`'s ticks
 are times already, `CudaClock`'s are events that the device has yet to reach.
 Nothing here makes the host wait for the device, except the first base.
 
@@ -62,7 +62,7 @@ class Clock(Protocol):
 
     @property
     def of_device(self) -> bool:
-        """Whether marks are taken on streams, which run apart from the host."""
+        """Whether ticks are taken on streams, which run apart from the host."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Clock(Protocol):
         """What it could not time, for `RankHeader.warnings`."""
         ...
 
-    def mark(self, stream: object = None) -> int:
+    def tick(self, stream: object = None) -> int:
         """This moment on a stream; None: the current one. NO_TIME where no event
         may be recorded now.
         """
@@ -80,18 +80,18 @@ class Clock(Protocol):
         """Begin a step."""
         ...
 
-    def ready(self, mark: int) -> bool:
+    def ready(self, tick: int) -> bool:
         """Whether everything marked up to there has happened."""
         ...
 
-    def resolve(self, marks: Int64s) -> Int64s:
-        """The times behind marks that are ready. Times pass through; NO_TIME
-        for marks that were released.
+    def resolve(self, ticks: Int64s) -> Int64s:
+        """The times behind ticks that are ready. Times pass through; NO_TIME
+        for ticks that were released.
         """
         ...
 
-    def release(self, mark: int) -> None:
-        """Forget the marks before this one; none of them is asked for again."""
+    def release(self, tick: int) -> None:
+        """Forget the ticks before this one; none of them is asked for again."""
         ...
 
 
@@ -102,22 +102,22 @@ class HostClock:
     of_device = False
     warnings: tuple[str, ...] = ()
 
-    def mark(self, stream: object = None) -> int:
+    def tick(self, stream: object = None) -> int:
         """Now."""
         return perf_counter_ns()
 
     def rebase(self) -> None:
         """Nothing to do."""
 
-    def ready(self, mark: int) -> bool:
+    def ready(self, tick: int) -> bool:
         """Always."""
         return True
 
-    def resolve(self, marks: Int64s) -> Int64s:
+    def resolve(self, ticks: Int64s) -> Int64s:
         """Marks are times."""
-        return marks
+        return ticks
 
-    def release(self, mark: int) -> None:
+    def release(self, tick: int) -> None:
         """Nothing to do."""
 
 
@@ -133,7 +133,7 @@ class Event(Protocol):
 
 @dataclass(slots=True)
 class _Base:
-    """A step's base event. Its times are there once a mark of the step is asked for."""
+    """A step's base event. Its times are there once a tick of the step is asked for."""
 
     first: int  # number of the first event that is measured against it
     event: Event
@@ -145,11 +145,11 @@ class _Base:
 class CudaClock:
     """Timing events on streams; see [Note: Device time on the host's axis].
 
-    A mark is -1 - i for the i-th event since the clock was made. Events are
+    A tick is -1 - i for the i-th event since the clock was made. Events are
     pooled, because making one costs tens of microseconds.
 
     While a CUDA graph is captured nothing runs, and asking an event would end the
-    capture: no event is recorded or asked then, and marks are NO_TIME.
+    capture: no event is recorded or asked then, and ticks are NO_TIME.
     """
 
     name = "cuda"
@@ -186,7 +186,7 @@ class CudaClock:
             return ()
         return (_CAPTURED,)
 
-    def mark(self, stream: object = None) -> int:
+    def tick(self, stream: object = None) -> int:
         """Record an event on a stream."""
         if self._capturing() or not self._bases:
             self._captured |= self._capturing()
@@ -212,30 +212,30 @@ class CudaClock:
             base.device_ns = base.host_ns
         self._bases.append(base)
 
-    def ready(self, mark: int) -> bool:
-        """Whether all events up to a mark have happened."""
+    def ready(self, tick: int) -> bool:
+        """Whether all events up to a tick have happened."""
         if self._capturing():
             return False
-        unresolved = self._events[len(self._times) : -mark - self._first]
+        unresolved = self._events[len(self._times) : -tick - self._first]
         bases = [b.event for b in self._bases if b.device_ns == NO_TIME]
         return all(event.query() for event in (*reversed(unresolved), *bases))
 
-    def resolve(self, marks: Int64s) -> Int64s:
+    def resolve(self, ticks: Int64s) -> Int64s:
         """Device times on the host's axis."""
-        of_events = (marks < 0) & (marks != NO_TIME)
+        of_events = (ticks < 0) & (ticks != NO_TIME)
         if not of_events.any():
-            return marks
-        self._resolve_up_to(int(-marks[of_events].min() - self._first))
+            return ticks
+        self._resolve_up_to(int(-ticks[of_events].min() - self._first))
         times = np.array(self._times, dtype=np.int64)
-        index = -1 - marks[of_events] - self._first
+        index = -1 - ticks[of_events] - self._first
         found = np.where(index >= 0, times[np.maximum(index, 0)], NO_TIME)
-        resolved = marks.copy()
+        resolved = ticks.copy()
         resolved[of_events] = found
         return resolved
 
-    def release(self, mark: int) -> None:
-        """Give the events before a mark back to the pool."""
-        count = min(-1 - mark - self._first, len(self._times))
+    def release(self, tick: int) -> None:
+        """Give the events before a tick back to the pool."""
+        count = min(-1 - tick - self._first, len(self._times))
         if count <= 0:
             return
         self._pool.extend(self._events[:count])

@@ -61,9 +61,9 @@ class Recording:
         self.seqs: list[int] = []  # by group
 
     def use(self, clock: Clock) -> None:
-        """Take marks of this clock from here on; earlier ones must be times."""
+        """Take ticks of this clock from here on; earlier ones must be times."""
         self.clock = clock
-        self.mark: Callable[..., int] = clock.mark
+        self.tick: Callable[..., int] = clock.tick
 
     def unix_ns(self) -> int:
         """Now, on one axis with all that is recorded: the system's clock may be set."""

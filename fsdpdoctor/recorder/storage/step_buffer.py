@@ -30,7 +30,7 @@ from fsdpdoctor.schema import (
 
 Int64s = npt.NDArray[np.int64]
 Resolve = Callable[[Int64s], Int64s]
-"""Turns a clock's marks into times, see `clocks.Clock`."""
+"""Turns a clock's ticks into times, see `clocks.Clock`."""
 
 What = TypeVar("What", Within, Activity)
 
@@ -40,24 +40,24 @@ _WIDTH = len(_SPAN_COLUMNS)
 
 
 Columns = dict[str, Int64s]
-"""A table's columns, whose times may still be marks."""
+"""A table's columns, whose times may still be ticks."""
 
 
 def spans_of(columns: Columns, resolve: Resolve) -> Spans:
-    """The table of detached spans, once their marks are ready."""
+    """The table of detached spans, once their ticks are ready."""
     columns = dict(columns)
     start, end = resolve(columns["start_ns"]), resolve(columns["end_ns"])
     columns["start_ns"] = start
     # Two events of one moment may resolve a few nanoseconds out of order.
     columns["end_ns"] = np.where(end == NO_TIME, end, np.maximum(end, start))
     spans = Spans(**columns)  # type: ignore[arg-type]
-    # A mark that the clock has given up is no time, and no number is made up.
+    # A tick that the clock has given up is no time, and no number is made up.
     known = (spans.start_ns != NO_TIME) & (spans.end_ns != NO_TIME)
     return spans if known.all() else spans.rows(known)
 
 
 class SpanBuffer:
-    """Spans in the order in which they ended. Times are marks of a clock."""
+    """Spans in the order in which they ended. Times are ticks of a clock."""
 
     def __init__(self) -> None:
         self._cells: list[int] = []
@@ -125,7 +125,7 @@ class SpanBuffer:
         self._flags_of_op[op] = self._flags_of_op.get(op, 0) | flag
 
     def detach(self, rows: int, of_pass: dict[int, int]) -> Columns:
-        """Remove the first spans; their times are still marks. Their passes become
+        """Remove the first spans; their times are still ticks. Their passes become
         the micro-batches that these were found to belong to.
         """
         cells = np.array(self._cells[: rows * _WIDTH], dtype=np.int64)
@@ -181,7 +181,7 @@ class MemoryBuffer:
         return len(self._cells) // len(_MEMORY_COLUMNS)
 
     def detach(self, rows: int) -> Columns:
-        """Remove the first samples; their times are still marks."""
+        """Remove the first samples; their times are still ticks."""
         cells = rows * len(_MEMORY_COLUMNS)
         table = np.array(self._cells[:cells], dtype=np.int64)
         del self._cells[:cells]

@@ -38,11 +38,11 @@ def test_settled_steps_need_no_events() -> None:
     clock = device.clock()
     clock.rebase()
     timed = TimedSteps()
-    start = Moment(host_ns=device.host_ns, mark=clock.mark())
+    start = Moment(host_ns=device.host_ns, tick=clock.tick())
     for step in range(10_000):
         device.host_ns += MS
         clock.rebase()
-        end = Moment(host_ns=device.host_ns, mark=clock.mark())
+        end = Moment(host_ns=device.host_ns, tick=clock.tick())
         timed.add(bounds(step, start, end))
         if timed.many_marked:
             timed.settle(clock)
@@ -56,14 +56,14 @@ def test_settled_steps_need_no_events() -> None:
 
 
 def test_a_device_that_is_behind_is_not_waited_for() -> None:
-    """Its steps keep their marks until it has got there."""
+    """Its steps keep their ticks until it has got there."""
     device = Device()
     clock = device.clock()
     clock.rebase()
-    start = Moment(host_ns=device.host_ns, mark=clock.mark())
+    start = Moment(host_ns=device.host_ns, tick=clock.tick())
     device.host_ns += MS
     timed = TimedSteps()
-    timed.add(bounds(0, start, Moment(host_ns=device.host_ns, mark=clock.mark())))
+    timed.add(bounds(0, start, Moment(host_ns=device.host_ns, tick=clock.tick())))
     device.done_until_ns = device.host_ns - 1
 
     timed.settle(clock)
@@ -80,10 +80,10 @@ def test_a_device_that_is_behind_is_not_waited_for() -> None:
 def test_marks_that_are_times_stay_them() -> None:
     """On the host's clock."""
     timed = TimedSteps()
-    timed.add(bounds(7, Moment(host_ns=1, mark=1), Moment(host_ns=5, mark=5)))
+    timed.add(bounds(7, Moment(host_ns=1, tick=1), Moment(host_ns=5, tick=5)))
 
     timed.settle(HostClock())
-    timed.add(bounds(8, Moment(host_ns=5, mark=5), Moment(host_ns=9, mark=9)))
+    timed.add(bounds(8, Moment(host_ns=5, tick=5), Moment(host_ns=9, tick=9)))
     table = timed.table(HostClock())
 
     assert table.step.tolist() == [7, 8]

@@ -64,20 +64,20 @@ class StandInEvent:
         return float(np.float32((end_event.at_ns - self.at_ns) / MS))
 
 
-def resolve(clock: CudaClock, *marks: int) -> list[int]:
-    """The times of marks."""
-    times = clock.resolve(np.array(marks, dtype=np.int64))
+def resolve(clock: CudaClock, *ticks: int) -> list[int]:
+    """The times of ticks."""
+    times = clock.resolve(np.array(ticks, dtype=np.int64))
     return [int(time) for time in times]
 
 
 def test_the_host_clock_s_marks_are_times() -> None:
     """They pass through, ascending."""
     clock = HostClock()
-    marks = np.array([clock.mark(), clock.mark()])
+    ticks = np.array([clock.tick(), clock.tick()])
 
-    assert clock.resolve(marks).tolist() == marks.tolist()
-    assert marks[0] <= marks[1]
-    assert clock.ready(clock.mark())
+    assert clock.resolve(ticks).tolist() == ticks.tolist()
+    assert ticks[0] <= ticks[1]
+    assert clock.ready(clock.tick())
 
 
 def test_events_become_host_times() -> None:
@@ -86,9 +86,9 @@ def test_events_become_host_times() -> None:
     clock = device.clock()
     clock.rebase()
     device.behind_ns = 3 * MS
-    first = clock.mark()
+    first = clock.tick()
     device.host_ns += 10 * MS
-    second = clock.mark("other stream")
+    second = clock.tick("other stream")
 
     assert resolve(clock, second, first, 7, NO_TIME) == [
         1_013 * MS,
@@ -104,15 +104,15 @@ def test_far_from_the_first_base_a_step_is_as_exact() -> None:
     device = Device()
     clock = device.clock()
     clock.rebase()
-    marks = []
+    ticks = []
     for _ in range(3_600):
         device.host_ns += 1_000 * MS
         clock.rebase()
-        marks.append(clock.mark())
+        ticks.append(clock.tick())
         device.host_ns += 123_456
-        marks.append(clock.mark())
-        begun, ended = resolve(clock, *marks[-2:])
-        clock.release(marks[-2])
+        ticks.append(clock.tick())
+        begun, ended = resolve(clock, *ticks[-2:])
+        clock.release(ticks[-2])
 
     assert abs((ended - begun) - 123_456) < 50
     assert abs(ended - device.host_ns) < 100 * US
@@ -124,28 +124,28 @@ def test_waits_for_no_event() -> None:
     clock = device.clock()
     clock.rebase()
     device.behind_ns = 5 * MS
-    mark = clock.mark()
+    tick = clock.tick()
     device.done_until_ns = device.host_ns
 
-    assert not clock.ready(mark)
+    assert not clock.ready(tick)
     device.done_until_ns = device.host_ns + 5 * MS
-    assert clock.ready(mark)
+    assert clock.ready(tick)
     assert device.synchronized == 1
 
 
 def test_events_are_used_again() -> None:
-    """A hundred steps of ten marks need the events of three, bases included."""
+    """A hundred steps of ten ticks need the events of three, bases included."""
     device = Device()
     clock = device.clock()
     clock.rebase()
     before = 0
     for _ in range(100):
         clock.rebase()
-        marks = [clock.mark() for _ in range(10)]
-        resolve(clock, *marks)
+        ticks = [clock.tick() for _ in range(10)]
+        resolve(clock, *ticks)
         if before:
             clock.release(before)
-        before = marks[0]
+        before = ticks[0]
         device.host_ns += MS
 
     assert device.made == 3 * (10 + 1) + 1
@@ -156,7 +156,7 @@ def test_a_released_mark_has_no_time() -> None:
     device = Device()
     clock = device.clock()
     clock.rebase()
-    old, kept = clock.mark(), clock.mark()
+    old, kept = clock.tick(), clock.tick()
     resolve(clock, kept)
     clock.release(kept)
 
@@ -170,10 +170,10 @@ def test_no_event_happens_before_its_record() -> None:
     clock.rebase()
     device.host_ns += 4 * MS
     device.behind_ns = -2 * US  # the device's clock has fallen behind
-    first = clock.mark()
+    first = clock.tick()
     device.host_ns += MS
     device.behind_ns = 3 * US
-    second = clock.mark()
+    second = clock.tick()
 
     assert resolve(clock, first, second) == [1_004 * MS, 1_005 * MS + 5 * US]
 
@@ -190,9 +190,9 @@ def test_drift_does_not_pass_for_a_queue(ppm: int) -> None:
     for _ in range(3_600):
         device.host_ns += 1_000 * MS
         clock.rebase()
-        mark = clock.mark()
-        (time_ns,) = resolve(clock, mark)
-        clock.release(mark)
+        tick = clock.tick()
+        (time_ns,) = resolve(clock, tick)
+        clock.release(tick)
 
     late_ns = time_ns - device.host_ns - 300 * MS
 
@@ -211,7 +211,7 @@ def test_one_late_base_is_not_drift() -> None:
         device.idle_late_ns = 80 * US if step == 5 else 0
         clock.rebase()
         device.behind_ns = 2 * MS
-        times.append(resolve(clock, clock.mark())[0] - device.host_ns)
+        times.append(resolve(clock, clock.tick())[0] - device.host_ns)
 
     assert all(abs(time - 2 * MS) < 100 for time in times)  # float32 milliseconds
 
@@ -226,20 +226,20 @@ def test_drift_stays_where_no_stream_is_idle() -> None:
         device.host_ns += 1_000 * MS
         clock.rebase()
 
-    assert resolve(clock, clock.mark()) == [device.host_ns + 5 * MS]
+    assert resolve(clock, clock.tick()) == [device.host_ns + 5 * MS]
 
 
 def test_a_step_is_not_ready_before_its_base() -> None:
-    """A base is on another stream than the marks, and is asked for too."""
+    """A base is on another stream than the ticks, and is asked for too."""
     device = Device()
     clock = device.clock()
     clock.rebase()
     clock.rebase()
     device.behind_ns = -MS
-    mark = clock.mark()
+    tick = clock.tick()
     device.done_until_ns = device.host_ns - 1
 
-    assert not clock.ready(mark)
+    assert not clock.ready(tick)
 
 
 def test_records_and_asks_no_event_while_a_graph_is_captured() -> None:
@@ -247,12 +247,12 @@ def test_records_and_asks_no_event_while_a_graph_is_captured() -> None:
     device = Device()
     clock = device.clock()
     clock.rebase()
-    before = clock.mark()
+    before = clock.tick()
     quiet = clock.warnings
     device.capturing = True
 
     clock.rebase()
-    within = clock.mark()
+    within = clock.tick()
 
     assert not clock.ready(before)
     device.capturing = False
@@ -263,10 +263,10 @@ def test_records_and_asks_no_event_while_a_graph_is_captured() -> None:
 
 
 def test_times_from_before_the_device_was_known_stay() -> None:
-    """A recording begins on the host's clock; its marks are times on either."""
+    """A recording begins on the host's clock; its ticks are times on either."""
     device = Device()
     clock = device.clock()
-    early = HostClock().mark()
+    early = HostClock().tick()
     clock.rebase()
 
-    assert resolve(clock, early, clock.mark()) == [early, 1_000 * MS]
+    assert resolve(clock, early, clock.tick()) == [early, 1_000 * MS]
