@@ -122,6 +122,7 @@ PARTS = {
     "gc": SERIES["pause"],
     "checkpoint": "#e0cfae",
     "host_bound": SERIES["issue"],
+    "no_grad": "#8a9a3b",
     "script": "#b9a3c9",
     "other": "#d5dbe1",
 }

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fsdpdoctor.renderers.palette import series_colours
+from fsdpdoctor.analysis import step_budget
+from fsdpdoctor.renderers.palette import EXPOSED, PARTS, series_colours
 
 Matrix = npt.NDArray[np.float64]
 
@@ -74,6 +75,21 @@ def test_exposed_looks_like_nothing_else(theme: str, eye: str | None) -> None:
 
     too_close = {n: round(d, 1) for n, d in distances.items() if d < NOTICEABLE}
     assert too_close == {}
+
+
+@pytest.mark.parametrize("eye", [None, *DEFICIENCIES])
+def test_each_part_of_a_budget_has_a_colour(eye: str | None) -> None:
+    """No part is left without one, and none looks like exposed time."""
+    exposed_kinds = {f"exposed_{k}" for k in ("all_gather", "reduce_scatter")}
+    assert set(step_budget.PARTS) - set(PARTS) == exposed_kinds | {"exposed_all_reduce"}
+    seen_by = DEFICIENCIES.get(eye) if eye else None
+    exposed = lab(EXPOSED, seen_by)
+    distances = {
+        part: float(np.linalg.norm(lab(colour, seen_by) - exposed))
+        for part, colour in PARTS.items()
+    }
+
+    assert {n: d for n, d in distances.items() if d < NOTICEABLE} == {}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
