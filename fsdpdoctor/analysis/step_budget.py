@@ -96,6 +96,11 @@ def _claims(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     stalls, spans = line.stalls, line.spans
     passes = is_any(spans.kind, Kind.ROOT_FORWARD, Kind.FORWARD)
     yield "no_grad", covered_by(spans, passes & (spans.flags & Flag.NO_GRAD != 0))
+    # The root's gather lies before its forward.
+    apart = stalls.flags & Flag.NO_GRAD != 0
+    mine = stalls.rows(apart)
+    yield "no_grad", union(mine.start_ns, mine.end_ns)
+    stalls = stalls.rows(~apart)
     for kind in WAIT_OF:
         mine = stalls.rows(stalls.kind == kind)
         yield f"exposed_{kind.key}", union(mine.start_ns, mine.end_ns)

@@ -67,6 +67,16 @@ def test_counts_and_costs_of_their_own() -> None:
     assert budget["forward"] == 2 * MS
 
 
+def test_what_a_pass_waits_before_it_begins_is_its_own() -> None:
+    """The root is gathered before its forward: 2 ms of the pass, not of training."""
+    picture = PICTURE.replace("root_forward  0000", "root_forward  ..00")
+    m = measured(draw(picture))
+    budget = m.budget_ns_per_step()
+
+    assert budget["exposed_all_gather"] == m.exposed_ns_per_step(Kind.ALL_GATHER)
+    assert budget["no_grad"] == 8 * MS
+
+
 def test_own_compute_of_training_leaves_them_out() -> None:
     """2 ms of forward with gradients, 4 without."""
     times = measured(draw(PICTURE)).ranks[0].unit_times
