@@ -65,7 +65,7 @@ def not_fsdp(m: Measures) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.INFO,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=f"no fault of the sharding costs enough to change: a step of "
+        summary=f"no fault of the sharding costs enough to change: a mean step of "
         f"{ms(step_ns)} goes to {named}; {percent(exposed_ns / step_ns)} is exposed "
         "communication",
         evidence={

@@ -27,8 +27,8 @@ def test_it_says_where_the_time_goes() -> None:
 
     assert finding.severity == Severity.INFO
     assert finding.summary == (
-        "no fault of the sharding costs enough to change: a step of 40.0 ms goes to "
-        "backward 45.0 %, forward 42.5 %, time outside all that was recorded 7.5 %; "
+        "no fault of the sharding costs enough to change: a mean step of 40.0 ms goes "
+        "to backward 45.0 %, forward 42.5 %, time outside all that was recorded 7.5 %; "
         "0.0 % is exposed communication"
     )
     assert finding.evidence["step_ns"] == 40 * MS
