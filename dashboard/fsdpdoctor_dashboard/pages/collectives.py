@@ -18,6 +18,7 @@ from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import collective_figures as figures
 from fsdpdoctor_dashboard.pages.collective_figures import KindTimes
 from fsdpdoctor_dashboard.pages.components import (
+    PER_STEP,
     Context,
     byte_words,
     columns,
@@ -90,6 +91,7 @@ def _others(name: str, run: OpenRun) -> list[Component]:
     about = f", compute waits {ms(all_ns)} per step for them" if all_ns else ""
     return [
         html.H2(f"Outside FSDP2{about}"),
+        html.P(PER_STEP, className="faint"),
         data_table(f"{name}-others", heads, zip(*parts, strict=True)),
     ]
 
@@ -166,17 +168,13 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
                 Cell(text="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
             ]
         )
-    heads = (
-        "kind",
-        "count",
-        "median time",
-        "p99",
-        "longest",
-        "fitted line",
-        "fitted peak",
+    timed = ("median time", "p99", "longest")
+    heads = columns(
+        *("kind", "count", *timed, "fitted line", "fitted peak"),
+        left=("kind", "fitted line"),
+        units=dict.fromkeys(timed, "ns") | {"fitted peak": "GB/s"},
     )
-    left = ("kind", "fitted line")
-    return data_table(name, columns(*heads, left=left), rows)
+    return data_table(name, heads, rows)
 
 
 def _table(name: str, run: OpenRun) -> Component:
@@ -197,9 +195,15 @@ def _table(name: str, run: OpenRun) -> Component:
                 _rate(row.wire_busbw_gbps),
             ]
         )
-    heads = ["group", "kind", "size", "count", "median time", "of it on the wire"]
-    heads += ["bus bandwidth", "on the wire"]
-    return data_table(name, columns(*heads, left=("group", "kind")), rows)
+    times, rates = ("median time", "median on the wire"), ("busbw", "busbw on the wire")
+    heads = columns(
+        *("group", "kind", "size", "count", *times, *rates),
+        left=("group", "kind"),
+        units={"size": "bytes"}
+        | dict.fromkeys(times, "ns")
+        | dict.fromkeys(rates, "GB/s"),
+    )
+    return data_table(name, heads, rows)
 
 
 def _rate(gbps: float | None) -> Cell:

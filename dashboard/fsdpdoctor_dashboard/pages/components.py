@@ -32,6 +32,9 @@ CAUSES_EXPLAINED = {
 }
 """What compute waited for while it stood still for a collective."""
 
+PER_STEP = "Per step: the mean over judged steps."
+"""On each page with such figures, so that none is taken for a median or one step."""
+
 SHORT_LIST = 16
 """Up to so many ranks or steps are all listed."""
 BAR_PIXELS = 26

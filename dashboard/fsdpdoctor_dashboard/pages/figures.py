@@ -286,16 +286,19 @@ def _exposed_by_step(rank: RankMeasures) -> Int64s:
     return totals
 
 
-def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figure:
-    """Predicted step against memory, each plan with its error bar."""
+def front(
+    plans: Mapping[str, tuple[Prediction, int]], measured_ns: int, theme: str
+) -> go.Figure:
+    """Predicted step against bytes per rank, each plan with its error bar."""
+    found = [plan for plan, _ in plans.values()]
     figure = go.Figure()
     figure.add_scatter(
-        x=[p.memory_cost_bytes / (1 << 20) for p in found],
+        x=[cost / (1 << 20) for _, cost in plans.values()],
         y=[p.step_ns / MS for p in found],
         error_y={"type": "data", "array": [p.error_ns / MS for p in found]},
         mode="markers",
         marker={"color": SERIES["forward"], "size": 9},
-        text=[visible(str(p.plan)) for p in found],
+        text=[visible(name) for name in plans],
         hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g} MiB<extra></extra>",
         name="plans",
     )
@@ -308,5 +311,5 @@ def front(found: Sequence[Prediction], measured_ns: int, theme: str) -> go.Figur
         hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
     )
     figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
-    figure.update_yaxes(title="mean step, ms")
+    figure.update_yaxes(title="predicted step, ms")
     return styled(figure, theme, 360, legend=True)

@@ -57,7 +57,7 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
         *cards(context, run, content),
         html.H2(f"Step budget: {content.budget_total}"),
         *_budget(context, run),
-        html.H2("Exposed time by cause"),
+        html.H2("Exposed time by cause, per step on average"),
         *_causes(run.report),
         *_trust(run.report, content),
     ]

@@ -18,6 +18,7 @@ from fsdpdoctor.schema import Evidence
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages import figures
 from fsdpdoctor_dashboard.pages.components import (
+    PER_STEP,
     Context,
     columns,
     data_table,
@@ -90,6 +91,7 @@ def _late(name: str, run: OpenRun) -> list[Component]:
     words = [html.P(f"And {len(late) - len(shown)} more.", className="faint")]
     return [
         head,
+        html.P(PER_STEP, className="faint"),
         data_table(f"{name}-late", heads, rows),
         *words[: len(late) > MOST_NAMED],
     ]
@@ -109,12 +111,12 @@ def _reason(one: Lateness) -> str:
 def _ranks(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
     """All ranks' figures; of many ranks folded, so that what differs fits a screen."""
     ranks = run.report.ranks
+    per_step = html.P(PER_STEP, className="faint")
     if len(ranks) <= MOST_NAMED:
-        return [html.H2("All ranks"), _table(name, run, runs)]
+        return [html.H2("All ranks"), per_step, _table(name, run, runs)]
     summary = html.Summary(f"All {len(ranks)} ranks")
-    return [
-        html.Details([summary, table_tools(name, "ranks"), _table(name, run, runs)])
-    ]
+    table = [table_tools(name, "ranks"), per_step, _table(name, run, runs)]
+    return [html.Details([summary, *table])]
 
 
 def _waits(run: OpenRun, steps: int, theme: str) -> list[Component]:
@@ -184,10 +186,14 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> Component:
         [_clock(row.clock_offset_ns) for row in ranks],
         [_clock(row.clock_residual_ns) for row in ranks],
     ]
-    heads = ["rank", "host", "median step", "exposed per step", "waits per step"]
-    heads += ["overlap"]
-    heads += ["times last", "clock offset", "clock residual"]
-    named = columns(*heads, left=("host",), exposed=("exposed per step",))
+    times = ("median step", "exposed per step", "waits per step")
+    clocks = ("clock offset", "clock residual")
+    named = columns(
+        *("rank", "host", *times, "overlap", "times last", *clocks),
+        left=("host",),
+        exposed=("exposed per step",),
+        units=dict.fromkeys((*times, *clocks), "ns") | {"overlap": "share"},
+    )
     return data_table(name, named, zip(*parts, strict=True))
 
 

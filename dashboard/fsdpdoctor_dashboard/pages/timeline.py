@@ -8,6 +8,7 @@ from dash.development.base_component import Component
 from fsdpdoctor.renderers.report_view import FindingWords, content_of
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
+    PER_STEP,
     Context,
     on_timeline,
     shown_place,
@@ -71,6 +72,8 @@ def side(context: Context) -> list[Component]:
         parts += [html.H2(f"Findings{name}"), *so_far(run)]
         if content.no_findings is not None:
             parts.append(html.P(content.no_findings, className="faint"))
+        if run.report.findings:
+            parts.append(html.P(PER_STEP, className="faint small"))
         costs = [row.cost_ns_per_step or 0 for row in run.report.findings]
         most = max(costs, default=0) or 1
         for row, words, cost in zip(

@@ -34,8 +34,8 @@ class Part(NamedTuple):
 def parts_of(unit: UnitRow) -> list[Part]:
     """Own compute, then what it was waited for, by cause where that is known."""
     found = [
-        Part("forward", unit.forward_ns or 0, SERIES["forward"]),
-        Part("backward", unit.backward_ns or 0, SERIES["backward"]),
+        Part("own forward", unit.forward_ns or 0, SERIES["forward"]),
+        Part("own backward", unit.backward_ns or 0, SERIES["backward"]),
     ]
     if unit.exposed_ns_by_cause is not None:
         found += [

@@ -67,7 +67,8 @@ MAIN_CAUSE = Column(title="main cause", left=True, breaks=False)
 
 
 EXPLAINED = (
-    "Times are per step, counts per micro-batch, with the expected count where it "
+    "Times are per step, the mean over judged steps, and own times: what a unit inside "
+    "takes is that one's. Counts are per micro-batch, with the expected count where it "
     "differs. The main cause is that of most of the exposed time; point at it for all. "
     "A dash: not measured. A click on a head, or Enter, sorts."
 )
@@ -125,10 +126,10 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
     ]
     rows = zip(*parts, strict=True)
     return [
-        html.H2("Compute in the model's order, and what it waited for"),
+        html.H2("Per step, in the model's order: compute, and what it waited for"),
         *unit_bars(units, longest),
         *unit_map(run),
-        html.H2("All figures"),
+        html.H2("All figures, times per step"),
         table_tools(name, "units"),
         data_table(name, heads, rows),
     ]

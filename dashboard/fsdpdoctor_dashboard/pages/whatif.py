@@ -11,6 +11,7 @@ from fsdpdoctor.changes.plan import ACCUMULATION
 from fsdpdoctor.quantities import count, ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell
+from fsdpdoctor.report import Report
 from fsdpdoctor.schema import ITEMSIZE
 from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
@@ -23,6 +24,7 @@ from fsdpdoctor_dashboard.pages.components import (
     so_far,
     with_data,
 )
+from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
 
 KNOBS = (
     "forward_prefetch",
@@ -176,25 +178,34 @@ def _number(name: str, words: str) -> list[Component]:
     ]
 
 
+def step_meaning(base: Replay) -> str:
+    """Which step times on this page are of: other pages' are of all ranks and steps."""
+    calibration = base.calibration
+    steps = count(calibration.steps, "middle step")
+    return f"mean of {steps} of rank {calibration.rank}"
+
+
 def replay_words(base: Replay) -> Component:
     """How far the replay of the run as it was is off: it stands above everything."""
     calibration = base.calibration
     return html.P(
-        f"The replay of rank {calibration.rank} gives {ms(base.outcome.step_ns)} "
-        f"against {ms(calibration.measured_ns)} measured, the mean of "
-        f"{count(calibration.steps, 'step')}: off by {signed_percent(base.error)}.",
+        f"The replay gives {ms(base.outcome.step_ns)} against "
+        f"{ms(calibration.measured_ns)} measured, the {step_meaning(base)}: off by "
+        f"{signed_percent(base.error)}.",
         className="faint",
     )
 
 
-def prediction_words(base: Replay, found: Prediction) -> list[Component]:
+def prediction_words(
+    base: Replay, found: Prediction, report: Report
+) -> list[Component]:
     """What a plan gives, beside what was measured."""
     calibration = base.calibration
     before = calibration.exposed_ns
     known = calibration.step.resident_bytes > 0
     rows = [
         [
-            Cell(text="mean step"),
+            Cell(text=f"step, {step_meaning(base)}"),
             Cell(text=ms(calibration.measured_ns)),
             Cell(text=f"{ms(found.step_ns)} +- {ms(found.error_ns)}"),
             Cell(text=_change(-found.gain_ns, calibration.measured_ns)),
@@ -210,13 +221,19 @@ def prediction_words(base: Replay, found: Prediction) -> list[Component]:
             if ns or before.get(kind)
         ],
         [
-            Cell(text="peak memory"),
+            Cell(text="memory per rank"),
+            Cell(text=""),
+            Cell(text=""),
+            Cell(text=_bytes_change(memory_cost(report, found))),
+        ],
+        [
+            Cell(text="peak memory, simulated without activations"),
             Cell(text=byte_words(base.outcome.peak_bytes if known else None)),
             Cell(text=byte_words(found.peak_bytes)),
             Cell(text=_bytes_change(found.memory_cost_bytes)),
         ],
         [
-            Cell(text="of it gathered parameters"),
+            Cell(text="gathered parameters, at their peak"),
             Cell(text=size(base.outcome.gathered_peak_bytes)),
             Cell(text=size(found.gathered_peak_bytes)),
             Cell(
@@ -281,13 +298,15 @@ def _change(ns: int, whole: int) -> str:
     return f"{'+' if ns > 0 else '-'}{ms(abs(ns))}{share}"
 
 
-def _bytes_change(count: int) -> str:
+def _bytes_change(count: int | None) -> str:
+    if count is None:
+        return "not known"
     if not count:
         return "no change"
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
 
 
-def front_tables(found: Sequence[Prediction]) -> list[Component]:
+def front_tables(found: Sequence[Prediction], report: Report) -> list[Component]:
     """The searched plans by what they win: beyond their own error, within it, and
     those that only save memory, which are not worth it for the time.
     """
@@ -298,7 +317,7 @@ def front_tables(found: Sequence[Prediction]) -> list[Component]:
     parts: list[Component] = []
     for at, (title, plans) in enumerate(kinds.items()):
         if plans:
-            parts += [html.H2(title), _front_table(f"front-table-{at}", plans)]
+            parts += [html.H2(title), _front_table(f"front-table-{at}", plans, report)]
     return parts
 
 
@@ -307,16 +326,21 @@ NOISE = "Faster by less than the prediction's own error"
 SMALLER = "Less memory, and not faster"
 
 
-def _front_table(name: str, found: Sequence[Prediction]) -> Component:
+def _front_table(name: str, found: Sequence[Prediction], report: Report) -> Component:
     rows = [
         [
             Cell(text=str(p.plan)),
             Cell(text=ms(p.step_ns), value=p.step_ns),
             Cell(text=ms(p.error_ns), value=p.error_ns),
             Cell(text=ms(p.gain_ns), value=p.gain_ns),
-            Cell(text=_bytes_change(p.memory_cost_bytes), value=p.memory_cost_bytes),
+            Cell(text=_bytes_change(cost), value=cost),
         ]
-        for p in found
+        for p, cost in ((p, memory_cost(report, p)) for p in found)
     ]
-    heads = columns("change", "mean step", "+-", "gain", "memory", left=("change",))
+    times = ("predicted step", "+-", "gain per step")
+    heads = columns(
+        *("change", *times, "memory per rank"),
+        left=("change",),
+        units={**dict.fromkeys(times, "ns"), "memory per rank": "bytes"},
+    )
     return data_table(name, heads, rows)

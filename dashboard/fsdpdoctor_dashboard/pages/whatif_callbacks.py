@@ -15,6 +15,7 @@ from fsdpdoctor_dashboard.pages.components import plot
 from fsdpdoctor_dashboard.pages.whatif_model import (
     Knobs,
     Replays,
+    memory_cost,
     plan_file,
     simulated_run,
 )
@@ -72,7 +73,7 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         if found is None:
             words.append(html.P(replay.why_withheld, className="alert"))
             return words, None
-        words += page.prediction_words(replay, found)
+        words += page.prediction_words(replay, found, run.report)
         before, after = (
             simulated_run(library, run, step, what)
             for step, what in (
@@ -104,8 +105,13 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         if not found:
             return html.P("No change was found that makes this run faster or smaller.")
         measured = replay.calibration.measured_ns
-        chart = plot(front(found, measured, theme or "light"))
-        return [chart, *page.front_tables(found)]
+        drawn = {
+            str(one.plan): (one, cost)
+            for one in found
+            if (cost := memory_cost(run.report, one)) is not None
+        }
+        chart = plot(front(drawn, measured, theme or "light"))
+        return [chart, *page.front_tables(found, run.report)]
 
     @app.callback(
         Output("plan-file", "data"),

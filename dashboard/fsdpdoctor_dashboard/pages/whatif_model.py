@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fsdpdoctor.analysis.measures import measure
-from fsdpdoctor.changes.plan import ALL, Plan, save_plan
-from fsdpdoctor.report import report_of
+from fsdpdoctor.changes.plan import ALL, Plan, plan_of, save_plan
+from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import in_memory
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.simulate.engine.step import Step
@@ -139,6 +139,22 @@ def simulated_run(library: Library, run: OpenRun, step: Step, what: str) -> Open
     )
     library.add(opened)
     return opened
+
+
+def memory_cost(report: Report, found: Prediction) -> int | None:
+    """What a plan costs each rank at most: one figure on all pages; None: not known.
+
+    The simulated peak leaves out activations. Advice to do the same knows what may add
+    up in full under theirs, or that this is not known.
+    """
+    said = [
+        advice.memory_cost_bytes
+        for finding in report.findings
+        for advice in finding.advice
+        if advice.change and plan_of(advice.change) == found.plan
+    ]
+    known = [cost for cost in said if cost is not None]
+    return None if len(known) < len(said) else max([found.memory_cost_bytes, *known])
 
 
 def plan_file(prediction: Prediction) -> str:

@@ -22,8 +22,8 @@ def test_a_bar_is_made_of_the_reports_figures(library: Library) -> None:
             part.ns for part in parts if part.cause or part.words == "exposed"
         )
 
-        assert known.get("forward", 0) == (unit.forward_ns or 0)
-        assert known.get("backward", 0) == (unit.backward_ns or 0)
+        assert known.get("own forward", 0) == (unit.forward_ns or 0)
+        assert known.get("own backward", 0) == (unit.backward_ns or 0)
         assert abs(exposed - exposed_ns(unit)) <= 4  # each cause is rounded
 
 
@@ -42,6 +42,6 @@ def test_bars_and_map_say_what_they_show(library: Library) -> None:
     made = page(Context(base="/", theme="light", runs=(library.wait("before"),)))
     text = str(made)
 
-    assert "model.layers.3, per step on average: forward" in text
+    assert "model.layers.3, per step on average: own forward" in text
     assert "tabIndex=0" in text
     assert "data-open" in text
