@@ -207,7 +207,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "rehearsal/device/fused_functions.py",
         "rehearsal/device/host_costs.py",
         "rehearsal/device/host_values.py",
-        "rehearsal/device/memory/memory_places.py",
         "rehearsal/device/memory/storages.py",
         "rehearsal/device/op_prices.py",
         "rehearsal/device/operators.py",

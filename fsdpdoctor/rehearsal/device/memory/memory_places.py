@@ -31,7 +31,7 @@ class MemoryPlaces:
     def __init__(self, ledger: Ledger) -> None:
         self._hooks: list[str] = []
         self._forwards: list[str] = []
-        self._backward = ""
+        self._backwards: list[str] = []
         self._began = False  # some forward has
         ledger.bucket = self.bucket
         ledger.place = self.place
@@ -49,7 +49,9 @@ class MemoryPlaces:
     def place(self) -> str:
         """Where the training is: a unit and its pass, in words."""
         if _graph_task() != -1:
-            return f"{self._backward}, backward" if self._backward else "backward"
+            if not self._backwards:
+                return "backward, before its first unit"  # of the loss
+            return f"{self._backwards[-1]}, backward"
         if self._forwards:
             return f"{self._forwards[-1]}, forward"
         return "forward" if self._began else "before the first step"
@@ -63,8 +65,9 @@ class MemoryPlaces:
             self._began = True
             if not backward:
                 self._forwards.append(unit)
+                self._backwards.clear()
         elif name == "pre_backward":
-            self._backward = unit
+            self._backwards.append(unit)
         self._hooks.append(_OF_HOOK.get(name, ""))
         try:
             yield
@@ -72,3 +75,5 @@ class MemoryPlaces:
             self._hooks.pop()
             if name == "post_forward" and unit in self._forwards:
                 self._forwards.remove(unit)
+            elif name == "post_backward" and unit in self._backwards:
+                self._backwards.remove(unit)
