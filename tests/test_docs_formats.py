@@ -222,13 +222,16 @@ def test_every_field_of_a_tuning_is_documented() -> None:
     assert disagreements(documents, fields) == []
 
 
-def test_every_field_of_a_memory_plan_is_documented() -> None:
+def test_every_field_of_a_memory_plan_is_documented(tmp_path: Path) -> None:
     """With all that can be asked for, and with nothing of it."""
     fields = documented(JSON["Memory plan"].rows)
     model = ["plan", "8e9", "--layers", "32"]
     asked = ["--fits", "80GiB", "--tokens-per-second", "1e4", "--price", "2"]
 
-    assert disagreements([printed(*model), printed(*model, *asked)], fields) == []
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "gpt2"}')
+    plans = [printed(*model), printed(*model, *asked), printed("plan", str(config))]
+    assert disagreements(plans, fields) == []
 
 
 def test_every_field_of_a_run_s_hang_is_documented() -> None:

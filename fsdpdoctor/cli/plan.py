@@ -39,7 +39,9 @@ BILLION = 10**9
 @click.option("--batch", type=int, metavar="N", help="Sequences in a micro-batch.")
 @click.option("--sequence", type=int, metavar="N", help="Tokens in a sequence.")
 @click.option("--micro-batches", type=click.IntRange(min=1), default=1)
-@click.option("--stored-dtype", default="float32", show_default=True)
+@click.option(
+    "--stored-dtype", help="Of sharded parameters: a factory's own, else float32."
+)
 @click.option("--param-dtype", default="bfloat16", show_default=True)
 @click.option("--reduce-dtype", default="float32", show_default=True)
 @click.option(
@@ -61,6 +63,7 @@ def command(
     price: float | None,
     eager_attention: bool,
     as_json: bool,
+    stored_dtype: str | None,
     param_dtype: str,
     **options: Any,
 ) -> None:
@@ -79,7 +82,10 @@ def command(
         raise UsageError("--batch and --sequence go together: activations need both")
     shape = _shape(model, layers)
     how = Training(
-        compute_dtype=param_dtype, flash_attention=not eager_attention, **options
+        stored_dtype=stored_dtype or shape.dtype or "float32",
+        compute_dtype=param_dtype,
+        flash_attention=not eager_attention,
+        **options,
     )
     found = {
         checkpointing: budgets(shape, replace(how, checkpointing=checkpointing))
@@ -134,6 +140,7 @@ def _encode(
         "parameters": shape.numel,
         "trainable_parameters": shape.trainable_numel,
         "units": len(shape.blocks) + bool(shape.root),
+        "assumed": shape.assumed,
         "budgets": [
             {
                 **asdict(budget),

@@ -40,9 +40,17 @@ OPTIMIZERS: Mapping[str, float] = {
 """Bytes of optimizer state for each parameter: two float32 moments, two of one byte
 (block scales left out), one float32 momentum, none."""
 
-LOGITS_COPIES = 2
-"""Cross entropy works on logits in float32, and its gradient has their size again;
-beside both stand the logits in the compute dtype."""
+LOGITS_COPIES = 3
+"""Cross entropy works on logits in float32: as backward begins, the logarithms that it
+saved, the gradient of the picked ones and that of all are there at once. Beside them
+stand the logits in the compute dtype, which the script still holds."""
+
+TIED_COPIES = 2
+"""A matrix that embeds and projects back has one gradient of each use. They are added
+as backward ends, out of place: two such gradients stand beside the sum."""
+
+EMBEDDING = 0
+"""The first segment of a step of `step_of`: what the root does before its blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,17 +179,19 @@ def _fsdp2(name: str, shape: ModelShape, how: Training, policy: Policy) -> Memor
     held = peak.held
     shards = step.mesh.shard
     known = shape.activations is not None and how.batch is not None
+    of_tied = peak.other_bytes if peak.segment == EMBEDDING else 0
+    gradients = held.get(Held.GRADS, 0) + held.get(Held.SHARDED_GRADS, 0) + of_tied
     return MemoryBudget(
         strategy=name,
         parameters=_stored_bytes(step, shards),
         optimizer=_optimizer_bytes(step, shards, how),
-        gradients=held.get(Held.GRADS, 0) + held.get(Held.SHARDED_GRADS, 0),
+        gradients=gradients,
         gathered=sum(
             held.get(kind, 0)
             for kind in (Held.GATHERED, Held.GATHER_OUTPUT, Held.POST_FORWARD)
         ),
         buffers=held.get(Held.REDUCE_INPUT, 0) + held.get(Held.REDUCE_OUTPUT, 0),
-        activations=peak.other_bytes if known else None,
+        activations=peak.other_bytes - of_tied if known else None,
     )
 
 
@@ -224,7 +234,8 @@ def step_of(shape: ModelShape, how: Training) -> Step:
     free = CommCost(latency_ns=0, bytes_per_second=1e18)
     units, items = [_unit(ROOT, shape.root, how, root=True)], []
     kept, full, logits = _by_block(shape, how)
-    segments = [Segment(forward_ns=1, backward_ns=1)]
+    tied = TIED_COPIES * shape.tied_numel * ITEMSIZE[how.working_dtype]
+    segments = [Segment(forward_ns=1, backward_ns=1, other_backward_bytes=tied)]
     for at, block in enumerate(shape.blocks):
         units.append(_unit(_fqn(at, block), block, how, root=False))
         before = at * kept

@@ -21,6 +21,7 @@ class MetaParam(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     trainable: bool
+    projects_back: bool = False  # an embedding's, and another module's: tied
 
 
 class MetaModel(NamedTuple):
@@ -51,16 +52,27 @@ def meta_model(text: str) -> MetaModel:
         ) from None
     if not isinstance(model, nn.Module):
         raise UsageError(f"{text}() returned a {type(model).__name__}, not a module")
+    tied = _tied(model)
     params = tuple(
         MetaParam(
             fqn=fqn,
             shape=tuple(param.shape),
             dtype=str(param.dtype).removeprefix("torch."),
             trainable=param.requires_grad,
+            projects_back=id(param) in tied,
         )
         for fqn, param in model.named_parameters()
     )
     return MetaModel(params=params, blocks=tuple(_blocks(model, "")))
+
+
+def _tied(model: nn.Module) -> set[int]:
+    """Ids of tables of embeddings that a module of another kind has, too."""
+    tables, others = set(), set()
+    for module in model.modules():
+        held = tables if isinstance(module, nn.Embedding) else others
+        held.update(id(p) for p in module.parameters(recurse=False))
+    return tables & others
 
 
 def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:

@@ -53,6 +53,11 @@ def show_budgets(
         f"{count(len(shape.blocks), 'block')}, {count(how.world_size, 'rank')}"
         + (f" ({how.replicas} replicas)" if how.replicas > 1 else ""),
     )
+    if shape.assumed:
+        _line(
+            console,
+            f"not in the file, as transformers takes them: {', '.join(shape.assumed)}",
+        )
     known = found[False][0].activations is not None
     for checkpointing, each in found.items():
         if checkpointing and not known:

@@ -17,11 +17,13 @@ from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.planning.memory_plan import (
     MemoryBudget,
     Training,
+    activations,
     budgets,
     cost_of_tokens,
 )
 from fsdpdoctor.planning.meta_model import meta_model
 from fsdpdoctor.planning.model_shape import (
+    DEFAULTS,
     ModelShape,
     shape_of_config,
     shape_of_count,
@@ -50,6 +52,12 @@ CONFIGS: dict[str, Any] = {
     "gpt2": transformers.GPT2Config(
         n_embd=64, n_layer=3, n_head=4, vocab_size=500, n_positions=128
     ),
+    "gpt2-untied": transformers.GPT2Config(
+        n_embd=64, n_layer=3, n_head=4, vocab_size=500, tie_word_embeddings=False
+    ),
+    "gpt2-crossed": transformers.GPT2Config(
+        n_embd=64, n_layer=3, n_head=4, vocab_size=500, add_cross_attention=True
+    ),
 }
 
 
@@ -67,12 +75,71 @@ def test_a_config_has_the_parameters_of_its_own_code(name: str, tmp_path: Path) 
     with torch.device("meta"):
         model = make(CONFIGS[name])
     base = model.base_model
-    blocks = base.h if name == "gpt2" else base.layers
+    blocks = base.h if name.startswith("gpt2") else base.layers
 
     assert shape.numel == sum(p.numel() for p in model.parameters())
     assert [sum(p.numel for p in block) for block in shape.blocks] == [
         sum(p.numel() for p in block.parameters()) for block in blocks
     ]
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_what_a_file_leaves_out_is_as_its_library_has_it(
+    kind: str, tmp_path: Path
+) -> None:
+    """A file that says its kind alone is the model that transformers makes of it."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind}))
+    shape = shape_of_config(path)
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    with torch.device("meta"):
+        model = make(transformers.AutoConfig.for_model(kind))
+
+    assert shape.numel == sum(p.numel() for p in model.parameters())
+    assert shape.assumed == tuple(DEFAULTS[kind])
+
+
+def test_what_was_taken_from_the_library_is_said(tmp_path: Path) -> None:
+    """The reader sees which settings the file did not give."""
+    given = {**SMALL, "model_type": "mistral", "tie_word_embeddings": False}
+    del given["num_key_value_heads"], given["vocab_size"]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(given))
+    result = CliRunner().invoke(main, ["plan", str(path)])
+
+    assert shape_of_config(path).assumed == ("vocab_size", "num_key_value_heads")
+    assert (
+        "not in the file, as transformers takes them: vocab_size, num_key_value_heads"
+        in result.stdout.splitlines()
+    )
+
+
+def test_a_tied_matrix_has_three_gradients_as_backward_ends(tmp_path: Path) -> None:
+    """One of each use, and their sum; the matrix is still gathered beside them."""
+    how = Training(world_size=4, batch=1, sequence=1)
+    large = {**SMALL, "vocab_size": 20_000}
+    shape = saved(transformers.LlamaConfig(**large, tie_word_embeddings=True), tmp_path)
+    untied = replace(shape, tied_numel=0)  # as if its head had no gradient of its own
+    matrix, norm = 20_000 * 64, 64  # what the root has
+    block = sum(p.numel for p in shape.blocks[0])
+    zero3, of_one_use = (budgets(each, how)[-2] for each in (shape, untied))
+
+    assert shape.tied_numel == matrix
+    assert zero3.gathered == (matrix + norm) * 2
+    assert zero3.gradients == (3 * matrix + norm) * 2 + 3 * block * 4 // 4
+    assert of_one_use.gradients < 2 * 2 * matrix
+
+
+def test_logits_are_there_four_times(tmp_path: Path) -> None:
+    """As the script holds them, and three times in float32 in the loss's backward."""
+    how = Training(world_size=4, batch=2, sequence=256)
+    shape = saved(CONFIGS["llama"], tmp_path)
+    of_blocks = activations(replace(shape, vocabulary=0), how)
+    whole = activations(shape, how)
+
+    assert whole is not None
+    assert of_blocks is not None
+    assert whole - of_blocks == 2 * 256 * 500 * (2 + 3 * 4)
 
 
 def test_ddp_is_arithmetic() -> None:
@@ -130,7 +197,7 @@ def test_activations_by_hand(tmp_path: Path) -> None:
     hidden, inner, keys, vocabulary = 64, 160, 16, 500
     block = 4 * hidden + 2 * hidden + 2 * keys + 4 * inner
 
-    assert ddp.activations == 10 * (3 * 2 * block + vocabulary * (2 + 2 * 4))
+    assert ddp.activations == 10 * (3 * 2 * block + vocabulary * (2 + 3 * 4))
 
 
 def test_cost_of_a_billion_tokens() -> None:
@@ -161,7 +228,6 @@ def test_numbers_that_are_none(text: str, said: str) -> None:
         ("{", "is no JSON"),
         ("[]", "model_type None"),
         ('{"model_type": "whisper"}', "module:factory"),
-        ('{"model_type": "llama"}', "lacks hidden_size"),
         (
             json.dumps({"model_type": "llama", **SMALL, "num_attention_heads": 0}),
             "makes no sense",
@@ -189,6 +255,12 @@ def number():
 
 def broken():
     raise RuntimeError("no disk")
+
+def tied():
+    model = make().bfloat16()
+    model.append(nn.Linear(4, 10, bias=False, dtype=model[0].weight.dtype))
+    model[2].weight = model[0].weight
+    return model
 """
 
 
@@ -210,6 +282,18 @@ def test_a_factory_is_looked_at_without_memory() -> None:
     assert made.blocks == ("1.0", "1.1", "1.2")
     assert [sum(p.numel for p in block) for block in shape.blocks] == [20, 20, 20]
     assert [(p.fqn, p.numel) for p in shape.root] == [("0.weight", 40)]
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_factory_says_dtype_and_ties() -> None:
+    """Parameters made in bfloat16 are stored so; a shared table is counted once."""
+    made = meta_model("plan_factories:tied")
+    shape = shape_of_params("tied", made.params, made.blocks)
+    result = CliRunner().invoke(main, ["plan", "plan_factories:tied", "--json"])
+    ddp = json.loads(result.stdout)["budgets"][0]
+
+    assert (shape.dtype, shape.tied_numel, shape.numel) == ("bfloat16", 40, 100)
+    assert ddp["parameters"] == 100 * 2
 
 
 @pytest.mark.usefixtures("factories")

@@ -20,6 +20,7 @@ class Peak:
     held: Mapping[Held, int]
     other_bytes: int  # the segments' own: activations
     unit: int  # whose segment runs, or UNKNOWN
+    segment: int  # which one, or UNKNOWN
     phase: Phase
 
 
@@ -30,7 +31,12 @@ def peak_of(step: Step) -> Peak:
     move = next(moves, None)
     held: dict[Held, int] = defaultdict(int)
     best = Peak(
-        bytes=step.resident_bytes, held={}, other_bytes=0, unit=UNKNOWN, phase=Phase(0)
+        bytes=step.resident_bytes,
+        held={},
+        other_bytes=0,
+        unit=UNKNOWN,
+        segment=UNKNOWN,
+        phase=Phase(0),
     )
     for at, (op, meta) in enumerate(zip(plan.ops, plan.meta, strict=True)):
         while move is not None and move[0] <= at:
@@ -52,6 +58,7 @@ def _larger(
         held=dict(held),
         other_bytes=other,
         unit=meta[0],
+        segment=meta[5],
         phase=Phase(meta[1]),
     )
 
