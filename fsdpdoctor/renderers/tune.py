@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.tune import Row, Tuning, Verdict
+from fsdpdoctor.quantities import count, ms, percent
+from fsdpdoctor.tune import MIN_RUNS, Row, Tuning, Verdict
 
 KIND = "all_gather"
 """The exposed time that the table shows: what most changes are about."""
@@ -32,7 +32,7 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
         _print(console, f"stopped: {tuning.stopped}")
     kept = tuning.kept
     if kept is None or kept.candidate is None:
-        _print(console, "\nkeep: the script as it is; no change was measurably faster")
+        _print(console, f"\nkeep: the script as it is; {_why_nothing(tuning)}")
         return
     base_ns, step_ns = tuning.baseline.step_ns, kept.step_ns
     assert base_ns is not None
@@ -44,6 +44,17 @@ def show_tuning(tuning: Tuning, console: Console) -> None:
     )
     for line in kept.candidate.code.splitlines():
         _print(console, f"    {line}")
+
+
+def _why_nothing(tuning: Tuning) -> str:
+    """A change that was faster once may be so by chance: it is not said to be slow."""
+    once = next((r for r in tuning.rows if r.verdict is Verdict.FASTER), None)
+    if once is None or once.candidate is None:
+        return "no change was measurably faster"
+    return (
+        f"{once.candidate.plan} was faster, but ran {count(len(once.measured), 'time')}"
+        f" of the {MIN_RUNS} that it takes to say so: more --max-runs or --minutes"
+    )
 
 
 def _print(console: Console, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -137,6 +138,17 @@ def test_without_a_kept_change_it_says_so() -> None:
         "",
         "keep: the script as it is; no change was measurably faster",
     ]
+
+
+def test_a_change_that_ran_once_is_not_said_to_be_slow() -> None:
+    """It was faster; what is missing is another run."""
+    once = replace(KEPT, runs=KEPT.runs[:1], verdict=Verdict.FASTER)
+    tuning = replace(TUNING, rows=(FAILED, once))
+
+    assert shown(tuning)[-1] == (
+        "keep: the script as it is; unshard async op was faster, but ran 1 time of the "
+        "2 that it takes to say so: more --max-runs or --minutes"
+    )
 
 
 def test_json_has_every_run() -> None:
