@@ -68,7 +68,8 @@ def meta_model(text: str) -> MetaModel:
 
 def _tied(model: nn.Module) -> set[int]:
     """Ids of tables of embeddings that a module of another kind has, too."""
-    tables, others = set(), set()
+    tables: set[int] = set()
+    others: set[int] = set()
     for module in model.modules():
         held = tables if isinstance(module, nn.Embedding) else others
         held.update(id(p) for p in module.parameters(recurse=False))

@@ -163,7 +163,7 @@ def shape_of_config(path: Path) -> ModelShape:
     except msgspec.DecodeError as error:
         raise InputError(f"{path} is no JSON: {error}") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in DEFAULTS:
+    if not isinstance(kind, str) or kind not in DEFAULTS:
         raise InputError(
             f"{path} has model_type {kind!r}; known are {', '.join(DEFAULTS)}. Give "
             "another model as module:factory, a function that makes it"
