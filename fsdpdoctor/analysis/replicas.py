@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.script_exchange import POINT_TO_POINT
 from fsdpdoctor.schema import UNKNOWN, RankHeader, ReplicaKind, ReplicaSpec
 
 BEFORE = UNKNOWN
@@ -41,6 +42,11 @@ class Replica:
     def began_alike(self) -> bool:
         """Whether the ranks agreed before the first step."""
         return self.steps[:1] == (BEFORE,) and self.differ_since != BEFORE
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the ranks agreed before the first step, and no longer do."""
+        return self.began_alike and not self.alike
 
 
 def compared(headers: Sequence[RankHeader]) -> Iterator[Replica]:
@@ -116,9 +122,6 @@ def data_parallel_only(headers: Sequence[RankHeader]) -> bool:
         len(found := reaches(headers, unit)) == 1 and ranks <= set(found[0])
         for unit in units
     )
-
-
-POINT_TO_POINT = ("send", "recv")
 
 
 def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:

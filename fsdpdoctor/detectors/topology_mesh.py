@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
+from typing import NamedTuple
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.replicas import Replica, compared, reaches, stages
+from fsdpdoctor.analysis.script_exchange import (
+    Exchange,
+    exchanges,
+    kept_alike,
+    share_work,
+)
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
@@ -28,6 +35,9 @@ SHARDED_BY_NAME = re.compile(
 )
 """Names of dimensions that FSDP2 is meant to shard over: data and sequences."""
 
+REPLICATED_BY_NAME = re.compile(r"^(dp|ddp|data|node|host)|replic", re.IGNORECASE)
+"""Names of dimensions that it is meant to replicate over."""
+
 
 @detector("FD501", "topology-mesh", needs={Evidence.UNITS, Evidence.CONFIG})
 def topology_mesh(m: Measures) -> Iterator[Finding]:
@@ -45,27 +55,39 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: a mesh for tensor, pipeline or expert parallelism is rightly
     sliced. That replicas train apart is said only where samples of two ranks prove
-    it: they began alike, and differ, and are no two stages of a pipeline, which
-    send each other activations. Ranks that see the same data stay alike, and
-    nothing is said. Hybrid sharding needs room for a whole replica per host: the
-    memory is given.
+    it: they began alike, and differ, exchange no activations, as stages of a pipeline
+    and experts do, and the script does not average them itself. Where they exchange
+    some, the names of the mesh's dimensions decide, and it is a warning. Ranks that
+    see the same data stay alike, and nothing is said. Hybrid sharding needs room for
+    a whole replica per host: the memory is given.
     """
     specs = all_units(m)
     if not any(spec.mesh for spec in specs.values()):
         raise CannotTell("the meshes were not recorded", Evidence.CONFIG)
-    yield from _apart(m, specs)
-    yield from _meant_flat(m, specs)
-    yield from _ones(m, specs)
-    yield from _inside_out(m, specs)
-    yield from _spanning(m, specs)
+    apart = list(_apart(m, specs))
+    yield from (finding for finding in apart if finding is not None)
+    rest = [
+        *_meant_flat(m, specs),
+        *_ones(m, specs),
+        *_inside_out(m, specs),
+        *_spanning(m, specs),
+    ]
+    yield from rest
+    if apart == [None] and not rest:
+        raise CannotTell(
+            "ranks that share no group of a unit's began alike and differ, and "
+            "exchange work in their forwards: they may hold other parts",
+            Evidence.CONFIG,
+        )
 
 
-def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding | None]:
     """Replicas that nobody reduces over, proved: they began alike and are not now.
 
     Which ranks should be replicas is not asked of names or sizes: tensor, pipeline
-    and expert parallelism leave ranks outside a unit's groups by right, and these
-    never held the same values, or still do.
+    and expert parallelism leave ranks outside a unit's groups by right. These never
+    held the same values, or still do, or exchange work in their forwards: then only
+    the names of the dimensions are left to ask, and without them nobody knows (None).
     """
     headers = [rank.header for rank in m.ranks]
     if Evidence.REPLICAS not in m.evidence and any(
@@ -76,29 +98,83 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             "not sampled",
             Evidence.REPLICAS,
         )
+    torn = list(_torn(m, specs))
+    proved = {one.unit: one for one in torn if one.work is None}
+    if proved:
+        yield _train_apart(m, specs, proved, Severity.CRITICAL)
+        return
+    perhaps = {one.unit: one for one in torn}
+    if perhaps:
+        named = _left_out(specs[next(iter(perhaps))])
+        yield _train_apart(m, specs, perhaps, Severity.WARNING) if named else None
+
+
+class _Torn(NamedTuple):
+    """A unit whose parts on two ranks began alike, and that nothing keeps so."""
+
+    unit: str
+    sample: Replica
+    work: Exchange | None  # what such ranks exchange in their forwards
+
+
+def _torn(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[_Torn]:
+    headers = [rank.header for rank in m.ranks]
     unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
-    stage_of = stages(m.ranks)
-    found: dict[str, Replica] = {}
+    stage_of, found = stages(m.ranks), exchanges(m.ranks)
+    held = sum(max(spec.shard_bytes, 0) for spec in specs.values())
     for one in compared(headers):
         unit = unit_of.get(one.name)
-        if one.kind != ReplicaKind.SHARD or unit is None or one.alike:
+        if one.kind != ReplicaKind.SHARD or unit is None or not one.drifted:
             continue
-        if one.began_alike and _torn(one, reaches(headers, unit), stage_of):
-            found[unit] = one
-    if not found:
-        return
-    spec, proof = specs[next(iter(found))], next(iter(found.values()))
+        together = reaches(headers, unit)
+        pairs = [
+            pair
+            for camp, others in combinations(one.camps, 2)
+            for pair in product(camp, others)
+            if stage_of.get(pair[0]) == stage_of.get(pair[1])
+            and not any(set(pair) <= set(reach) for reach in together)
+            and not kept_alike(found, held, *pair)
+        ]
+        works = [share_work(found, *pair) for pair in pairs]
+        if pairs:
+            yield _Torn(unit, one, None if None in works else works[0])
+
+
+def _left_out(spec: UnitSpec) -> bool:
+    """Whether the dimensions that a unit was not given hold data, by their names."""
+    parent = spec.parent_meshes[0] if spec.parent_meshes else ""
+    mine = {name for name, _ in dimensions(spec.mesh or "")}
+    left = [name or "" for name, _ in dimensions(parent) if name not in mine]
+    return bool(left) and all(
+        SHARDED_BY_NAME.search(name) or REPLICATED_BY_NAME.search(name) for name in left
+    )
+
+
+def _train_apart(
+    m: Measures,
+    specs: dict[str, UnitSpec],
+    torn: dict[str, _Torn],
+    severity: Severity,
+) -> Finding:
+    first = next(iter(torn.values()))
+    spec, proof, work = specs[first.unit], first.sample, first.work
     parent = spec.parent_meshes[0] if spec.parent_meshes else None
     over = dimensions(parent or "")
     of = f" of the mesh {parent}" if parent else ""
-    yield Finding(
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
-        summary=f"{count(len(found), 'unit')} got the part {spec.mesh}{of}: gradients "
+    perhaps = (
+        ""
+        if work is None
+        else f". They exchange {work.kind} in their forwards: right if they hold other "
+        "parts of the model there, and wrong if the same ones"
+    )
+    return Finding(
+        severity=severity,
+        confidence=Confidence.HIGH if work is None else Confidence.MEDIUM,
+        summary=f"{count(len(torn), 'unit')} got the part {spec.mesh}{of}: gradients "
         "are never reduced over the rest of it, so the replicas train apart: ranks "
         f"{' and '.join(_camp(camp) for camp in proof.camps)} began alike and differ "
-        f"since step {proof.differ_since}",
-        units=tuple(found),
+        f"since step {proof.differ_since}{perhaps}",
+        units=tuple(torn),
         phase="backward",
         evidence={
             "mesh": spec.mesh,
@@ -107,9 +183,10 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             "began_alike": list(proof.ranks),
             "alike_at_the_end": [list(camp) for camp in proof.camps],
             "differ_since_step": proof.differ_since,
+            **({} if work is None else {"exchange": work.kind, "at": work.where}),
         },
         advice=(
-            _flat([name for name, _ in over], _less(found, specs, over[-1][1]))
+            _flat([name for name, _ in over], _less(tuple(torn), specs, over[-1][1]))
             if len(over) == 2 and SHARDED_BY_NAME.search(over[0][0] or "")
             else Advice(
                 text="Pass the whole mesh: its first dimension replicates, its second "
@@ -143,18 +220,6 @@ def _flat(names: Sequence[str | None], memory_cost_bytes: int) -> Advice:
             ]
         ),
         memory_cost_bytes=memory_cost_bytes,
-    )
-
-
-def _torn(
-    one: Replica, together: list[tuple[int, ...]], stage_of: dict[int, int]
-) -> bool:
-    """Whether two ranks of one stage differ that nothing reduces over."""
-    return any(
-        stage_of.get(rank) == stage_of.get(other)
-        and not any(rank in reach and other in reach for reach in together)
-        for camp, others in combinations(one.camps, 2)
-        for rank, other in product(camp, others)
     )
 
 

@@ -349,7 +349,8 @@ class Session:
 
     def root_forward(self, module: Any) -> None:
         """A micro-batch begins."""
-        self._model.saw_root(module)
+        if self._model.saw_root(module):
+            self._replicas.before_first_step()
         if self._device is None and (device := plain_device(module)) is not None:
             self.device_seen(device)
 

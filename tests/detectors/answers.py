@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import Detector, judge
 from fsdpdoctor.finding import Finding, NotJudged
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.testing import Drawing
 
 CUDA = Drawing(device="cuda", clock="cuda")
@@ -41,6 +46,15 @@ def not_judged(detector: Detector, m: Measures) -> NotJudged:
 def without(evidence: tuple[Evidence, ...], *absent: Evidence) -> tuple[Evidence, ...]:
     """Some evidence, less what a source cannot show."""
     return tuple(e for e in evidence if e not in absent)
+
+
+def sized(rank: RankData, size: int) -> RankData:
+    """The same with so many bytes in each collective of the script's."""
+    steps = []
+    for step in rank.steps:
+        sizes = np.where(step.spans.kind == Kind.COLLECTIVE, size, step.spans.bytes)
+        steps.append(replace(step, spans=replace(step.spans, bytes=sizes)))
+    return replace(rank, steps=tuple(steps))
 
 
 def codes(finding: Finding) -> list[str]:

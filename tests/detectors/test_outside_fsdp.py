@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.outside_fsdp import outside_fsdp
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence, Kind, ModelSpec, ReplicaKind, ReplicaSpec
+from fsdpdoctor.schema import Evidence, ModelSpec, ReplicaKind, ReplicaSpec
 from fsdpdoctor.testing import RECORDED, Call, draw, measured, unit
-from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.detectors.answers import codes, found, not_judged, only, sized, without
 
 PICTURE = "forward 0000"
 
@@ -130,15 +128,6 @@ def test_reduced_by_hand_as_far_as_is_known(
     picture = "forward 0000....\nother ....00.."
     rank = draw(picture, model=model, calls=(call,), units=(unit("layers.0"),))
 
-    judged = found(outside_fsdp, measured(_sized(rank, 400)))
+    judged = found(outside_fsdp, measured(sized(rank, 400)))
 
     assert [f.severity for f in judged] == ([] if severity is None else [severity])
-
-
-def _sized(rank: RankData, size: int) -> RankData:
-    """The same with so many bytes in each collective of the script's."""
-    steps = []
-    for step in rank.steps:
-        sizes = np.where(step.spans.kind == Kind.COLLECTIVE, size, step.spans.bytes)
-        steps.append(replace(step, spans=replace(step.spans, bytes=sizes)))
-    return replace(rank, steps=tuple(steps))

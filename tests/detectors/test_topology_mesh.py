@@ -17,12 +17,21 @@ from fsdpdoctor.schema import (
     Evidence,
     GroupSpec,
     ParamSpec,
+    Phase,
     ReplicaKind,
     ReplicaSpec,
     Spans,
 )
 from fsdpdoctor.testing import RECORDED, Call, draw, measured, unit
-from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+from tests.detectors.answers import (
+    CUDA,
+    codes,
+    found,
+    not_judged,
+    only,
+    sized,
+    without,
+)
 
 PICTURE = """
     all_gather  0000....
@@ -139,6 +148,81 @@ def test_replicas_that_nobody_reduces_over() -> None:
     assert finding.evidence["differ_since_step"] == 4
     assert finding.evidence["alike_at_the_end"] in ([[0], [2]], [[1], [3]])
     assert '"cpu", (2, 2), ' in codes(finding)[0]
+
+
+def exchanging(call: Call, bytes: int, parent: str) -> list[RankData]:
+    """Four ranks that train apart, and exchange something over all of them."""
+    every = GroupSpec(name="all", ranks=(0, 1, 2, 3), size=4)
+    ranks = []
+    for data in four(*"abcd"):
+        (spec,) = data.header.units
+        units = (
+            replace(spec, parent_meshes=(parent,), shard_group=1 + spec.shard_group),
+        )
+        header = replace(data.header, units=units, groups=(every, *GROUPS))
+        calls = draw("other 0.......", calls=(call,))
+        steps = tuple(
+            replace(step, spans=one.spans, call_sites=one.call_sites)
+            for step, one in zip(data.steps, calls.steps, strict=True)
+        )
+        ranks.append(
+            sized(replace(data, names=calls.names, header=header, steps=steps), bytes)
+        )
+    return ranks
+
+
+TO_ALL = Call(kind="all_to_all", site="moe.py:7", phase=Phase.FORWARD)
+
+
+def test_experts_may_differ() -> None:
+    """Ranks that exchange activations may hold other parts: nobody can tell."""
+    m = measured(*exchanging(TO_ALL, 1 << 16, "(2, 2)"))
+
+    assert "they may hold other parts" in not_judged(topology_mesh, m).reason
+
+
+@pytest.mark.parametrize("parent", ["(dp_shard=2, cp=2)", "(replicate=2, shard=2)"])
+def test_exchanged_activations_leave_the_names_to_decide(parent: str) -> None:
+    """The dimension that was not passed holds data or sequences: a warning."""
+    finding = only(
+        topology_mesh,
+        measured(*map(dp_shard_named, exchanging(TO_ALL, 1 << 16, parent))),
+    )
+
+    assert (finding.severity, finding.confidence) == (
+        Severity.WARNING,
+        Confidence.MEDIUM,
+    )
+    assert finding.summary.endswith(
+        ". They exchange all_to_all in their forwards: right if they hold other parts "
+        "of the model there, and wrong if the same ones"
+    )
+    assert finding.evidence["at"] == "moe.py:7"
+
+
+def dp_shard_named(data: RankData) -> RankData:
+    """Units on the dimension of its parent that shards."""
+    (spec,) = data.header.units
+    name = "dp_shard" if "dp_shard" in spec.parent_meshes[0] else "shard"
+    units = (replace(spec, mesh=f"({name}=2)"),)
+    return replace(data, header=replace(data.header, units=units))
+
+
+def test_a_loss_reduced_in_the_forward_is_no_exchange_of_work() -> None:
+    """Some numbers: the proof stands."""
+    call = Call(kind="all_reduce", site="moe.py:9", phase=Phase.FORWARD)
+    m = measured(*exchanging(call, 8, "(replicate=2, shard=2)"))
+
+    assert only(topology_mesh, m).severity == Severity.CRITICAL
+
+
+@pytest.mark.parametrize(("size", "number"), [(1 << 20, 0), (1 << 10, 1)])
+def test_a_script_that_averages_replicas_itself(size: int, number: int) -> None:
+    """All that a rank holds, in some step: local steps between averages are right."""
+    call = Call(kind="all_reduce", site="train.py:9")
+    m = measured(*exchanging(call, size, "(replicate=2, shard=2)"))
+
+    assert len(found(topology_mesh, m)) == number
 
 
 def test_the_part_of_two_dimensions_that_both_shard() -> None:

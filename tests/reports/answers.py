@@ -248,7 +248,26 @@ LEAVING = [
     twin("leaving", "average-of-shards", never=("FD407", "FD303", "FD107")),
 ]
 
+UNSHARDED = [
+    Answer(
+        script="unsharded",
+        way="apart",
+        codes=("FD506",),
+        says=("ranks train apart", r"differs since step \d"),
+        advises="[Ss]hard",
+        never=("FD406", "FD408", "FD507", "FD508"),
+    ),
+    *(
+        Answer(
+            script="unsharded",
+            way=way,
+            never=("FD506:warning", "FD406", "FD408", "FD507", "FD508"),
+        )
+        for way in ("each", "at-once", "local-steps")
+    ),
+]
+
 ANSWERS = [
     *(*CLIPPING, *MESHES, *OPTIMIZERS, *COMPILING),
-    *(*RANK_GUARDS, *UNEVEN, *OUTSIDE, *LEAVING),
+    *(*RANK_GUARDS, *UNEVEN, *OUTSIDE, *LEAVING, *UNSHARDED),
 ]

@@ -65,14 +65,19 @@ class ModelWatch:
         self._saw_outer(without_compile(outer))
         self._tree.add(root_state, outer)
 
-    def saw_root(self, module: Any) -> None:
-        """A micro-batch begins with this module's forward."""
+    def saw_root(self, module: Any) -> bool:
+        """A micro-batch begins with this module's forward: whether it is a new model
+        without FSDP2.
+        """
         for device in ("cuda", "cpu"):
             if self._autocast is None and torch.is_autocast_enabled(device):
                 self._autocast = dtype_name(torch.get_autocast_dtype(device))
-        if not self._outer and isinstance(module, nn.Module):
-            outer = outermost_module()
-            self._saw_outer(without_compile(module if outer is None else outer))
+        if self._outer or not isinstance(module, nn.Module):
+            return False
+        outer = outermost_module()
+        outer = without_compile(module if outer is None else outer)
+        self._saw_outer(outer)
+        return self.bare and not _holds_unit(outer)
 
     def saw_wrapper(self, wrapper: str) -> None:
         """A forward of a model without FSDP2 runs."""
@@ -144,6 +149,17 @@ class ModelWatch:
             return []  # there is no unit to be outside of
         managed = self._managed_ids() | self._sharded.managed_ids()
         return [named for i, named in self._params().items() if i not in managed]
+
+    def outside(self) -> list[tuple[str, nn.Parameter]]:
+        """What ranks hold whole: what no unit covers; all of it, where nothing wraps
+        the model, which is the script's to keep alike then.
+        """
+        return list(self._params().values()) if self.bare else self.unmanaged()
+
+    @property
+    def bare(self) -> bool:
+        """Whether no wrapper has been seen."""
+        return self._wrapper == "none"
 
     def _models(self) -> list[nn.Module]:
         return [m for ref in self._outer if (m := ref()) is not None]

@@ -1,10 +1,10 @@
 """Checksums of what ranks may have to hold alike, so that nobody has to ask them.
 
 [Note: Replicas] Each rank samples a few elements of a few tensors before the first step
-and after recorded steps 1, 2, 4, 8, ...: shards, parameters outside every unit,
-buffers, and the optimizers' learning rates and step counts. Nothing is sent: the
-analysis compares ranks. On a device the sample is copied without waiting, and read when
-it has arrived.
+and after recorded steps 1, 2, 4, 8, ...: shards, parameters outside every unit (all of
+a model that nothing wraps), buffers, and the optimizers' learning rates and step
+counts. Nothing is sent: the analysis compares ranks. On a device the sample is copied
+without waiting, and read when it has arrived.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ReplicaWatch:
         self.warnings: list[str] = []
 
     def before_first_step(self) -> None:
-        """A tree is known, and nothing has stepped yet."""
+        """A model is known, and nothing has stepped yet."""
         if self._recorded == 0:
             self._sample(BEFORE)
 
@@ -140,7 +140,7 @@ class ReplicaWatch:
 
     def _items(self) -> Iterator[_Item]:
         yield from self._shards()
-        outside = sorted(self._model.unmanaged(), key=lambda p: not p[1].requires_grad)
+        outside = sorted(self._model.outside(), key=lambda p: not p[1].requires_grad)
         for name, param in outside[:MOST_OUTSIDE]:
             yield _Item(
                 name=name,

@@ -71,6 +71,24 @@ def test_what_is_sampled_and_when(tmp_path: Path) -> None:
     assert found["optimizer", "AdamW group 0: lr"].values == ("0.1",) * 3
 
 
+def test_a_model_that_nothing_wraps_is_sampled_whole(tmp_path: Path) -> None:
+    """Its script has to keep it alike: from before the first step on."""
+    with recorded(tmp_path / "run"):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(2, 8)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    header = open_run(tmp_path / "run").sources[0].load().header
+    found = {s.name: s for s in header.replicas if s.kind == ReplicaKind.OUTSIDE}
+
+    assert set(found) == {"body.weight", "body.bias", "head.weight"}
+    assert found["head.weight"].steps == (-1, 0, 1)
+    assert len(set(found["head.weight"].values)) == 3
+
+
 def test_a_sample_is_of_the_state_alone(tmp_path: Path) -> None:
     """The same training gives the same samples."""
     one, again = (sampled(tmp_path / name, 2) for name in ("one", "again"))
