@@ -1,20 +1,21 @@
 """Which ranks hold alike what they sampled, and since when they do not.
 
 See [Note: Replicas] in `recorder.host.replica_state`. Only samples taken after the same
-step are compared.
+step are compared. Ranks that exchange activations hold parts of one model, and are no
+replicas; ranks whose script reduces as much as they hold are kept alike by it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.call_sites import kind_word
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.analysis.script_exchange import POINT_TO_POINT
-from fsdpdoctor.schema import UNKNOWN, RankHeader, ReplicaKind, ReplicaSpec
+from fsdpdoctor.schema import UNKNOWN, Phase, RankHeader, ReplicaKind, ReplicaSpec
 
 BEFORE = UNKNOWN
 """The step of a sample taken before the first step."""
@@ -124,6 +125,14 @@ def data_parallel_only(headers: Sequence[RankHeader]) -> bool:
     )
 
 
+POINT_TO_POINT = ("send", "recv")
+"""How stages of a pipeline exchange, in a forward or around it."""
+
+
+NUMBERS_BYTES = 1024
+"""Of a step: losses and metrics that are reduced in a forward have no more."""
+
+
 def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:
     """The stage of each rank that sends or receives, as a pipeline's do: its place in
     the group.
@@ -137,3 +146,67 @@ def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:
             if rank.rank in members:
                 found[rank.rank] = members.index(rank.rank)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Ranks that exchange something by collectives of one kind, in recorded steps."""
+
+    ranks: frozenset[int]
+    kind: str  # "all_to_all"
+    where: str | None  # "train.py:43", of one of them
+    of_work: bool  # in a forward, or from stage to stage; else outside
+    step_bytes: int  # of one rank, in the step that has the most
+
+
+def exchanges(ranks: Sequence[RankMeasures]) -> tuple[Exchange, ...]:
+    """All of some ranks, each set of ranks and kind once: the rank's that has most."""
+    found: dict[tuple[frozenset[int], str, bool], Exchange] = {}
+    for one in (one for rank in ranks for one in _of_rank(rank)):
+        key = one.ranks, one.kind, one.of_work
+        if key not in found or found[key].step_bytes < one.step_bytes:
+            found[key] = one
+    return tuple(found.values())
+
+
+def _of_rank(rank: RankMeasures) -> Iterator[Exchange]:
+    rows, groups = rank.others, rank.header.groups
+    keys = np.stack((rows.group, rows.name, rows.phase == Phase.FORWARD), axis=1)
+    for group, name, forward in np.unique(keys, axis=0).tolist():
+        members = groups[group].ranks if 0 <= group < len(groups) else ()
+        if rank.rank not in members or len(members) < 2:
+            continue
+        mine = (keys == (group, name, forward)).all(axis=1)
+        kind = kind_word(rank.name(name))
+        steps, which = np.unique(rows.step[mine], return_inverse=True)
+        sums = np.zeros(len(steps), dtype=np.int64)
+        np.add.at(sums, which, rows.bytes[mine].clip(0))
+        large = bool(sums.max() > NUMBERS_BYTES or (rows.bytes[mine] < 0).any())
+        where = rank.name(int(rows.site[mine][0]))
+        yield Exchange(
+            ranks=frozenset(members),
+            kind=kind,
+            where=None if where in ("", "?") else where,
+            of_work=bool(forward and large and kind != "barrier")
+            or kind in POINT_TO_POINT,
+            step_bytes=int(sums.max()),
+        )
+
+
+def share_work(found: Collection[Exchange], *ranks: int) -> Exchange | None:
+    """What these ranks exchange of their work; None: nothing that was seen."""
+    return next((e for e in found if e.of_work and e.ranks.issuperset(ranks)), None)
+
+
+def kept_alike(
+    found: Collection[Exchange], held_bytes: int, *ranks: int
+) -> tuple[Exchange, ...]:
+    """What the script exchanges between these ranks outside a forward, where it is as
+    much as they hold in some step: half of it, where it does so in half the width.
+    """
+    outside = [e for e in found if not e.of_work and e.ranks.issuperset(ranks)]
+    for rank_sets in {e.ranks for e in outside}:
+        mine = tuple(e for e in outside if e.ranks == rank_sets)
+        if held_bytes > 0 and 2 * sum(e.step_bytes for e in mine) >= held_bytes:
+            return mine
+    return ()

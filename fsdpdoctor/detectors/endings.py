@@ -47,9 +47,9 @@ def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
     if verdict.divergence is not None:
         event = next(iter(verdict.divergence.versions.values()))
     surely = verdict.cause in PROVED
-    outside = verdict.cause == Cause.ENDED_OUTSIDE
+    unproved = verdict.cause == Cause.ENDED_OUTSIDE or _may_go_on(verdict, ranks)
     return Finding(
-        severity=Severity.WARNING if outside else Severity.CRITICAL,
+        severity=Severity.WARNING if unproved else Severity.CRITICAL,
         confidence=Confidence.HIGH if surely else Confidence.MEDIUM,
         summary=summary_of(verdict, ranks),
         units=(event.unit,) if event is not None and event.unit else (),
@@ -71,6 +71,14 @@ def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
         advice=(Advice(text=advice_of(verdict, ranks)),),
         places=_places(m, one.rank),
     )
+
+
+def _may_go_on(verdict: Verdict, ranks: list[Standing]) -> bool:
+    """Whether ranks that run still only wait in groups of their own, in no circle: one
+    of them may yet be slow, and come.
+    """
+    groups = {one.waits_in for one in ranks if one.waits_in is not None}
+    return verdict.live and verdict.cause == Cause.OTHER_CALL and len(groups) > 1
 
 
 def _last_whole_step(m: Measures, number: int) -> int | None:

@@ -9,9 +9,10 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import Replica, compared
-from fsdpdoctor.analysis.script_exchange import (
+from fsdpdoctor.analysis.replicas import (
     Exchange,
+    Replica,
+    compared,
     exchanges,
     kept_alike,
     share_work,

@@ -39,5 +39,6 @@ def run_ended(m: Measures) -> Iterator[Finding]:
     found = verdict_of(m)
     if found is None or differs_by_what_ranks_did(found[0]):
         return
-    if recorded_difference(m) is None:
+    difference = recorded_difference(m)
+    if difference is None or not difference.proved:
         yield ending(m, *found)

@@ -43,16 +43,20 @@ def spmd_divergence(m: Measures) -> Iterator[Finding]:
     `TORCH_DISTRIBUTED_DEBUG=DETAIL` names the mismatch when it happens.
 
     *When it is wrong*: of steps that were not recorded only the last events, torch's
-    own counts and the stacks are compared. Only the first difference is said: what
+    own counts and the stacks are compared. Ranks that cut their steps at other places
+    are no finding where their numbers in the group show it, and a warning where nothing
+    tells. Only the first difference is said: what
     comes after follows from it.
     """
     difference = recorded_difference(m)
-    if difference is not None:
+    if difference is not None and difference.proved:
         yield _differs(m, difference)
         return
     found = verdict_of(m)
     if found is not None and differs_by_what_ranks_did(found[0]):
         yield ending(m, *found)
+    elif found is None and difference is not None:
+        yield _differs(m, difference)
     elif found is None and m.missing_ranks and any(rank.beats for rank in m.ranks):
         yield _missing(m)
     elif found is None and len(m.ranks) < 2 and m.run.world_size > 1:
@@ -89,6 +93,7 @@ class _Difference(NamedTuple):
     step: int
     place: int
     sides: tuple[_At, ...]  # the most ranks first
+    proved: bool  # by the numbers that collectives have in their group
 
 
 class _At(NamedTuple):
@@ -141,27 +146,70 @@ class _Side:
         rows: list[int] = self._rows[self._of_step.get(step, NO_ROWS)].tolist()
         return rows
 
+    def first_number(self, step: int) -> int:
+        """In the group, of the first collective of a step."""
+        rows = self.issued(step)
+        return int(self.rank.collectives.seq[rows[0]]) if rows else UNKNOWN
+
+    def contradicts(self, other: _Side) -> bool:
+        """Whether a number in the group was something else there."""
+        mine, theirs = self.rank.collectives, other.rank.collectives
+        _, here, there = np.intersect1d(
+            mine.seq[self._rows], theirs.seq[other._rows], return_indices=True
+        )
+        here, there = self._rows[here], other._rows[there]
+        differ = (mine.kind[here] != theirs.kind[there]) | (
+            mine.bytes[here] != theirs.bytes[there]
+        )
+        names = ((mine.unit[here], self.rank), (theirs.unit[there], other.rank))
+        units = [[r.unit_name(at) for at in column.tolist()] for column, r in names]
+        return bool(differ.any()) or any(
+            one is not None and two is not None and one != two
+            for one, two in zip(*units, strict=True)
+        )
+
     def what(self, row: int) -> Issued:
         table = self.rank.collectives
         return int(table.kind[row]), int(table.bytes[row])
 
 
 def _first_difference(name: str, sides: list[_Side]) -> Iterator[_Difference]:
+    """The first step in which ranks issued others, if any.
+
+    Ranks that only cut their steps at other places have the same under the same
+    numbers, and begin a later step with one number again: that is no difference.
+    """
     one, *others = sides
-    for step in sorted(set.intersection(*(s.whole_steps() for s in sides))):
+    steps = sorted(set.intersection(*(s.whole_steps() for s in sides)))
+    for at, step in enumerate(steps):
         mine = [one.what(row) for row in one.issued(step)]
         if all([o.what(row) for row in o.issued(step)] == mine for o in others):
             continue
-        rows = [side.issued(step) for side in sides]
-        for place, at in enumerate(zip_longest(*rows, fillvalue=UNKNOWN)):
-            versions: dict[Issued | None, list[tuple[_Side, int]]] = {}
-            for side, row in zip(sides, at, strict=True):
-                what = None if row == UNKNOWN else side.what(row)
-                versions.setdefault(what, []).append((side, row))
-            if len(versions) > 1:
-                ordered = sorted(versions.values(), key=len, reverse=True)
-                yield _Difference(name, step, place, tuple(map(_at, ordered)))
-                return
+        found = _difference(name, step, sides)
+        proved = _uneven(found) or any(one.contradicts(other) for other in others)
+        if not proved and _even_again(sides, steps[at + 1 :]):
+            continue
+        yield found._replace(proved=proved)
+        return
+
+
+def _even_again(sides: list[_Side], later: list[int]) -> bool:
+    numbers = ({side.first_number(step) for side in sides} for step in later)
+    return any(len(one) == 1 and one != {UNKNOWN} for one in numbers)
+
+
+def _difference(name: str, step: int, sides: list[_Side]) -> _Difference:
+    """Where in a step it is, and who has what."""
+    rows = [side.issued(step) for side in sides]
+    for place, at in enumerate(zip_longest(*rows, fillvalue=UNKNOWN)):
+        versions: dict[Issued | None, list[tuple[_Side, int]]] = {}
+        for side, row in zip(sides, at, strict=True):
+            what = None if row == UNKNOWN else side.what(row)
+            versions.setdefault(what, []).append((side, row))
+        if len(versions) > 1:
+            ordered = sorted(versions.values(), key=len, reverse=True)
+            return _Difference(name, step, place, tuple(map(_at, ordered)), False)
+    raise AssertionError("no difference in a step that differs")
 
 
 def _at(members: list[tuple[_Side, int]]) -> _At:
@@ -176,12 +224,11 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
     known = [side for side in sides if side.row != UNKNOWN]
     units = [name for side in known if (name := _unit(side)) is not None]
     table = known[0].rank.collectives
-    # Captures drop events and begin at different moments; a record does neither.
-    captured = Evidence.KERNELS in m.evidence
+    severity, confidence = _weight(m, difference)
     return Finding(
-        severity=Severity.WARNING if captured else Severity.CRITICAL,
-        confidence=Confidence.LOW if captured else Confidence.HIGH,
-        summary=_summary(difference),
+        severity=severity,
+        confidence=confidence,
+        summary=_summary(difference) + (NOT_PROVED * (not difference.proved)),
         units=tuple(dict.fromkeys(units)),
         phase=_phase(int(table.phase[known[0].row])),
         ranks=tuple(blamed),
@@ -199,6 +246,21 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
         places=(place_of(known[0].rank, table, known[0].row),),
     )
 
+
+def _weight(m: Measures, difference: _Difference) -> tuple[Severity, Confidence]:
+    # Captures drop events and begin at different moments; a record does neither.
+    if Evidence.KERNELS in m.evidence:
+        return Severity.WARNING, Confidence.LOW
+    if not difference.proved:
+        return Severity.WARNING, Confidence.MEDIUM
+    return Severity.CRITICAL, Confidence.HIGH
+
+
+NOT_PROVED = (
+    "; no number of the group is something else on another rank, as far as was "
+    "recorded, so perhaps these ranks only cut their steps at other places: a record "
+    "of the steps after it would tell"
+)
 
 MICRO_BATCHES = (
     " Where a micro-batch is dropped, every rank must drop it together: agree on it "

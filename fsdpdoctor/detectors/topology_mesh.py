@@ -8,12 +8,15 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import Replica, compared, reaches, stages
-from fsdpdoctor.analysis.script_exchange import (
+from fsdpdoctor.analysis.replicas import (
     Exchange,
+    Replica,
+    compared,
     exchanges,
     kept_alike,
+    reaches,
     share_work,
+    stages,
 )
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdpdoctor.analysis.replicas import (
+    Exchange,
     Replica,
     compared,
     data_parallel_only,
+    exchanges,
+    kept_alike,
     reaches,
+    share_work,
 )
-from fsdpdoctor.schema import GroupSpec, RankHeader, ReplicaKind, ReplicaSpec
-from fsdpdoctor.testing import unit
+from fsdpdoctor.schema import (
+    GroupSpec,
+    Phase,
+    RankHeader,
+    ReplicaKind,
+    ReplicaSpec,
+)
+from fsdpdoctor.testing import Call, draw, measured, unit
 
 
 def header(rank: int, *replicas: ReplicaSpec) -> RankHeader:
@@ -92,3 +102,57 @@ def test_groups_that_share_a_rank_reach_one_set() -> None:
     assert data_parallel_only(hybrid)
     assert reaches(sliced, "layers.0") == [(0, 1), (2, 3)]
     assert not data_parallel_only(sliced)
+
+
+BARRIERS = "forward 00..000...\nother ..0....1.1"
+
+
+def seen(kind: str, phase: Phase = Phase.OTHER) -> tuple[Exchange, ...]:
+    """Of two ranks that issue one collective of 1 MiB, and later two barriers."""
+    calls = (
+        Call(kind=kind, site="moe.py:7", phase=phase),
+        Call(kind="barrier", site="train.py:3"),
+    )
+    return exchanges(
+        measured(*(draw(BARRIERS, rank=rank, calls=calls) for rank in (0, 1))).ranks
+    )
+
+
+def test_each_kind_once_with_the_most_of_a_step() -> None:
+    """Over both ranks, and all recorded steps."""
+    both = frozenset({0, 1})
+
+    assert seen("alltoall_base", Phase.FORWARD) == (
+        Exchange(
+            ranks=both,
+            kind="all_to_all",
+            where="moe.py:7",
+            of_work=True,
+            step_bytes=1 << 20,
+        ),
+        Exchange(
+            ranks=both,
+            kind="barrier",
+            where="train.py:3",
+            of_work=False,
+            step_bytes=2 << 20,
+        ),
+    )
+
+
+def test_work_is_exchanged_in_a_forward_or_from_stage_to_stage() -> None:
+    """By ranks of its group, and by no others."""
+    for found in (seen("all_gather", Phase.FORWARD), seen("send")):
+        assert share_work(found, 0, 1) == found[0]
+        assert share_work(found, 0, 2) is None
+    assert share_work(seen("all_gather", Phase.BACKWARD), 0, 1) is None
+
+
+def test_ranks_are_kept_alike_by_half_of_what_they_hold_or_more() -> None:
+    """3 MiB in a step, outside of a forward."""
+    found = seen("all_reduce", Phase.BACKWARD)
+
+    assert kept_alike(found, 6 << 20, 0, 1) == found
+    assert kept_alike(found, (6 << 20) + 1, 0, 1) == ()
+    assert kept_alike(found, 6 << 20, 0, 2) == ()
+    assert kept_alike(found, 0, 0, 1) == ()
