@@ -16,7 +16,7 @@ import numpy as np
 from fsdpdoctor.analysis.by_rank import ByRank, LastOf
 from fsdpdoctor.analysis.clock_alignment import Alignment, RankCollectives, align
 from fsdpdoctor.analysis.overlap import Overlap
-from fsdpdoctor.analysis.rank_measures import RankMeasures, measure_rank
+from fsdpdoctor.analysis.rank_measures import RankMeasures, agreed, measure_rank
 from fsdpdoctor.analysis.rank_shelf import RankShelf, given_back, tables_of
 from fsdpdoctor.analysis.stall_causes import split_stalls
 from fsdpdoctor.analysis.step_budget import PARTS
@@ -210,7 +210,7 @@ def reduce(
     warnings: tuple[str, ...] = (),
 ) -> Measures:
     """Bring measured ranks together."""
-    ordered = given_back(sorted(ranks, key=lambda rank: rank.rank), tables_of)
+    ordered = given_back(agreed(sorted(ranks, key=lambda r: r.rank)), tables_of)
     alignment = align(
         given_back(
             [

@@ -6,7 +6,8 @@ to outlive its own turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.named_gaps import Gaps
 from fsdpdoctor.analysis.other_calls import OtherCalls, other_calls
 from fsdpdoctor.analysis.overlap import (
-    NO_OVERLAP,
     OVERLAP_KINDS,
+    Overlap,
     Overlaps,
     overlap_of_capture,
     overlap_under,
@@ -83,7 +84,8 @@ class RankMeasures(OfRank):
     gaps: Gaps
     memory: MemorySamples
     memory_step: Int64s  # [len(memory)]
-    overlap: Overlaps
+    overlaps: Overlaps | Mapping[str, Int64s]
+    # of the whole capture, or by step: [S, 2] communicating, and that under compute
     judged: npt.NDArray[np.bool_]  # [S]
     outliers: tuple[int, ...] = ()  # steps set aside, see OUTLIER
     first_forward: tuple[int, ...] = ()  # units in the order they first ran
@@ -99,6 +101,19 @@ class RankMeasures(OfRank):
     def alive(self) -> bool | None:
         """Whether its process lives; None: not known from here."""
         return None if self.process is None else self.process != GONE
+
+    @property
+    def overlap(self) -> Overlaps:
+        """Classic overlap by kind, see `Overlap`."""
+        return {
+            kind: of
+            if isinstance(of, Overlap)
+            else Overlap(
+                communication_ns=int(of[self.judged, 0].sum()),
+                overlapped_ns=int(of[self.judged, 1].sum()),
+            )
+            for kind, of in self.overlaps.items()
+        }
 
     @property
     def units(self) -> tuple[UnitSpec, ...]:
@@ -132,7 +147,6 @@ def measure_rank(data: RankData) -> RankMeasures:
     lines = [_measured(line) for line in timelines(data)]
     steps = Steps.concat([line.row for line in lines])
     judged, outliers = _judged(steps)
-    judged_lines = [line for line, keep in zip(lines, judged, strict=True) if keep]
     return RankMeasures(
         header=data.header,
         names=data.names,
@@ -161,7 +175,7 @@ def measure_rank(data: RankData) -> RankMeasures:
             [np.full(len(record.memory), record.step) for record in data.steps]
             or [np.empty(0)]
         ).astype(np.int64),
-        overlap=_overlaps(data, judged_lines),
+        overlaps=_overlaps(data, lines),
         judged=judged,
         capture=_capture(data),
         outliers=outliers,
@@ -263,6 +277,43 @@ def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
     return judged, outliers
 
 
+def agreed(ranks: Sequence[RankMeasures]) -> Iterator[RankMeasures]:
+    """Ranks that judge the same steps: what one sets aside, all do.
+
+    A rank that saves is long in one step, those that wait for it in the next. Where so
+    much would be set aside that too few steps were left, as in a job of many ranks of
+    which one is always disturbed, it takes half of the ranks.
+    """
+    incomplete = Counter(
+        n for r in ranks for n in r.steps.step[r.steps.complete == 0].tolist()
+    )
+    outliers = Counter(n for rank in ranks for n in rank.outliers)
+    aside = [*incomplete, *outliers]
+    if not _enough_left(ranks, aside):
+        half = len(ranks) / 2
+        aside = [n for c in (incomplete, outliers) for n in c if c[n] >= half]
+    if not _enough_left(ranks, aside):
+        yield from ranks
+        return
+    for rank in ranks:
+        could = rank.judged | np.isin(rank.steps.step, rank.outliers)
+        judged = could & ~np.isin(rank.steps.step, aside)
+        put = [n for n in outliers if n in aside and n in rank.steps.step]
+        yield replace(rank, judged=judged, outliers=tuple(sorted(put)))
+
+
+def _enough_left(ranks: Sequence[RankMeasures], aside: Sequence[int]) -> bool:
+    """Whether each rank keeps most of its judged steps, and enough of them to judge, or
+    all that it has.
+    """
+    for rank in ranks:
+        left = int((~np.isin(rank.judged_steps, aside)).sum())
+        had = int(rank.judged.sum())
+        if left < had and (left < MIN_JUDGED_STEPS or 2 * left < had):
+            return False
+    return True
+
+
 def _all_stalls(steps: Sequence[tuple[Stalls, int]]) -> Stalls:
     """The stalls of all steps, each with its number of collectives: `collective` is
     counted over all steps.
@@ -281,16 +332,27 @@ def _no_grad_passes(line: Timeline) -> Passes:
     return Passes.of_rows(spans.rows(without), step=line.step)
 
 
-def _overlaps(data: RankData, judged: Sequence[_Measured]) -> Overlaps:
-    """Classic overlap by kind, see `Overlap`."""
+def _overlaps(
+    data: RankData, lines: Sequence[_Measured]
+) -> Overlaps | Mapping[str, Int64s]:
+    """Of the capture where there are kernels, else step by step."""
     if Evidence.KERNELS in data.evidence:
         whole = [record.spans for record in data.steps if record.complete]
         if len(whole) == len(data.steps):
             whole.append(data.outside)  # else what it lacks cannot be told
         return overlap_of_capture(whole)
-    parts = [line.overlap for line in judged if line.overlap is not None]
+    parts = [line.overlap or {} for line in lines]
     return {
-        kind: sum((part[kind] for part in parts), NO_OVERLAP) for kind in OVERLAP_KINDS
+        kind: np.array(
+            [
+                (part[kind].communication_ns, part[kind].overlapped_ns)
+                if kind in part
+                else (0, 0)
+                for part in parts
+            ],
+            dtype=np.int64,
+        ).reshape(len(parts), 2)
+        for kind in OVERLAP_KINDS
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_steps import per_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location
 from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.quantities import count, duration, percent
@@ -32,18 +33,19 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: in a short recording one save weighs more than in the job.
     Loads before the first step are not counted. The share is of the steps that were
-    recorded. What is gathered or sent for a save is counted with it; exports without
-    one are FD407's.
+    recorded; the cost is of the judged ones, as the budget has it, and none is given
+    where all steps with a save are so long that they are set aside. What is gathered
+    or sent for a save is counted with it; exports without one are FD407's.
     """
-    total_ns = sum(int(rank.steps.duration_ns.sum()) for rank in m.ranks)
-    if not total_ns:
+    all_ns = sum(int(rank.steps.duration_ns.sum()) for rank in m.ranks)
+    if not all_ns:
         raise CannotTell("there is no step", Evidence.STEPS)
     by_rank = {rank.rank: list(_checkpoints(rank)) for rank in m.ranks}
     taken_ns = [ns for saves in by_rank.values() for ns, _ in saves]
-    share = sum(taken_ns) / total_ns
+    share = sum(taken_ns) / all_ns
     if share < WARNING_SHARE:
         return
-    steps = sum(len(rank.steps) for rank in m.ranks)
+    cost_ns = _cost_ns(m)
     number = max(len(saves) for saves in by_rank.values())
     places = [place for saves in by_rank.values() for _, place in saves]
     yield Finding(
@@ -51,9 +53,9 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
         confidence=Confidence.MEDIUM,
         summary=f"{count(number, 'checkpoint save')} of "
         f"{duration(round(median(taken_ns)))} {'takes' if number == 1 else 'take'} "
-        f"{percent(share)} of the recorded time",
+        f"{percent(share)} of the recorded time{'' if cost_ns else ASIDE}",
         ranks=tuple(rank for rank, saves in by_rank.items() if saves),
-        cost_ns_per_step=round(sum(taken_ns) / steps),
+        cost_ns_per_step=cost_ns or None,
         evidence={
             "share_of_recorded_time": round(share, 4),
             "longest_ns": max(taken_ns),
@@ -86,6 +88,22 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
         ),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
+
+
+ASIDE = ", in steps that are set aside: no mean step has one"
+
+
+def _cost_ns(m: Measures) -> int:
+    """As the budget has it: what of the judged steps a save takes, and the waits for
+    what is gathered for one.
+    """
+    waits = 0
+    for rank in m.ranks:
+        others = rank.others.rows(rank.in_judged(rank.others.step))
+        saves = rank.host.step[rank.host.kind == Kind.CHECKPOINT_SAVE]
+        mine = (others.within == Within.CHECKPOINT) & np.isin(others.step, saves)
+        waits += int(others.exposed_ns[mine].sum())
+    return m.budget_ns_per_step().get("checkpoint", 0) + per_step(m, waits)
 
 
 def _checkpoints(rank: RankMeasures) -> Iterator[tuple[int, Location]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.rank_tables import HostEvents
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
@@ -92,13 +93,14 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
         syncs = rank.host.kind == Kind.SYNC
         events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
         mine = stalls.where(stalls.rows.rank == rank.rank)
+        starved = _starved_after(mine, events)
         for at in range(len(events)):
             site = sites[rank.name(int(events.name[at])) or "an unknown call"]
             start, end = int(events.start_ns[at]), int(events.end_ns[at])
             site.calls += 1
             site.inside += events.phase[at] in (Phase.FORWARD, Phase.BACKWARD)
             site.wait_ns += end - start
-            site.starved_ns += _starved_after(mine, start, end)
+            site.starved_ns += starved.get(at, 0)
             site.ranks.add(rank.rank)
             site.places.append(_place(rank, int(events.step[at]), start, end))
     for site in sites.values():
@@ -106,14 +108,18 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
     return dict(sites)
 
 
-def _starved_after(stalls: Exposed, start_ns: int, end_ns: int) -> int:
-    """Host-late time of the first stall whose collective was issued after a call."""
-    after = (stalls.rows.issued_ns >= end_ns) & (stalls.rows.end_ns > start_ns)
-    rows = np.flatnonzero(after)
-    if not len(rows):
-        return 0
-    nearest = rows[np.argmin(stalls.rows.issued_ns[rows])]
-    return int(stalls.rows.host_late[nearest])
+def _starved_after(stalls: Exposed, calls: HostEvents) -> dict[int, int]:
+    """By call, host-late time of the first stall whose collective was issued after it:
+    of several calls before one stall the last, so that it is counted once.
+    """
+    of: dict[int, int] = {}
+    for at in np.argsort(calls.end_ns, kind="stable").tolist():
+        start_ns, end_ns = calls.start_ns[at], calls.end_ns[at]
+        after = (stalls.rows.issued_ns >= end_ns) & (stalls.rows.end_ns > start_ns)
+        rows = np.flatnonzero(after)
+        if len(rows):
+            of[int(rows[np.argmin(stalls.rows.issued_ns[rows])])] = at
+    return {at: int(stalls.rows.host_late[row]) for row, at in of.items()}
 
 
 def _place(rank: RankMeasures, step: int, start_ns: int, end_ns: int) -> Location:

@@ -72,16 +72,29 @@ _OTHERS: Mapping[str, CostKind] = {
     "FD902": "pause",
 }
 
+_EXPOSED_PARTS: Mapping[str, tuple[str, ...]] = {
+    "gather": ("exposed_all_gather",),
+    "reduction": ("exposed_reduce_scatter", "exposed_all_reduce"),
+}
+
 COMPILING = "compiling"
 """No part of the budget: it lies in the passes that it stops."""
 
-_ONE_PART: Mapping[str, frozenset[str]] = {
+_OWN_PARTS: Mapping[str, frozenset[str]] = {
+    "FD103": frozenset({*PARTS["exposed"], "host_bound"}),
+    "FD104": frozenset(
+        PARTS["exposed"]
+    ),  # what stands still after a call, not the call
+    "FD304": frozenset({"optimizer", "memcpy"}),
     "FD403": frozenset({"gc"}),
-    "FD405": frozenset({"checkpoint"}),
+    "FD405": frozenset({"checkpoint", *PARTS["other_collectives"]}),
     "FD505": frozenset({COMPILING}),
     "FD902": frozenset({"script"}),
 }
-"""Codes about one part of their kind: those about others share nothing."""
+"""Codes about other parts than all of their kind: those about others share nothing."""
+
+_STARVED = ("FD103", "FD104")
+"""What a late host costs is exposed time, where its collectives were late."""
 
 SYMPTOMS = frozenset({"FD101", "FD102"})
 """They say that time is exposed; of two equal costs the one that says why stands."""
@@ -127,25 +140,33 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     """
     if (one.code, other.code) == ("FD405", "FD407"):
         return other.evidence.get("in") == "checkpoint"  # gathered for what is saved
-    kind = kind_of(one)
-    if kind is None or kind != kind_of(other):
+    kinds = {kind_of(one), kind_of(other)}
+    if None in kinds or not parts_of(one) & parts_of(other):
         return False
-    if kind != "exposed":
-        return bool(parts_of(one) & parts_of(other))
+    if "exposed" not in kinds:
+        return len(kinds) == 1
     return (
-        bool(_EXPOSED[one.code] & _EXPOSED[other.code])
+        (len(kinds) == 1 or one.code in _STARVED or other.code in _STARVED)
         and (one.phase == other.phase or None in (one.phase, other.phase))
         and (not one.units or not other.units or bool({*one.units} & {*other.units}))
     )
 
 
 def parts_of(finding: FindingRow) -> frozenset[str]:
-    """The parts of the step budget that a finding's time is in."""
+    """The parts of the step budget that a finding's time is in: together they are no
+    less than what it costs.
+    """
     part = finding.evidence.get("part")
     if isinstance(part, str):
         return frozenset({part})
+    if "passes_per_step" in finding.evidence:
+        return frozenset({"no_grad"})
+    if finding.code in _EXPOSED:
+        mine = (name for of in _EXPOSED[finding.code] for name in _EXPOSED_PARTS[of])
+        work = {"backward"} if "backward_compute_ns" in finding.evidence else set()
+        return frozenset(mine) | work
     kind = kind_of(finding)
     if kind is None:
         return frozenset()
     every = PARTS.get(kind, WORK_PARTS.get(kind, ()))
-    return _ONE_PART.get(finding.code, frozenset(every))
+    return _OWN_PARTS.get(finding.code, frozenset(every))

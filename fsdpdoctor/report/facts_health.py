@@ -101,6 +101,10 @@ def health(m: Measures) -> Health:
     judged = _numbers(rank.judged_steps for rank in m.ranks)
     outliers = _numbers(np.array(r.outliers, dtype=np.int64) for r in m.ranks)
     incomplete = _numbers(s.step[s.complete == 0] for s in steps)
+    # Where ranks could not agree, what one of them judges is in the figures.
+    outliers, incomplete = (
+        [n for n in numbers if n not in judged] for numbers in (outliers, incomplete)
+    )
     aside = {*judged, *outliers, *incomplete}
     clocks = (clock.residual_ns for clock in m.alignment.clocks.values())
     warm_up = (n for n in _numbers(s.step for s in steps) if n not in aside)

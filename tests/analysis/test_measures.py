@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.overlap import Overlap
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import NO_TIME, Kind, Phase, Spans, StepRecord
 from fsdpdoctor.testing import TRACED, draw, measured, unit
 
@@ -245,6 +247,42 @@ def test_warm_up_and_outliers_are_not_judged() -> None:
 
     assert rank.judged_steps.tolist() == [3, 4, 5, 7]
     assert rank.outliers == (6,)
+
+
+def disturbed(rank: int, *long: int, cut: int | None = None) -> RankData:
+    """A rank of which some steps take six times as long, and one was cut off."""
+    data = draw("all_gather 00..\nforward .000", rank=rank, first_step=0, steps=12)
+    steps = [
+        replace(
+            step,
+            end_ns=step.start_ns + (24 if step.step in long else 4) * MS,
+            complete=step.step != cut,
+        )
+        for step in data.steps
+    ]
+    return replace(data, steps=tuple(steps))
+
+
+def test_what_one_rank_sets_aside_all_do() -> None:
+    """Rank 0 is long in step 5, rank 1 cut off in step 11; overlap follows."""
+    m = measured(disturbed(0, 5), disturbed(1, cut=11))
+
+    for rank in m.ranks:
+        assert rank.judged_steps.tolist() == [3, 4, 6, 7, 8, 9, 10]
+        assert rank.outliers == (5,)
+        assert rank.overlap["all"] == Overlap(
+            communication_ns=7 * 2 * MS, overlapped_ns=7 * MS
+        )
+    assert len(m.step_ns) == 14
+
+
+def test_of_many_disturbed_ranks_half_decide() -> None:
+    """Each of eight has a long step of its own, and five of them the last one."""
+    ranks = [disturbed(at, 3 + at, *([11] if at < 5 else [])) for at in range(8)]
+
+    judged = {tuple(r.judged_steps.tolist()) for r in measured(*ranks).ranks}
+
+    assert judged == {(3, 4, 5, 6, 7, 8, 9, 10)}
 
 
 def test_a_stranger_clock_is_aligned_on_ends() -> None:

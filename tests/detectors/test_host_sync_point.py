@@ -34,6 +34,17 @@ def test_it_costs_what_starves_after_it() -> None:
     )
 
 
+def test_a_stall_after_several_calls_is_counted_once() -> None:
+    """The same 2 ms, although two calls come before the gather."""
+    picture = SYNC_IN_FORWARD.replace("..xxxx..", "..x.xx..")
+    m = measured(draw(picture, CUDA, names=("train.py:12 item",)))
+
+    finding = only(host_sync_point, m)
+
+    assert finding.evidence["calls_per_step"] == 2.0
+    assert finding.cost_ns_per_step == 2 * MS
+
+
 def test_at_the_end_of_a_step_it_is_information() -> None:
     """The same call outside forward and backward."""
     picture = SYNC_IN_FORWARD.replace("sync        ", "outer_sync  ")

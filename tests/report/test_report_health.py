@@ -185,6 +185,21 @@ def test_steps_that_are_not_judged_are_named() -> None:
     assert health.incomplete_steps == (8,)
 
 
+def test_a_step_is_judged_or_set_aside_never_both() -> None:
+    """Two ranks with three steps each, of which each has another long one."""
+    ranks = []
+    for rank in (0, 1):
+        data = draw("forward 00", first_step=3, steps=4, rank=rank)
+        steps = list(data.steps)
+        steps[rank] = replace(steps[rank], end_ns=steps[rank].start_ns + 12 * MS)
+        ranks.append(replace(data, steps=tuple(steps)))
+
+    health = report_of(measured(*ranks)).health
+
+    assert health.judged_steps == (3, 4, 5, 6)
+    assert health.outlier_steps == ()
+
+
 def test_communication_that_was_not_captured_is_said() -> None:
     """Two ranks without one collective do not overlap perfectly: nobody looked."""
     report = report_of(measured(draw("forward 00"), draw("forward 00", rank=1)))
