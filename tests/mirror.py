@@ -341,6 +341,8 @@ A module's test has its place and name: `fsdpdoctor/storage/spill.py` is tested 
 - `frameworks/`: scripts as frameworks and their users write them, plain and recorded;
   `pytest -m frameworks`, which writes a page beside the benchmarks;
 - `reports/`: scripts of public reports' kinds, with what a right answer has (slow);
+- `zoo/`: the catalogue of public reports as jobs with a fault and their cured twins; a
+  fast group, the others slow, all of them by `python -m tests.benchmarks.zoo`;
 - `gallery/`: makes the recordings in `traces/`;
 - `benchmarks/`: measures; nothing there is a test.
 
