@@ -99,6 +99,7 @@ class RankData(OfRank):
     steps: tuple[StepRecord, ...] = ()  # ascending; the last may be incomplete
     outside: Spans = field(default_factory=lambda: Spans.build(0))
     # what a capture holds before, between and after its steps
+    rest: StepRecord | None = None  # no step: what is known of the time after the last
     names: tuple[str, ...] = ()
     beats: tuple[Beat, ...] = ()  # oldest first
     truncated: str | None = None  # where and how its files broke off
@@ -200,10 +201,13 @@ class RankFiles:
         stream = self._stem.with_suffix(".arrows")
         steps, names, truncated = _read_stream(stream, self.size, header)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
+        whole = [record for record in steps if record.step != OUTSIDE]
+        rest = whole.pop() if whole and whole[-1].is_rest else None
         return RankData(
             header=header,
-            steps=tuple(record for record in steps if record.step != OUTSIDE),
+            steps=tuple(whole),
             outside=Spans.concat(outside),
+            rest=rest,
             names=names,
             beats=read_beats(self._stem.with_suffix(".beat")),
             truncated=truncated,
@@ -280,7 +284,8 @@ def save_run(run: Run, folder: Path) -> None:
         header = replace(data.header, schema_version=SCHEMA_VERSION, warnings=warnings)
         writer = RankWriter(folder, header)
         names: Sequence[str] = data.names
-        for record in (*data.steps, *_outside_record(data)):
+        rest = () if data.rest is None else (data.rest,)
+        for record in (*data.steps, *rest, *_outside_record(data)):
             writer.write_step(record, names)
             names = ()
         writer.close()

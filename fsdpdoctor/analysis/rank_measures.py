@@ -145,13 +145,14 @@ def measure_rank(data: RankData) -> RankMeasures:
     A step at a time: a trace's are too large to be held together.
     """
     lines = [_measured(line) for line in timelines(data)]
+    records = (*data.steps, *(() if data.rest is None else (data.rest,)))
     steps = Steps.concat([line.row for line in lines])
     judged, outliers = _judged(steps)
     return RankMeasures(
         header=data.header,
         names=data.names,
         steps=steps,
-        unrecorded=StepTimes.concat([record.unrecorded for record in data.steps]),
+        unrecorded=StepTimes.concat([record.unrecorded for record in records]),
         budget_ns={
             part: np.array([line.budget_ns[part] for line in lines], dtype=np.int64)
             for part in PARTS
@@ -166,7 +167,7 @@ def measure_rank(data: RankData) -> RankMeasures:
         windows=Windows.concat([line.windows for line in lines]),
         host=HostEvents.concat([line.host for line in lines]),
         counters=CounterRows.concat(
-            [CounterRows.of_rows(one.counters, step=one.step) for one in data.steps]
+            [CounterRows.of_rows(one.counters, step=one.step) for one in records]
         ),
         others=OtherCalls.concat([line.others for line in lines]),
         gaps=Gaps.concat([line.gaps for line in lines]),

@@ -101,11 +101,13 @@ def health(m: Measures) -> Health:
     judged = _numbers(rank.judged_steps for rank in m.ranks)
     outliers = _numbers(np.array(r.outliers, dtype=np.int64) for r in m.ranks)
     incomplete = _numbers(s.step[s.complete == 0] for s in steps)
+    after = _after_training(m)
     # Where ranks could not agree, what one of them judges is in the figures.
     outliers, incomplete = (
         [n for n in numbers if n not in judged] for numbers in (outliers, incomplete)
     )
-    aside = {*judged, *outliers, *incomplete}
+    incomplete = [n for n in incomplete if n not in after]
+    aside = {*judged, *outliers, *incomplete, *after}
     clocks = (clock.residual_ns for clock in m.alignment.clocks.values())
     warm_up = (n for n in _numbers(s.step for s in steps) if n not in aside)
     return Health(
@@ -127,6 +129,20 @@ def health(m: Measures) -> Health:
         clock_residual_ns=max((ns for ns in clocks if ns is not None), default=None),
         unsplit_collectives=m.alignment.unsplit,
     )
+
+
+def _after_training(m: Measures) -> set[int]:
+    """What ranks that ended well did after their last step: it is no step that they
+    ended in, though they still read data, saved or evaluated.
+    """
+    return {
+        n
+        for rank in m.ranks
+        if rank.header.ended == "done"
+        for n in rank.steps.step[
+            (rank.steps.complete == 0) & (rank.steps.micro_batches == UNKNOWN)
+        ].tolist()
+    }
 
 
 def _counted(ranks: tuple[RankMeasures, ...], name: str) -> int | None:

@@ -41,6 +41,14 @@ class StepRecord:
     def duration_ns(self) -> int:
         return self.end_ns - self.start_ns
 
+    @property
+    def is_rest(self) -> bool:
+        """Whether it is no step: times and counters after the last recorded one, which
+        have no other place in the stream.
+        """
+        nothing = self.micro_batches == UNKNOWN and not len(self.spans)
+        return nothing and not self.complete and self.host_start_ns == self.host_end_ns
+
 
 # Counters that more than one module names.
 COUNTER_ALLOC_RETRIES = "allocator.retries"

@@ -123,7 +123,8 @@ def note(name: str, plain: Ended, ours: Ended, ended: object, whole: object) -> 
 def last_whole(rank: RankData) -> int:
     """The last step whose duration is on disk."""
     whole = [-1]
-    for record in rank.steps:
+    rest = () if rank.rest is None else (rank.rest,)
+    for record in (*rank.steps, *rest):
         whole += [record.step] if record.complete else []
         whole += record.unrecorded.step.tolist()
     return max(whole)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsdpdoctor
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder.steps.steps import Moment, StepBounds
 from fsdpdoctor.recorder.steps.unsampled_steps import SETTLE_STEPS, TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock
+from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import UNKNOWN
 from tests.recorder.rehearsed import job, sharded
@@ -100,8 +104,33 @@ def test_every_step_after_the_recorded_ones_is_timed(tmp_path: Path) -> None:
             model(torch.ones(2, 8)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    steps = open_run(tmp_path / "run").sources[0].load().steps
-    timed = np.concatenate([step.unrecorded.step for step in steps])
+    data = open_run(tmp_path / "run").sources[0].load()
 
-    assert [step.step for step in steps if step.complete] == [0, 1, 2]
-    assert timed.tolist() == list(range(3, 603))
+    assert [step.step for step in data.steps] == [0, 1, 2]
+    assert data.rest is not None
+    assert data.rest.unrecorded.step.tolist() == list(range(3, 603))
+
+
+@pytest.mark.parametrize("steps", [8, 20, 41])
+def test_no_step_but_those_of_the_script(tmp_path: Path, steps: int) -> None:
+    """Each once, recorded or timed: also after sampling thins out, and the loader's
+    last look and an evaluation after training are no step that the run ended in.
+    """
+    with job(), fsdpdoctor.record(tmp_path / "run"):
+        model = sharded()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(torch.ones(2 * steps, 8)), batch_size=2)
+        for (batch,) in loader:
+            model(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        with torch.no_grad():
+            model(batch)
+    m = measure(open_run(tmp_path / "run"))
+    (rank,) = m.ranks
+    whole = rank.steps.step[rank.steps.complete == 1].tolist()
+    health = report_from(m, (), ()).health
+
+    assert sorted([*whole, *rank.unrecorded.step.tolist()]) == list(range(steps))
+    assert sorted((*health.warm_up_steps, *health.judged_steps)) == whole
+    assert health.incomplete_steps == ()
