@@ -381,10 +381,11 @@ def test_r41_r42_exposed_time_comes_first(tmp_path: Path, wrapper: str) -> None:
     done = CliRunner().invoke(main, ["analyze", str(tmp_path), "--no-cache"])
 
     first = {
-        "fsdp2": "exposed 0.060 ms of 0.100 ms per step on average (60.0 %): "
-        "all-gather 0.060 (host-late 0.005, queued 0.015, straggler or wire 0.040)",
-        "ddp": "exposed 0.020 ms of 0.100 ms per step on average (20.0 %): "
-        "all-reduce 0.020 (straggler not measured, wire 0.020)",
+        "fsdp2": "exposed 0.060 ms of 0.100 ms per step on average (60.0 % of the "
+        "step): all-gather 0.060 (host-late 0.005, queued 0.015, straggler or wire "
+        "0.040)",
+        "ddp": "exposed 0.020 ms of 0.100 ms per step on average (20.0 % of the "
+        "step): all-reduce 0.020 (straggler not measured, wire 0.020)",
     }
     assert done.stdout.splitlines()[0].startswith("Compute waits ")
     assert done.stdout.splitlines()[1] == first[wrapper]

@@ -144,7 +144,7 @@ def _adapters(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
         summary=f"{count(len(names), 'adapter')} are units of their own, each under "
-        f"{percent(TINY_UNIT)} of a frozen unit",
+        f"{percent(TINY_UNIT)} of a frozen unit's parameters",
         units=tuple(names),
         cost_ns_per_step=stalls.ns_per_step if timed else None,
         evidence={"median_frozen_numel": round(float(np.median(sizes)))},

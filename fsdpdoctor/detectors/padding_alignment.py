@@ -76,8 +76,8 @@ def _padding(
         severity=Severity.WARNING if wasted >= PADDING_SHARE * every else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"{size(wasted)} of what {count(len(padded), 'unit')} gather is "
-        f"padding, {percent(worst.padding_bytes / worst.unsharded_bytes)} of "
-        f"{worst.fqn}",
+        f"padding, {percent(worst.padding_bytes / worst.unsharded_bytes)} of what "
+        f"{worst.fqn} gathers",
         units=tuple(spec.fqn for spec in padded),
         cost_bytes=wasted,
         evidence={

@@ -194,7 +194,7 @@ def _kept_too_long(
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
         summary=f"the peak is {percent(used)} of the device while "
-        f"{count(len(kept), 'unit')} stay gathered ({size(held)})",
+        f"{_stay(len(kept))} gathered ({size(held)})",
         units=tuple(names),
         cost_bytes=held,
         evidence={"peak_share_of_device": round(used, 4), "kept_bytes": held},
@@ -257,8 +257,8 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
     yield Finding(
         severity=level(held / max(every, 1), HELD_SHARE),
         confidence=Confidence.MEDIUM,
-        summary=f"{count(len(units), 'unit')} ({size(held)}) stay gathered after a "
-        "pass without gradients",
+        summary=f"{_stay(len(units))} gathered ({size(held)}) after a pass without "
+        "gradients",
         units=tuple(units),
         ranks=tuple(sorted({p.rank for p in places})),
         cost_bytes=held,
@@ -274,6 +274,10 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
         else (),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
+
+
+def _stay(number: int) -> str:
+    return f"{count(number, 'unit')} {'stays' if number == 1 else 'stay'}"
 
 
 def _open_at_end(rank: RankMeasures, flag: Flag) -> list[int]:

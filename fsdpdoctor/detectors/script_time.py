@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
-from fsdpdoctor.finding import Advice, Confidence, Finding, Value
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Activity, Evidence
 
 # What is named must have an answer: `docs/detectors.md` D26. A loop that makes its own
 # batches and prints spends a fifth of a small model's step on CPU.
 LEAST_SHARE, WARNING_SHARE = 0.05, 0.25
+
+# Of the steps: a machine with more busy processes than cores stops any line for a while
+# in some of them, which is no fault of the line.
+UNDISTURBED = 0.25
+
+# Per step: so much is worth a change, in however few of the steps it is spent.
+LARGE_NS = 50_000_000
 
 # As many lines as fit a sentence.
 NAMED_LINES = 3
@@ -70,7 +79,8 @@ def script_time(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: a C call that holds the interpreter hides its line: the line
     before it is named. On CPU a small model's step is short, and what is around it is
-    much of it: up to a quarter that is information.
+    much of it: up to a quarter that is information. So is what only some steps have,
+    as on a machine that is busy with something else, below 50 ms per step.
     """
     step_ns = steady(m)
     cost_ns = m.budget_ns_per_step().get("script", 0)
@@ -81,7 +91,9 @@ def script_time(m: Measures) -> Iterator[Finding]:
     first = list(lines)[:NAMED_LINES]
     named = ", ".join(f"{ms(lines[line])} {_told(line)}" for line in first)
     yield Finding(
-        severity=level(max(share / 2, _sampled(lines) / step_ns), WARNING_SHARE),
+        severity=level(max(share / 2, _sampled(lines) / step_ns), WARNING_SHARE)
+        if cost_ns >= LARGE_NS or _undisturbed(m) >= WARNING_SHARE
+        else Severity.INFO,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"the script's own lines outside the model take {ms(cost_ns)} per step "
         f"({percent(share)} of the step): {named}",
@@ -93,6 +105,15 @@ def script_time(m: Measures) -> Iterator[Finding]:
         },
         advice=_advice([line for line in first if lines[line] >= LEAST_SHARE * step_ns])
         or _advice(first[:1]),
+    )
+
+
+def _undisturbed(m: Measures) -> float:
+    """The share of the step in those that were disturbed least, of the worst rank."""
+    return max(
+        float(np.quantile(rank.budget_ns["script"][rank.judged] / step_ns, UNDISTURBED))
+        for rank in m.ranks
+        if len(step_ns := rank.steps.duration_ns[rank.judged])
     )
 
 

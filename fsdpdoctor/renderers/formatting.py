@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from fsdpdoctor.quantities import ms
 from fsdpdoctor.storage.json_text import HIDDEN_CATEGORIES
 
 LONGEST_NAME = 200
@@ -32,6 +33,11 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same, line by line: code keeps its line ends."""
     return "\n".join(visible(line) for line in text.split("\n"))
+
+
+def mean_words(step_ns: int) -> str:
+    """What stands over the parts of the mean step."""
+    return f"{ms(step_ns)}, mean step, and shares of it"
 
 
 def shorten(name: str, width: int) -> str:

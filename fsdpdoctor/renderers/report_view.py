@@ -18,6 +18,7 @@ from fsdpdoctor.quantities import (
 )
 from fsdpdoctor.renderers.formatting import (
     counted,
+    mean_words,
     ranges,
     unit_name,
     units,
@@ -139,7 +140,7 @@ def content_of(report: Report) -> Content:
         units=unit_tables(report.units, report.models),
         no_grad=no_grad_table(report.no_grad, report.models),
         budget=_budget(report),
-        budget_total=NOT_MEASURED if mean is None else f"{ms(mean)}, mean step",
+        budget_total=NOT_MEASURED if mean is None else mean_words(mean),
         collectives=collective_table(report.collectives),
         others=other_table(report.other_collectives, report.script),
         ranks=rank_table(report.ranks) if len(report.ranks) > 1 else None,
@@ -190,7 +191,7 @@ def exposed_line(report: Report) -> str:
             f"exposed time not measured: the source shows neither stalls nor kernels "
             f"(mean step {ms(mean)})"
         )
-    share = percent(exposed.total / mean) if mean else "0 %"
+    share = of_step(exposed.total / mean if mean else 0.0)
     start = f"exposed {ms(exposed.total)} of {ms(mean)} per step on average ({share})"
     kinds = [
         f"{kind.label} {_bare(total)} ({_causes(exposed.by_kind_and_cause[kind.key])})"

@@ -41,7 +41,7 @@ def _show_replay(base: Replay, console: Console) -> None:
         console,
         f"replay: {ms(base.outcome.step_ns)} against "
         f"{ms(calibration.measured_ns)} measured, mean step "
-        f"({signed_percent(base.error)}), rank {calibration.rank}, "
+        f"({signed_percent(base.error)} of it), rank {calibration.rank}, "
         f"{calibration.steps} steps",
     )
     lanes = [

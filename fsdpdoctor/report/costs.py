@@ -1,8 +1,9 @@
 """Which time of a step each finding is about, and which findings share theirs.
 
 [Note: Counted once] Several findings may speak of one stretch of the step: what was
-exposed, and why. The costliest stands for it, of equals the most severe; the others are
-`part_of` it, and only those that are part of none add up.
+exposed, and why. The costliest of those that ask for a change stands for it, else the
+costliest; of equals the most severe. The others are `part_of` it, and only those that
+are part of none add up.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
     in_order = sorted(
         (at for at, finding in enumerate(findings) if finding.cost_ns_per_step),
         key=lambda at: (
+            findings[at].severity == "info",  # it stands for nothing that must change
             -(findings[at].cost_ns_per_step or 0),
             -SEVERITY[findings[at].severity],
             findings[at].code in SYMPTOMS,

@@ -75,7 +75,7 @@ def test_prints_the_verdict_and_exposed_time_first(command: str, exposed: Path) 
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1] == (
-        "exposed 8.00 ms of 16.0 ms per step on average (50.0 %): "
+        "exposed 8.00 ms of 16.0 ms per step on average (50.0 % of the step): "
         "all-gather 8.00 (wire 8.00)"
     )
     assert result.stderr == ""

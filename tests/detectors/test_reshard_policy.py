@@ -103,6 +103,9 @@ def test_left_gathered_by_an_evaluation() -> None:
     finding = only(reshard_policy, measured(draw(picture)))
 
     assert finding.units == ("layers.0",)
+    assert finding.summary == (
+        "1 unit stays gathered (0 B) after a pass without gradients"
+    )
     assert codes(finding)[0].endswith("model.reshard()")
 
 

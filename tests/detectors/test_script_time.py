@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fsdpdoctor.detectors.script_time import ADVICE, WORDS, script_time
@@ -57,6 +59,26 @@ def test_a_ninth_is_information() -> None:
     finding = only(script_time, measured(draw(SOME, SAMPLED, samples=samples)))
 
     assert finding.severity == Severity.INFO
+
+
+@pytest.mark.parametrize(
+    ("scale_ns", "severity"), [(MS, Severity.INFO), (20 * MS, Severity.WARNING)]
+)
+def test_what_only_some_steps_have_warns_where_it_is_long(
+    scale_ns: int, severity: Severity
+) -> None:
+    """12 of 20 ms in four of six steps, as on a busy machine, and 240 of 400 ms."""
+    samples = (seen(10, Activity.USER),)
+    quiet, disturbed = (
+        draw(picture, SAMPLED, samples=samples, scale_ns=scale_ns)
+        for picture in ("forward 0000000000000000000.", "forward 00000000............")
+    )
+    steps = (*quiet.steps[:2], *disturbed.steps[2:])
+
+    finding = only(script_time, measured(replace(quiet, steps=steps)))
+
+    assert finding.severity == severity
+    assert finding.evidence["share_of_step"] == 0.4
 
 
 def test_a_twentieth_is_named() -> None:

@@ -20,11 +20,14 @@ from fsdpdoctor.renderers.formatting import ranges, shorten, units, visible
 from fsdpdoctor.renderers.palette import PARTS
 from fsdpdoctor.renderers.report_view import content_of, exposed_line
 from fsdpdoctor.renderers.text import show
-from fsdpdoctor.report import Report, decode, report_of
+from fsdpdoctor.report import Report, decode, diagnose, report_of
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.value import StoppedRank
+from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import draw, measured, unit
+
+TRACES = Path(__file__).parents[2] / "traces"
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -121,7 +124,7 @@ def test_the_verdict_comes_first_and_then_exposed_time_by_cause() -> None:
     report = report_with()
 
     expected = (
-        "exposed 5.00 ms of 12.0 ms per step on average (41.7 %): "
+        "exposed 5.00 ms of 12.0 ms per step on average (41.7 % of the step): "
         "all-gather 4.00 (host-late 1.00, queued 1.00, wire 2.00), "
         "reduce-scatter 1.00 (wire 1.00)"
     )
@@ -138,7 +141,7 @@ def test_the_verdict_comes_first_and_then_exposed_time_by_cause() -> None:
 def test_a_cause_that_cannot_be_told_is_not_zero() -> None:
     """One rank alone: the straggler's part is not measured."""
     assert exposed_line(report_of(measured(draw(PICTURE)))) == (
-        "exposed 5.00 ms of 12.0 ms per step on average (41.7 %): "
+        "exposed 5.00 ms of 12.0 ms per step on average (41.7 % of the step): "
         "all-gather 4.00 (host-late 1.00, queued 1.00, straggler or wire 2.00), "
         "reduce-scatter 1.00 (straggler or wire 1.00)"
     )
@@ -400,3 +403,31 @@ def test_words(say: Callable[[object], str], given: object, expected: str) -> No
 def test_a_long_name_keeps_its_end() -> None:
     """The end of an FQN tells siblings apart."""
     assert shorten("model.layers.17.mlp", 12) == "...rs.17.mlp"
+
+
+BUDGET_ROW = re.compile(r"^.* ms +\S+ % .*$", re.MULTILINE)
+TABLE_ROW = re.compile(r"^(\|| +\d+ ).*$", re.MULTILINE)
+HEADED = re.compile(
+    r"<style.*?</style>|<table.*?</table>|<ul class=\"legend.*?</ul>|<[^>]*>", re.DOTALL
+)
+"""What stands under a heading that says of what its shares are, and what is no text."""
+
+SAYS_OF_WHAT = re.compile(r"% (of\b|is exposed)|goes to .*%")
+
+
+@pytest.mark.parametrize("renderer", ["text", "markdown", "html"])
+@pytest.mark.parametrize(
+    "case",
+    ["adapters-only", "checkpoint-often", "device-healthy", "padded-rows", "slow-rank"],
+)
+def test_a_share_says_of_what_it_is_one(case: str, renderer: str) -> None:
+    """In every sentence; of a table or the budget its heading does."""
+    said = RENDERERS[renderer](diagnose(open_run(TRACES / case)))
+    assert re.search("mean step, and shares of it", said)
+    text = HEADED.sub(" ", said) if renderer == "html" else said
+    text = TABLE_ROW.sub("", BUDGET_ROW.sub("", text))
+    sentences = re.split(r"\n\n|\n(?=[ |#-]* ?[A-Z])|; |(?<=\.)\s", text)
+    shares = [" ".join(one.split()) for one in sentences if re.search(r"\d %", one)]
+
+    assert shares
+    assert [one for one in shares if not SAYS_OF_WHAT.search(one)] == []

@@ -274,11 +274,27 @@ def test_what_is_gathered_for_a_checkpoint_is_a_part_of_it() -> None:
 
 def test_the_costliest_holds_the_others() -> None:
     """A whole is no smaller than its parts; of equals the most severe stands."""
-    rows = [row("FD108", 5 * MS, "critical"), row("FD102", 9 * MS, "info")]
+    rows = [row("FD108", 5 * MS, "critical"), row("FD102", 9 * MS, "warning")]
     equal = [row("FD102", 5 * MS, "info"), row("FD108", 5 * MS, "critical")]
 
     assert list(linked(rows)) == [PartOf(code="FD102", index=1), None]
     assert list(linked(equal)) == [PartOf(code="FD108", index=1), None]
+
+
+def test_what_must_change_is_no_part_of_information() -> None:
+    """The costlier information is counted in the warning, and not the other way."""
+    rows = [row("FD101", 5 * MS), row("FD401", 9 * MS, "info")]
+
+    assert list(linked(rows)) == [None, PartOf(code="FD101", index=0)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_warning_is_counted_in_information(case: str) -> None:
+    """In no report."""
+    findings = report(case).findings
+    into = [(f, findings[f.part_of.index]) for f in findings if f.part_of is not None]
+
+    assert [f.summary for f, of in into if of.severity == "info" != f.severity] == []
 
 
 @pytest.mark.parametrize(

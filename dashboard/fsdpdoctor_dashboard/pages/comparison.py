@@ -70,7 +70,7 @@ def _headline(a: OpenRun, b: OpenRun, rows: Sequence[Difference]) -> str:
     if parts:
         part, ns = max(parts, key=lambda item: item[1] * (1 if change > 0 else -1))
         mostly = f": {signed_ms(ns)} of it {_part(part)}"
-    return f"{ms(abs(change))} {words} ({percent(abs(change) / step.a)}){mostly}"
+    return f"{ms(abs(change))} {words} ({percent(abs(change) / step.a)} of A's){mostly}"
 
 
 def changed_parts(a: Report, b: Report) -> list[tuple[str, int]]:

@@ -109,6 +109,7 @@ def _budget(context: Context, run: OpenRun) -> Iterator[Component]:
     many = " many" if len(budgets) > MANY_RANKS else ""
     yield html.Div(cells, className=f"budget{many}")
     yield _legend(run.report)
+    yield html.P("Shares are of the mean step.", className="faint")
 
 
 def _said(rank: int, budget: dict[str, int]) -> str:

@@ -294,7 +294,7 @@ SEEN_SHARE = 0.0005
 def _change(ns: int, whole: int) -> str:
     if abs(ns) <= SEEN_SHARE * abs(whole):
         return "no change"
-    share = f" ({percent(abs(ns) / whole)})" if whole else ""
+    share = f" ({percent(abs(ns) / whole)} of it)" if whole else ""
     return f"{'+' if ns > 0 else '-'}{ms(abs(ns))}{share}"
 
 

@@ -320,7 +320,7 @@
         const sum = sums.get(index) || [0, 0];
         sums.set(index, [sum[0] + busy, sum[1] + started]);
       }
-      this.row(table, ["", "time", "share", "began"]).className = "fd-faint";
+      this.row(table, ["", "time", "of the area", "began"]).className = "fd-faint";
       for (const [index, [busy, started]] of sums) {
         const spec = meta.series[index];
         if (spec.colour === "ruler" || (!busy && !started)) continue;
@@ -342,7 +342,7 @@
      */
     areaRanks(parent, title, meta, ranks, series, width) {
       if (ranks.length < 2) return;
-      const table = this.table(parent, `${title}exposed by rank`);
+      const table = this.table(parent, `${title}exposed by rank, and of the area`);
       const sums = new Map(ranks.map((rank) => [rank, 0]));
       for (const [rank, index, busy] of series) {
         if (meta.series[index].row === Row.EXPOSED) sums.set(rank, (sums.get(rank) || 0) + busy);
