@@ -11,8 +11,9 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.rank_tables import HostEvents
+from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.detectors.base import CannotTell, detector, level
-from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
+from fsdpdoctor.detectors.judged_stalls import Exposed, ExposedRows, exposed
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.detectors.remedies import prefetch, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
@@ -92,15 +93,15 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
     for rank in m.ranks:
         syncs = rank.host.kind == Kind.SYNC
         events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
-        mine = stalls.where(stalls.rows.rank == rank.rank)
-        starved = _starved_after(mine, events)
+        mine = stalls.where(stalls.rows.rank == rank.rank).rows
+        starved = _starved(events, mine, rank.collectives)
         for at in range(len(events)):
             site = sites[rank.name(int(events.name[at])) or "an unknown call"]
             start, end = int(events.start_ns[at]), int(events.end_ns[at])
             site.calls += 1
             site.inside += events.phase[at] in (Phase.FORWARD, Phase.BACKWARD)
             site.wait_ns += end - start
-            site.starved_ns += starved.get(at, 0)
+            site.starved_ns += starved[at]
             site.ranks.add(rank.rank)
             site.places.append(_place(rank, int(events.step[at]), start, end))
     for site in sites.values():
@@ -108,18 +109,46 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
     return dict(sites)
 
 
-def _starved_after(stalls: Exposed, calls: HostEvents) -> dict[int, int]:
-    """By call, host-late time of the first stall whose collective was issued after it:
-    of several calls before one stall the last, so that it is counted once.
+def _starved(
+    calls: HostEvents, stalls: ExposedRows, collectives: Collectives
+) -> list[int]:
+    """How long the device stood still because of each call: what of the next stall an
+    issue before the wait would have hidden. Calls before one stall share it.
     """
-    of: dict[int, int] = {}
-    for at in np.argsort(calls.end_ns, kind="stable").tolist():
-        start_ns, end_ns = calls.start_ns[at], calls.end_ns[at]
-        after = (stalls.rows.issued_ns >= end_ns) & (stalls.rows.end_ns > start_ns)
-        rows = np.flatnonzero(after)
-        if len(rows):
-            of[int(rows[np.argmin(stalls.rows.issued_ns[rows])])] = at
-    return {at: int(stalls.rows.host_late[row]) for row, at in of.items()}
+    order = np.argsort(stalls.issued_ns, kind="stable")
+    following = np.searchsorted(stalls.issued_ns[order], calls.end_ns)
+    starved = [0] * len(calls)
+    for at in np.unique(following[following < len(order)]):
+        before = np.flatnonzero(following == at)
+        waits = (calls.end_ns - calls.start_ns)[before]
+        last_ns = int(calls.end_ns[before].max())
+        whole = _hidden(stalls, int(order[at]), int(waits.sum()), last_ns, collectives)
+        until = np.round(whole * np.cumsum(waits) / max(1, int(waits.sum())))
+        for call, share in zip(before, np.diff(until, prepend=0), strict=True):
+            starved[int(call)] = int(share)
+    return starved
+
+
+def _hidden(
+    stalls: ExposedRows, at: int, waited_ns: int, last_ns: int, collectives: Collectives
+) -> int:
+    """What of a stall calls that waited so long, up to a moment, have made.
+
+    That its collective was not issued, at least. While its bytes moved, too, where it
+    is the next all-gather, its lane was free, and it could have been issued before.
+    """
+    late, issued = int(stalls.host_late[at]), int(stalls.issued_ns[at])
+    rest = int(stalls.wire[at]) + int(stalls.tail[at])
+    gathers = collectives.kind == Kind.ALL_GATHER
+    between = gathers & (collectives.issued_ns >= last_ns)
+    is_next = not np.any(collectives.issued_ns[between] < issued)
+    if stalls.kind[at] != Kind.ALL_GATHER or stalls.edge[at] or not is_next:
+        return late
+    if stalls.queued[at]:
+        return late
+    earlier = gathers & (collectives.issued_ns < issued)
+    free_ns = int(collectives.end_ns[earlier].max(initial=issued - waited_ns))
+    return late + min(rest, max(0, min(waited_ns, issued - free_ns) - late))
 
 
 def _place(rank: RankMeasures, step: int, start_ns: int, end_ns: int) -> Location:

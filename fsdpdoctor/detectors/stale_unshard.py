@@ -173,18 +173,12 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
     share = cost_ns / float(m.step_ns.mean())
     wasted = sum(one.bytes for one in mine.values())
     by = next(iter(mine.values())).by or "a unit"
-    once = "a step" if frozen else "after such passes"
-    why = (
-        "frozen, without a backward of its own"
-        if frozen
-        else "of the pass without gradients that ran before"
-    )
+    why, text = _why_dropped(by, frozen=frozen, evaluating=_evaluating(m) > 0)
     return Finding(
         severity=level(share, WAITED_SHARE),
         confidence=Confidence.HIGH,
         summary=f"{count(len(mine), 'unit')} ({size(wasted)}) gathered in backward for "
-        f"nothing, {ms(cost_ns)} exposed: the backward of {by} prefetches what ran "
-        f"before it in forward, which is {why}",
+        f"nothing, {ms(cost_ns)} exposed: {why}",
         units=tuple(mine),
         phase="backward",
         ranks=tuple(sorted({p.rank for one in mine.values() for p in one.places})),
@@ -197,15 +191,34 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
             "prefetched_by": by,
             "frozen": frozen,
         },
-        advice=(
-            Advice(
-                text=f"One gather {once}: it may stay. It goes where {by} has an "
-                "explicit backward prefetch list that names only itself.",
-                memory_cost_bytes=0,
-            ),
-        ),
+        advice=(Advice(text=text, memory_cost_bytes=0),),
         places=tuple(p for one in mine.values() for p in one.places[:1])[:3],
     )
+
+
+def _why_dropped(by: str, *, frozen: bool, evaluating: bool) -> tuple[str, str]:
+    """Why a backward gathered for nothing, and what to do."""
+    if not frozen and not evaluating:
+        why = f"the backward of {by} prefetches what has no backward after it"
+        text = (
+            "Backward prefetch lists name units in the order in which their backwards "
+            f"run; that of {by} does not."
+        )
+        return why, text
+    once, which = (
+        ("a step", "frozen, without a backward of its own")
+        if frozen
+        else ("after such passes", "of the pass without gradients that ran before")
+    )
+    why = (
+        f"the backward of {by} prefetches what ran before it in forward, "
+        f"which is {which}"
+    )
+    text = (
+        f"One gather {once}: it may stay. It goes where {by} has an explicit backward "
+        "prefetch list that names only itself."
+    )
+    return why, text
 
 
 def _kept(m: Measures) -> Iterator[Finding]:

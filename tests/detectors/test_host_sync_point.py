@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdpdoctor.detectors.host_sync_point import host_sync_point
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
@@ -43,6 +45,88 @@ def test_a_stall_after_several_calls_is_counted_once() -> None:
 
     assert finding.evidence["calls_per_step"] == 2.0
     assert finding.cost_ns_per_step == 2 * MS
+
+
+def starved_ms(picture: str) -> list[float]:
+    """What each line's calls cost per step, the costliest first."""
+    names = ("loss.item", "count.tolist")
+    m = measured(draw(picture, CUDA, names=names))
+    costs = [f.cost_ns_per_step or 0 for f in found(host_sync_point, m)]
+    return sorted((cost / MS for cost in costs), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("calls", "cost_ms"),
+    [
+        ("xxxxxx", [4]),  # issued before the wait, all of it would be hidden
+        ("...xxx", [3]),
+        (".....x", [1]),
+    ],
+)
+def test_bytes_that_an_earlier_issue_would_have_hidden_are_its_cost(
+    calls: str, cost_ms: list[int]
+) -> None:
+    """A layer reads a number at its end; the next gather moves while nothing runs."""
+    assert (
+        starved_ms(
+            f"""
+            sync        ....{calls}..............
+            issue       0.........1.............
+            all_gather  00........1111..........
+            wait        00........1111..........
+            forward     ..00000000....1111111111
+            """
+        )
+        == cost_ms
+    )
+
+
+def test_calls_before_one_stall_share_it() -> None:
+    """Two of two and three milliseconds: four of them are not counted twice."""
+    m = measured(
+        draw(
+            """
+            sync        .....xx.................
+            sync        .......xxx..............
+            issue       0.........1.............
+            all_gather  00........1111..........
+            wait        00........1111..........
+            forward     ..00000000....1111111111
+            """,
+            CUDA,
+            names=("loss.item",),
+        )
+    )
+
+    assert only(host_sync_point, m).cost_ns_per_step == 4 * MS
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        # The next gather is under compute; a later one, issued in time, is not.
+        """
+            sync        .....xxx............
+            issue       0.......12..........
+            all_gather  00......112222......
+            wait        00...........2......
+            forward     ..0000000000..222222
+        """,
+        # Its lane moved other bytes while the host waited.
+        """
+            sync        .....xxxxx..............
+            issue       01........2.............
+            all_gather  001111111122............
+            wait        00........22............
+            forward     ..00000000..222222222222
+        """,
+    ],
+)
+def test_waits_for_bytes_that_a_call_did_not_keep_are_not_its_cost(
+    picture: str,
+) -> None:
+    """The call costs nothing, however long it was."""
+    assert starved_ms(picture) == [0]
 
 
 def test_at_the_end_of_a_step_it_is_information() -> None:

@@ -60,13 +60,24 @@ def test_a_frozen_unit_gathered_in_backward_for_nothing() -> None:
 def test_the_gather_after_a_pass_without_gradients_is_small() -> None:
     """The unit trains: what is gathered is what ran before the step's forward."""
     picture = "\n".join(line + "." * 40 for line in DROPPED.strip().splitlines())
-    finding = only(
-        stale_unshard, measured(draw(picture.replace("111111..", "110000..")))
-    )
+    drawn = picture.replace("111111..", "110000..")
+    finding = only(stale_unshard, measured(draw(f"{drawn}\n{EVALUATED}")))
 
     assert finding.evidence["frozen"] is False
     assert finding.severity == Severity.INFO
     assert "pass without gradients" in finding.summary
+
+
+def test_a_gather_for_a_backward_that_is_over_is_the_lists_fault() -> None:
+    """No pass ran without gradients: prefetch lists name units in another order."""
+    drawn = DROPPED.replace("111111..", "110000..")
+    finding = only(stale_unshard, measured(draw(drawn)))
+
+    assert finding.summary.endswith(
+        "2.00 ms exposed: the backward of a unit prefetches what has no backward "
+        "after it"
+    )
+    assert finding.advice[0].text.startswith("Backward prefetch lists name units in")
 
 
 def test_the_gather_after_a_seldom_evaluation_is_named() -> None:
