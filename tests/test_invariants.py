@@ -6,7 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsdpdoctor.analysis.stall_causes import CAUSES, queued_behind, split_stalls
+from fsdpdoctor.analysis.stall_causes import (
+    CAUSES,
+    queued_behind,
+    split_stalls,
+)
 from fsdpdoctor.analysis.step_budget import divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, timeline_of
 from fsdpdoctor.analysis.unit_times import innermost, own_compute

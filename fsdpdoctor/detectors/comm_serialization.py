@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fsdpdoctor.analysis.communicators import held_back
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import (
@@ -18,6 +20,7 @@ from fsdpdoctor.detectors.judged_steps import (
 )
 from fsdpdoctor.detectors.remedies import present, separate_reduce_group
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
+from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 
@@ -57,15 +60,12 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
     yield from _environment(m)
     total, units, places = 0, dict[str, int](), list[Location]()
     for rank in m.ranks:
-        stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
-        queued = m.causes[rank.rank]["queued"][rank.in_judged(rank.stalls.step)]
-        behind = queued_behind(rank.collectives, stalls)
-        kind = rank.collectives.kind[behind]
-        other = (behind != UNKNOWN) & (queued > 0) & (kind != stalls.kind)
-        for at in np.flatnonzero(other):
+        judged = rank.in_judged(rank.stalls.step)
+        stalls, cost = rank.stalls.rows(judged), _waited(m, rank)[judged]
+        for at in np.flatnonzero(cost):
             name = rank.unit_name(int(stalls.unit[at])) or "an unknown unit"
-            units[name] = units.get(name, 0) + int(queued[at])
-            total += int(queued[at])
+            units[name] = units.get(name, 0) + int(cost[at])
+            total += int(cost[at])
             places.append(place_of(rank, stalls, at))
     cost_ns = per_step(m, total)
     if cost_ns / step_ns < WARNING_SHARE:
@@ -89,6 +89,22 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
         advice=present(separate_reduce_group(m)),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
+
+
+def _waited(m: Measures, rank: RankMeasures) -> Int64s:
+    """[stalls]: what each would be shorter by, had its collective not waited for one
+    of another kind: the wait itself, and bytes that it would have moved meanwhile.
+    """
+    causes, stalls, rows = m.causes[rank.rank], rank.stalls, rank.collectives
+    behind = queued_behind(rows, stalls)
+    other = (behind != UNKNOWN) & (rows.kind[behind] != stalls.kind)
+    cost = np.where(other, causes["queued"], 0)
+    if Evidence.KERNELS in rank.evidence:  # which begin where their bytes do
+        return cost
+    held_by, held_ns = (each[stalls.collective] for each in held_back(rows))
+    other = (held_by != UNKNOWN) & (rows.kind[held_by] != stalls.kind)
+    moved = causes["wire"] + causes["tail"]
+    return cost + np.where(other, np.minimum(held_ns, moved), 0)
 
 
 def _environment(m: Measures) -> Iterator[Finding]:

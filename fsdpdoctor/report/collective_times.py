@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.analysis.call_sites import kind_word
+from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
@@ -61,9 +62,10 @@ _Keyed = tuple[tuple[bool, str, int], Int64s]
 def _of_fsdp(rank: RankMeasures) -> Iterator[_Keyed]:
     rows = rank.collectives
     seen = rank.in_judged(rows.step) & (rows.flags & Flag.END_ESTIMATED == 0)
+    taken_ns = (rows.end_ns - begins_ns(rank))[seen]
     rows = rows.rows(seen)
     for (kind, size), mine in _grouped(rows.kind, rows.bytes):
-        yield (True, Kind(kind).key, size), rows.duration_ns[mine]
+        yield (True, Kind(kind).key, size), taken_ns[mine]
 
 
 def _others(rank: RankMeasures) -> Iterator[_Keyed]:

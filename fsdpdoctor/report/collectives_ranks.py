@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
@@ -29,7 +30,8 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
         rows = rank.collectives.rows(judged)
         arrival = m.alignment.last_arrival_ns[rank.rank][judged]
         seen = rows.flags & Flag.END_ESTIMATED == 0
-        wire_ns = rows.end_ns - np.maximum(arrival, rows.start_ns)
+        begin_ns = begins_ns(rank)[judged]
+        wire_ns = rows.end_ns - np.maximum(arrival, begin_ns)
         # Nothing moves in no time: a last arrival after the end is a wrong match.
         told = (arrival != NO_TIME) & (wire_ns > 0)
         groups = rank.header.groups
@@ -39,7 +41,7 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
             spec = groups[group] if 0 <= group < len(groups) else None
             row = (spec, kind, size)
             counts[row] += int(mine.sum())
-            durations[row].append(rows.duration_ns[mine & seen])
+            durations[row].append((rows.end_ns - begin_ns)[mine & seen])
             wires[row].append(wire_ns[mine & seen & told])
     result = [
         _collective_row(row, count, _median(durations[row]), _median(wires[row]))

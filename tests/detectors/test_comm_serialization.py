@@ -6,7 +6,7 @@ from fsdpdoctor.detectors.comm_serialization import comm_serialization
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence
-from fsdpdoctor.testing import draw, measured
+from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only
 
 QUEUED = """
@@ -43,12 +43,38 @@ def test_one_connection_makes_streams_take_turns() -> None:
     assert only(comm_serialization, m).evidence == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def test_a_gather_that_runs_at_once_is_no_finding() -> None:
-    """The same wait, all of it on the wire."""
-    picture = QUEUED.replace(
-        "backward_all_gather  .......000..........",
-        "backward_all_gather  ...0000000..........",
+AT_ONCE = QUEUED.replace(
+    "backward_all_gather  .......000..........",
+    "backward_all_gather  ...0000000..........",
+)
+
+
+def test_a_stream_that_comes_to_a_gather_does_not_run_it_yet() -> None:
+    """The gather's stream is there at 3, its communicator's reduction ends at 7."""
+    finding = only(comm_serialization, measured(draw(AT_ONCE, CUDA)))
+
+    assert finding.cost_ns_per_step == 4 * MS
+    assert finding.units == ("layers.0",)
+
+
+def test_kernels_that_run_at_once_are_no_finding() -> None:
+    """A trace's begin where their bytes do; nothing waited for anything."""
+    evidence = (*RECORDED, Evidence.KERNELS)
+
+    assert (
+        found(comm_serialization, measured(draw(AT_ONCE, CUDA, evidence=evidence)))
+        == []
     )
+
+
+def test_a_gather_that_waits_for_gathers_is_no_finding() -> None:
+    """A communicator of its own for reductions changes nothing there."""
+    picture = """
+        forward     00......11111111....
+        issue       0.1.................
+        all_gather  000001111...........
+        wait        ..111111............
+    """
 
     assert found(comm_serialization, measured(draw(picture, CUDA))) == []
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
+from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
@@ -76,10 +78,12 @@ def kinds_of(measures: Measures) -> list[KindTimes]:
 
 
 def _of_kind(measures: Measures, kind: Kind) -> tuple[Collectives, Int64s]:
-    """Those whose end and size were seen, and the time of each on the wire, or 0."""
+    """Those whose end and size were seen, from where each had its communicator, and
+    the time of each on the wire, or 0.
+    """
     parts, wires = [], []
     for rank in measures.ranks:
-        rows = rank.collectives
+        rows = replace(rank.collectives, start_ns=begins_ns(rank))
         mine = rank.in_judged(rows.step) & (rows.kind == kind)
         mine &= (rows.flags & Flag.END_ESTIMATED == 0) & (rows.bytes != UNKNOWN)
         arrival = measures.alignment.last_arrival_ns[rank.rank][mine]

@@ -36,23 +36,6 @@ class Fit:
         return self.by_unit_ns[unit] - self.wire.ns(count)
 
 
-def own_durations(rows: Collectives) -> Int64s:
-    """How long each collective had its communicator.
-
-    A host sees an asynchronous collective from its issue on, but its group runs one
-    at a time: until the one before it has ended it only waits.
-    """
-    result = rows.duration_ns.copy()
-    for group in np.unique(rows.group):
-        mine = np.flatnonzero(rows.group == group)
-        order = mine[np.lexsort((rows.seq[mine], rows.step[mine]))]
-        ends = rows.end_ns[order]
-        previous = np.concatenate((rows.start_ns[order[:1]], ends[:-1]))
-        reach = np.maximum.accumulate(previous)
-        result[order] = np.maximum(ends - np.maximum(rows.start_ns[order], reach), 0)
-    return result
-
-
 def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
     """Least squares on the mean of each size, weighted by how often it came.
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fsdpdoctor.analysis.communicators import own_durations
 from fsdpdoctor.analysis.timeline import Collectives, Timeline, of_kinds
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
@@ -23,7 +24,6 @@ from fsdpdoctor.schema import (
     Spans,
     UnitSpec,
 )
-from fsdpdoctor.simulate.calibration.comm_cost import own_durations
 from fsdpdoctor.simulate.calibration.partition import (
     VIRTUAL_ROOT,
     Shape,

@@ -13,7 +13,7 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
-from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_comm_cost, own_durations
+from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_comm_cost
 from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
@@ -138,19 +138,6 @@ def test_no_line_below_zero() -> None:
     # Least squares: sum of sizes squared over sum of sizes times durations.
     assert found.latency_ns == 0
     assert round(found.bytes_per_second) == round(5e6 / 1.9e6 * 1e9)
-
-
-def test_a_collective_that_waited_for_its_group_took_less() -> None:
-    """The host sees an asynchronous one from its issue on; the group from its turn."""
-    rows = Collectives.build(
-        3,
-        group=[0, 0, 1],
-        seq=[0, 1, 0],
-        step=0,
-        start_ns=[0, 10, 20],
-        end_ns=[100, 250, 90],
-    )
-    assert own_durations(rows).tolist() == [100, 150, 70]
 
 
 def test_units_of_one_size_keep_what_they_took() -> None:

@@ -1,0 +1,75 @@
+"""Collectives of one communicator take turns, whatever their spans say."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsdpdoctor.analysis.communicators import begins_ns, held_back, own_durations
+from fsdpdoctor.analysis.timeline import Collectives
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.report.collectives_ranks import collective_rows
+from fsdpdoctor.schema import UNKNOWN, Evidence
+from fsdpdoctor.testing import RECORDED, draw, measured
+from tests.detectors.answers import CUDA
+
+TURNS = """
+    backward             1111......0000000000
+    reduce_scatter       ..11111.............
+    issue                ...0................
+    backward_all_gather  ...0000000..........
+    backward_wait        ....000000..........
+"""
+
+
+def test_a_gather_is_timed_from_where_its_communicator_is_free() -> None:
+    """Its stream is there at 3 ms; the reduction before it ends at 7, it at 10."""
+    m = measured(draw(TURNS, CUDA))
+    taken = {row.kind: row.median_ns for row in collective_rows(m)}
+
+    assert taken == {"all_gather": 3 * MS, "reduce_scatter": 5 * MS}
+
+
+def test_kernels_begin_where_their_bytes_do() -> None:
+    """Two that run at once share the link: each took what it took."""
+    m = measured(draw(TURNS, CUDA, evidence=(*RECORDED, Evidence.KERNELS)))
+    (rank,) = m.ranks
+
+    assert begins_ns(rank).tolist() == rank.collectives.start_ns.tolist()
+
+
+def test_a_collective_that_waited_for_its_group_took_less() -> None:
+    """The host sees an asynchronous one from its issue on; the group from its turn."""
+    rows = Collectives.build(
+        3,
+        group=[0, 0, 1],
+        seq=[0, 1, 0],
+        step=0,
+        start_ns=[0, 10, 20],
+        end_ns=[100, 250, 90],
+    )
+    assert own_durations(rows).tolist() == [100, 150, 70]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), max_size=9
+    )
+)
+def test_held_back_is_what_a_look_at_each_pair_finds(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    """One communicator runs in the order of issue, whatever its streams say."""
+    issued = np.cumsum([early for early, *_ in rows], dtype=np.int64)
+    start = issued + np.array([wait for _, wait, _ in rows], dtype=np.int64)
+    end = start + np.array([length for *_, length in rows], dtype=np.int64)
+    seq = list(range(len(rows)))
+    one = {"issued_ns": issued, "start_ns": start, "end_ns": end, "seq": seq}
+    behind, held_ns = held_back(Collectives.build(len(rows), group=0, **one))
+
+    for at in range(len(rows)):
+        before = [int(end[other]) for other in range(at)]
+        over = max([*before, int(start[at])]) - int(start[at])
+        assert held_ns[at] == over
+        assert behind[at] == (before.index(max(before)) if over else UNKNOWN)
