@@ -22,7 +22,8 @@ def begins_ns(rank: RankMeasures) -> Int64s:
     rows = rank.collectives
     if Evidence.KERNELS in rank.evidence:
         return rows.start_ns
-    return np.minimum(rows.start_ns + held_back(rows)[1], rows.end_ns)
+    from_ns: Int64s = np.minimum(rows.start_ns + held_back(rows)[1], rows.end_ns)
+    return from_ns
 
 
 def held_back(collectives: Collectives) -> tuple[npt.NDArray[np.int64], Int64s]:

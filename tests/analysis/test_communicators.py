@@ -64,9 +64,16 @@ def test_held_back_is_what_a_look_at_each_pair_finds(
     issued = np.cumsum([early for early, *_ in rows], dtype=np.int64)
     start = issued + np.array([wait for _, wait, _ in rows], dtype=np.int64)
     end = start + np.array([length for *_, length in rows], dtype=np.int64)
-    seq = list(range(len(rows)))
-    one = {"issued_ns": issued, "start_ns": start, "end_ns": end, "seq": seq}
-    behind, held_ns = held_back(Collectives.build(len(rows), group=0, **one))
+    behind, held_ns = held_back(
+        Collectives.build(
+            len(rows),
+            group=0,
+            issued_ns=issued,
+            start_ns=start,
+            end_ns=end,
+            seq=list(range(len(rows))),
+        )
+    )
 
     for at in range(len(rows)):
         before = [int(end[other]) for other in range(at)]
