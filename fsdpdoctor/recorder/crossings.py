@@ -22,6 +22,11 @@ SITES: dict[str, frozenset[str]] = {
             "Patches.wrap",
             "Patches.put_inside",
             "gc.callbacks",
+        }
+    ),
+    "fsdpdoctor.recorder.host.optimizer_hooks": frozenset(
+        {
+            "Patches.wrap",
             "register_optimizer_step_pre_hook",
             "register_optimizer_step_post_hook",
         }
@@ -71,6 +76,7 @@ _STEPS = "fsdpdoctor.recorder.steps.steps:Steps"
 _PASSES = "fsdpdoctor.recorder.steps.root_passes:RootPasses"
 _MODEL = "fsdpdoctor.recorder.host.model_spec:ModelWatch"
 _HOST = "fsdpdoctor.recorder.host.host_hooks:HostHooks"
+_OPTIMIZERS = "fsdpdoctor.recorder.host.optimizer_hooks:OptimizerHooks"
 _ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
 _SESSION = "fsdpdoctor.recorder.session:Session"
 _HOOKS = "fsdpdoctor.recorder.fsdp2.installed_hooks:FsdpHooks"
@@ -102,11 +108,12 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_GROUPS, "index"),
     *_of(_STEPS, "begin root_forward_begins root_forward_ended backward_begins"),
     *_of(_STEPS, "backward_ended plain_backward_ended optimizer_ended finish"),
-    *_of(_STEPS, "optimizer_made optimizer_begins"),
+    *_of(_STEPS, "optimizer_made optimizer_begins optimizer_skipped"),
     *_of(_PASSES, "begins ended"),
     *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_sharded add_root"),
     *_of(_MODEL, "signature units spec"),
     *_of(_HOST, "attach detach turn _collects _see_input _see_clipping"),
+    *_of(_OPTIMIZERS, "attach detach _made _scaler_begins _scaler_ended"),
     *_of(_HOST, "_see_checkpoints _see_recomputation count"),
     *_of(_ROOTS, "attach detach fsdp2_seen"),
     *_of(_SESSION, "turn boundary pass_boundary tree_known root_forward"),

@@ -37,7 +37,8 @@ from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.steps.pending_step import PendingStep
-from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Moment, StepBounds, Steps
+from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
+from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Steps
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread

@@ -111,6 +111,7 @@ NEVER_AT_5 = {
     "drop",
     "step_timed",
     "optimizer_made",
+    "_made",
 }
 """Called fewer than six times in a training."""
 

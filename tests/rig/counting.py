@@ -19,8 +19,9 @@ def install(target: Path) -> None:
 
     Each count is by how many turns optimizers have had before it: a list of `[turns,
     "all_gather", unit, phase, number]`. A turn ends with the next gather for a forward,
-    however many optimizers stepped in it.
+    however many optimizers stepped in it; a scaler that leaves a step out had it, too.
     """
+    import torch
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -67,6 +68,15 @@ def install(target: Path) -> None:
         stepped_since[0] = True
 
     register_optimizer_step_post_hook(stepped)
+    scaled = torch.amp.GradScaler.step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        result = scaled(*args, **kwargs)
+        stepped()
+        return result
+
+    scaler: Any = torch.amp.GradScaler
+    scaler.step = step
 
     def write() -> None:
         answer = {

@@ -16,10 +16,6 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
@@ -30,6 +26,7 @@ from fsdpdoctor.recorder.host.dynamo_counters import (
     graph_break_reasons,
     recompile_reasons,
 )
+from fsdpdoctor.recorder.host.optimizer_hooks import OptimizerHooks, OptimizerSteps
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, is_ours
 from fsdpdoctor.recorder.patching import (
     Function,
@@ -72,22 +69,6 @@ _CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
 """The last two are what sharded models with other meshes use, each on its own."""
 
 
-class OptimizerSteps(Protocol):
-    """Who is told of optimizers."""
-
-    def optimizer_made(self, optimizer: Any) -> None:
-        """One was made."""
-        ...
-
-    def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
-        """One steps, as a part of another's step where it is inner."""
-        ...
-
-    def optimizer_ended(self, start: int, start_ns: int) -> None:
-        """It began at a tick and a host time, and has just ended."""
-        ...
-
-
 class ModelWatch(Protocol):
     """Who describes the model and its optimizers."""
 
@@ -118,12 +99,10 @@ class HostHooks:
         self, recording: Recording, steps: OptimizerSteps, model: ModelWatch
     ) -> None:
         self._rec = recording
-        self._steps = steps
+        self._optimizers = OptimizerHooks(recording, steps, model.saw_optimizer)
         self._model = model
         self._patches = Patches()
         self._always = Patches()
-        self._handles: list[Any] = []
-        self._optimizer_began: tuple[int, int] | None = None
         self._gc_began = 0
         self._clipping = False
         self._compiled: CompileCounts | None = None  # when reasons were last read
@@ -133,20 +112,13 @@ class HostHooks:
 
     def attach(self) -> None:
         """See optimizers in every step."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self._optimizer_begins),
-            register_optimizer_step_post_hook(self._optimizer_ended),
-        ]
-        made = bracketing(self._rec.guard, _first, self._optimizer_made)
-        self._always.wrap(torch.optim.Optimizer, "__init__", made)
+        self._optimizers.attach()
 
     def detach(self) -> None:
         """See nothing any more."""
         self.turn(False)
         self._always.undo()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._optimizers.detach()
 
     def turn(self, on: bool) -> None:
         """See the rest, in recorded steps only."""
@@ -169,8 +141,7 @@ class HostHooks:
             return Within.CLIP
         if self._pause != Within.SCRIPT:
             return self._pause
-        began = self._optimizer_began
-        return Within.SCRIPT if began is None else Within.OPTIMIZER
+        return Within.OPTIMIZER if self._optimizers.running else Within.SCRIPT
 
     def count(self) -> None:
         """Add the counters of a step that ends."""
@@ -219,35 +190,6 @@ class HostHooks:
             units.manual = False
 
         return {"unshard": bracketing(self._rec.guard, begins, ended)}
-
-    # Optimizers
-
-    def _optimizer_made(self, optimizer: Any, error: BaseException | None) -> None:
-        if error is None:
-            self._steps.optimizer_made(optimizer)
-
-    def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
-        try:
-            self._model.saw_optimizer(optimizer)
-            inner = _within_another_step()
-            self._steps.optimizer_begins(optimizer, inner=inner)
-            if inner:
-                return
-            self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
-            start = self._rec.tick() if self._rec.on else 0
-            self._optimizer_began = start, perf_counter_ns()
-        except Exception as error:
-            self._rec.guard.fail(error)
-
-    def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
-        try:
-            if _within_another_step():
-                return
-            began, self._optimizer_began = self._optimizer_began, None
-            if began is not None:
-                self._steps.optimizer_ended(*began)
-        except Exception as error:
-            self._rec.guard.fail(error)
 
     # Garbage collection
 
@@ -404,26 +346,8 @@ class HostHooks:
         self._rec.host_span(Kind.SYNC, start_ns, phase, name=user_line())
 
 
-def _first(*args: Any, **kwargs: Any) -> Any:
-    return args[0]
-
-
 def _nothing(token: Any, error: BaseException | None) -> None:
     """Nothing is left to say at the end of the call."""
-
-
-def _within_another_step() -> bool:
-    """Whether the hook's optimizer step is part of another's: `super().step()`, or
-    that of an optimizer inside an optimizer. An outer step that raised leaves no
-    trace, since only what is running now is looked at.
-    """
-    step = sys._getframe(2)  # torch's wrapper of `step`, one code for all optimizers
-    frame = step.f_back
-    while frame is not None:
-        if frame.f_code is step.f_code:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def user_line() -> str:

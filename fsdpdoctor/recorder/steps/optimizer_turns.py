@@ -30,6 +30,7 @@ class OptimizerTurns:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._running: int | None = None  # one that calls passes itself
         self.any_stepped = False
 
     def made(self, optimizer: Any) -> None:
@@ -44,12 +45,18 @@ class OptimizerTurns:
         known = self._known.get(id(optimizer))
         return known is not None and known.ref() is optimizer and known.stepped
 
-    def steps(self, optimizer: Any) -> None:
+    def steps(self, optimizer: Any, *, inner: bool = False) -> None:
         """One steps."""
         self.made(optimizer)
         known = self._known[id(optimizer)]
         known.stepped, known.idle_steps = True, 0
         self.any_stepped = True
+        if not inner:
+            self._running = id(optimizer)
+
+    def ended(self) -> None:
+        """Its step is over."""
+        self._running = None
 
     def others_may_follow(self) -> bool:
         """Whether another optimizer may belong to this step, too."""
@@ -67,4 +74,6 @@ class OptimizerTurns:
             if known.ref() is None:
                 del self._known[number]
             known.idle_steps += not known.stepped
-            known.stepped = known.late = False
+            # A step that ends within a closure is the one before the optimizer's.
+            known.stepped = number == self._running
+            known.late = False

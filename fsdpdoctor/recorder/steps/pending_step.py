@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import unit_specs
-from fsdpdoctor.recorder.steps.steps import StepBounds
+from fsdpdoctor.recorder.steps.step_bounds import StepBounds
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of

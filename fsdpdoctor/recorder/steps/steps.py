@@ -5,8 +5,9 @@ the next root forward with gradients. What follows it (logging, evaluation, the
 next batch's loading) belongs to the next step, so steps follow each other
 without a gap. An optimizer that steps inside backward ends its step with that
 backward. Optimizers that take turns, each after passes of its own, make one step
-together: it ends before one of them steps again, see `optimizer_turns`. Where no
-optimizer of torch's steps, a backward whose gradients were used ends the step.
+together: it ends before one of them steps again, see `optimizer_turns`. One that a
+gradient scaler leaves out was one. Where no optimizer of torch's steps, a backward
+whose gradients were used ends the step, see `own_steps`.
 `fsdpdoctor.step()` overrides all of this from its first call on.
 
 So it may show late that a step had ended: what follows its last boundary is the next
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -26,7 +26,6 @@ import torch
 from fsdpdoctor.recorder.fsdp2 import flag_bits
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.steps.gradients_used import GradientsUsed
 from fsdpdoctor.recorder.steps.micro_batches import (
     NO_INPUTS,
     NO_TREE,
@@ -35,8 +34,10 @@ from fsdpdoctor.recorder.steps.micro_batches import (
     inputs_of,
 )
 from fsdpdoctor.recorder.steps.optimizer_turns import OptimizerTurns
+from fsdpdoctor.recorder.steps.own_steps import End, OwnSteps
 from fsdpdoctor.recorder.steps.root_passes import RootPasses
 from fsdpdoctor.recorder.steps.shape_passes import ShapePasses
+from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
@@ -52,28 +53,6 @@ OWN_OPTIMIZER = (
     "were used; fsdpdoctor.step() says where it ends"
 )
 """What a record says whose steps are told so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """A step's edge, on both clocks."""
-
-    host_ns: int
-    tick: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBounds:
-    """A step that has ended."""
-
-    step: int
-    start: Moment
-    end: Moment
-    micro_batches: int
-    tokens: int
-    samples: int
-    cost_ns: int
-    complete: bool = True
 
 
 class Sink(Protocol):
@@ -131,7 +110,7 @@ class Steps:
         self._sink = sink
         self._batches = MicroBatches()
         self._turns = OptimizerTurns()
-        self._gradients = GradientsUsed()
+        self._by_hand = OwnSteps()
         self._passes = RootPasses(recording)
         self._shapes = ShapePasses()
         self._start = self._now()
@@ -141,8 +120,6 @@ class Steps:
         self._cost_ns = 0
         self._recorded = False
         self._manual = False
-        self._own = False
-        self._candidate: tuple[Moment, BufferPosition, int] | None = None
         self._stepped_in_backward = False
         self._ended_in_backward = False
         self._backwards = 0  # final callbacks that are queued
@@ -244,7 +221,7 @@ class Steps:
     @property
     def own(self) -> bool:
         """Whether steps end with backward: an optimizer of the script's own steps."""
-        return self._own
+        return self._by_hand.sure
 
     @property
     def _no_optimizer(self) -> bool:
@@ -252,22 +229,33 @@ class Steps:
 
     def _gradients_left(self) -> None:
         """A backward has ended in a process in which no optimizer has stepped yet."""
-        if self._gradients.used():
-            self._own_step_ended()
-        self._gradients.remember(self._params())
-        if self._own:
+        self._gradients_may_be_used()
+        self._by_hand.remember(self._params())
+        if self.own:
             self._set_boundary()
         else:
-            self._candidate = self._now(), self._rec.rows(), self._batches.last
+            self._by_hand.may_end(
+                End(self._now(), self._rec.rows(), self._batches.last)
+            )
 
-    def _own_step_ended(self) -> None:
-        """The gradients of the backward before were used: it ended its step."""
-        self._own = True
-        self._gradients.forget()
-        if self._boundary is None and self._candidate is not None:
-            self._boundary, self._cut, last = self._candidate
-            self._batches.settle(last)
-        if self._boundary is not None:
+    def _gradients_may_be_used(self) -> None:
+        """Those of the backward before: then it has ended its step."""
+        if not self._by_hand.used():
+            return
+        if not self.own:
+            if self._turns.others_may_follow() and self._by_hand.may_wait:
+                return  # weights are moved within a step, or gradients are scaled
+            self._steps_were_own()
+        elif self._boundary is not None:
+            self._end_step()
+
+    def _steps_were_own(self) -> None:
+        """Steps have ended wherever gradients were used."""
+        before = BufferPosition(0, 0, 0)
+        for end in self._by_hand.settle():
+            self._boundary, self._cut = end.moment, end.rows.after(before)
+            before = end.rows
+            self._batches.settle(end.last)
             self._end_step()
 
     def _params(self) -> Iterator[Any]:
@@ -289,16 +277,17 @@ class Steps:
 
     def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
         """One is about to step; as a part of another's step where it is inner."""
-        self._own = False
+        self._by_hand.stepped()
         if self._open and not inner and not in_backward():
             if self._turns.had_turn(optimizer):
                 self._end_step()
             self._open = False
-        self._turns.steps(optimizer)
+        self._turns.steps(optimizer, inner=inner)
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
         """An optimizer step has ended, which began at a tick and a host time."""
         rec = self._rec
+        self._turns.ended()
         if rec.on:
             rec.spans.add(
                 Kind.OPTIMIZER,
@@ -314,16 +303,24 @@ class Steps:
         if in_backward():
             self._stepped_in_backward = True
             return
+        self._turn_ended()
+
+    def optimizer_skipped(self, optimizer: Any) -> None:
+        """Its turn came, and a scaler left it out: gradients had overflowed."""
+        self.optimizer_begins(optimizer, inner=False)
+        self._turns.ended()
+        self._turn_ended()
+
+    def _turn_ended(self) -> None:
         if not self._manual:
             # A forward that no backward followed ends with its step.
-            rec.micro_batch = UNKNOWN
+            self._rec.micro_batch = UNKNOWN
             self._set_boundary()
 
     def _may_end_step(self) -> None:
         """A pass with gradients begins: the step before may be over."""
         if self._no_optimizer:
-            if self._gradients.used():
-                self._own_step_ended()
+            self._gradients_may_be_used()
         elif self._boundary is not None and not self._manual:
             self._open = self._turns.others_may_follow() and not self._ended_in_backward
             if not self._open:
@@ -340,6 +337,8 @@ class Steps:
 
     def finish(self) -> None:
         """The run ends: write what the last step has."""
+        if self._no_optimizer and self._by_hand.ended():
+            self._steps_were_own()
         if self._boundary is not None:
             self._end_step()
         # A collection, or what ranks say to each other at the end, is no step.

@@ -10,7 +10,7 @@ from array import array
 
 import numpy as np
 
-from fsdpdoctor.recorder.steps.steps import StepBounds
+from fsdpdoctor.recorder.steps.step_bounds import StepBounds
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.schema import StepTimes
 

@@ -32,6 +32,10 @@ class BufferPosition(NamedTuple):
     call_sites: int = 0
     stacks: int = 0
 
+    def after(self, dropped: BufferPosition) -> BufferPosition:
+        """The same row, when those up to an earlier one are gone."""
+        return BufferPosition(*(a - b for a, b in zip(self, dropped, strict=True)))
+
 
 class Recording:
     """The state that hooks share. One per session, written by one thread at a

@@ -13,15 +13,21 @@ def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
 
 
+def stepped(turns: OptimizerTurns, optimizer: torch.optim.Optimizer) -> None:
+    """One has its turn."""
+    turns.steps(optimizer)
+    turns.ended()
+
+
 def test_waits_for_the_other_of_two() -> None:
     """Until both have stepped."""
     turns, one, other = OptimizerTurns(), optimizer(), optimizer()
     turns.made(one)
     turns.made(other)
 
-    turns.steps(one)
+    stepped(turns, one)
     assert turns.others_may_follow()
-    turns.steps(other)
+    stepped(turns, other)
     assert not turns.others_may_follow()
     assert turns.had_turn(one)
     turns.step_ended()
@@ -34,14 +40,14 @@ def test_gives_up_on_one_that_does_not_step() -> None:
     turns.made(other)
     waited = []
     for _ in range(PATIENCE + 1):
-        turns.steps(one)
+        stepped(turns, one)
         waited.append(turns.others_may_follow())
         turns.step_ended()
     assert waited == [True] * PATIENCE + [False]
 
-    turns.steps(other)
+    stepped(turns, other)
     turns.step_ended()
-    turns.steps(one)
+    stepped(turns, one)
     assert turns.others_may_follow()
 
 
@@ -49,12 +55,38 @@ def test_one_that_is_gone_or_came_late_is_not_waited_for() -> None:
     """The next training's optimizer has no turn in the last one's step."""
     turns, one, gone = OptimizerTurns(), optimizer(), optimizer()
     turns.made(gone)
-    turns.steps(one)
+    stepped(turns, one)
     del gone
     late = optimizer()
     turns.made(late)
 
     assert not turns.others_may_follow()
     turns.step_ended()
-    turns.steps(one)
+    stepped(turns, one)
     assert turns.others_may_follow()
+
+
+def test_a_step_that_ends_within_a_closure_is_the_one_before() -> None:
+    """The optimizer that calls the closure has its turn in the next."""
+    turns, one = OptimizerTurns(), optimizer()
+    stepped(turns, one)
+
+    turns.steps(one)
+    turns.step_ended()
+    turns.ended()
+    assert turns.had_turn(one)
+    assert not turns.others_may_follow()
+
+    turns.step_ended()
+    assert not turns.had_turn(one)
+
+
+def test_a_part_of_another_s_step_ends_with_that() -> None:
+    """The inner one's turn begins anew with the step, the outer one's does not."""
+    turns, outer, inner = OptimizerTurns(), optimizer(), optimizer()
+    turns.steps(outer)
+    turns.steps(inner, inner=True)
+    turns.step_ended()
+
+    assert turns.had_turn(outer)
+    assert not turns.had_turn(inner)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fsdpdoctor
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.steps.steps import Moment, StepBounds
+from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
 from fsdpdoctor.recorder.steps.unsampled_steps import SETTLE_STEPS, TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock
 from fsdpdoctor.report.diagnosis import report_from

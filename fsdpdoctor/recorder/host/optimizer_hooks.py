@@ -1,0 +1,139 @@
+"""Optimizers as they are made, step, and are left out by a scaler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fsdpdoctor.recorder.patching import Patches, bracketing
+from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.schema import UNKNOWN, Kind, Phase
+
+
+class OptimizerSteps(Protocol):
+    """Who is told of optimizers."""
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        """One was made."""
+        ...
+
+    def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
+        """One steps, as a part of another's step where it is inner."""
+        ...
+
+    def optimizer_ended(self, start: int, start_ns: int) -> None:
+        """It began at a tick and a host time, and has just ended."""
+        ...
+
+    def optimizer_skipped(self, optimizer: Any) -> None:
+        """A gradient scaler was to step it, and did not."""
+        ...
+
+
+class OptimizerHooks:
+    """In every step, recorded or not."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        steps: OptimizerSteps,
+        saw: Callable[[torch.optim.Optimizer], None],
+    ) -> None:
+        self._rec = recording
+        self._steps = steps
+        self._saw = saw
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._began: tuple[int, int] | None = None
+        self._begun = 0  # so many steps
+
+    def attach(self) -> None:
+        """See them."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._begins),
+            register_optimizer_step_post_hook(self._ended),
+        ]
+        guard = self._rec.guard
+        made = bracketing(guard, _first, self._made)
+        self._patches.wrap(torch.optim.Optimizer, "__init__", made)
+        scaled = bracketing(guard, self._scaler_begins, self._scaler_ended)
+        self._patches.wrap(torch.amp.GradScaler, "step", scaled)
+
+    def detach(self) -> None:
+        """See nothing any more."""
+        self._patches.undo()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @property
+    def running(self) -> bool:
+        """Whether one steps."""
+        return self._began is not None
+
+    def _made(self, optimizer: Any, error: BaseException | None) -> None:
+        if error is None:
+            self._steps.optimizer_made(optimizer)
+
+    def _begins(self, optimizer: Any, *args: Any) -> None:
+        try:
+            self._saw(optimizer)
+            inner = _within_another_step()
+            self._begun += 1
+            self._steps.optimizer_begins(optimizer, inner=inner)
+            if inner:
+                return
+            self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
+            start = self._rec.tick() if self._rec.on else 0
+            self._began = start, perf_counter_ns()
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    def _ended(self, optimizer: Any, *args: Any) -> None:
+        try:
+            if _within_another_step():
+                return
+            began, self._began = self._began, None
+            if began is not None:
+                self._steps.optimizer_ended(*began)
+        except Exception as error:
+            self._rec.guard.fail(error)
+
+    def _scaler_begins(
+        self, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, int]:
+        return optimizer, self._begun
+
+    def _scaler_ended(
+        self, token: tuple[Any, int], error: BaseException | None
+    ) -> None:
+        optimizer, begun = token
+        ours = isinstance(optimizer, torch.optim.Optimizer)
+        if ours and error is None and begun == self._begun:
+            self._steps.optimizer_skipped(optimizer)
+
+
+def _first(*args: Any, **kwargs: Any) -> Any:
+    return args[0]
+
+
+def _within_another_step() -> bool:
+    """Whether the hook's optimizer step is part of another's: `super().step()`, or
+    that of an optimizer inside an optimizer. An outer step that raised leaves no
+    trace, since only what is running now is looked at.
+    """
+    step = sys._getframe(2)  # torch's wrapper of `step`, one code for all optimizers
+    frame = step.f_back
+    while frame is not None:
+        if frame.f_code is step.f_code:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,117 @@
+"""Optimizers, scalers and weights that move within a step: where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
+from fsdpdoctor.run import RankData, open_run
+from fsdpdoctor.schema import Kind
+from tests.recorder.rehearsed import recorded, sharded
+
+STEPS = 3
+
+Training = Callable[[Any, torch.optim.Optimizer], None]
+
+
+def of(train: Training, folder: Path) -> RankData:
+    """What was recorded of a training."""
+    with recorded(folder):
+        model = sharded()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return open_run(folder).sources[0].load()
+
+
+def backward(model: Any) -> torch.Tensor:
+    """Forward and backward."""
+    loss: torch.Tensor = model(torch.ones(2, 8))
+    loss.backward()
+    return loss
+
+
+@torch.no_grad()
+def move(model: Any, by: float) -> None:
+    """Along the gradients, and they are gone."""
+    for param in model.parameters():
+        param.add_(param.grad, alpha=by)
+        param.grad = None
+
+
+def shape(data: RankData) -> list[tuple[int, int, bool]]:
+    """Of each step: micro-batches, optimizer spans, and whether it ended."""
+    return [
+        (s.micro_batches, int((s.spans.kind == Kind.OPTIMIZER).sum()), s.complete)
+        for s in data.steps
+    ]
+
+
+def test_a_scaler_that_leaves_a_step_out_ends_it_all_the_same(tmp_path: Path) -> None:
+    """The first and the last of three overflow: each is a step, without a span."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for at in range(STEPS):
+            loss = model(torch.ones(2, 8)) * (1.0 if at == 1 else float("inf"))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    data = of(train, tmp_path)
+
+    assert shape(data) == [(1, 0, True), (1, 1, True), (1, 0, True)]
+    assert data.header.warnings == ()
+
+
+def test_weights_that_move_within_a_step_do_not_end_it(tmp_path: Path) -> None:
+    """An ascent by hand, and back, before the optimizer's step: in the first, too."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(STEPS):
+            backward(model)
+            move(model, 0.1)
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    data = of(train, tmp_path)
+
+    assert shape(data) == [(2, 1, True)] * STEPS
+    assert data.header.warnings == ()
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for(tmp_path: Path) -> None:
+    """It is there for its schedule: steps are told at the end, each of them."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(STEPS):
+            backward(model)
+            move(model, -0.1)
+
+    data = of(train, tmp_path)
+
+    assert shape(data) == [(1, 0, True)] * STEPS
+    assert data.header.warnings == (OWN_OPTIMIZER,)
+
+
+def test_a_closure_ends_the_step_before_it(tmp_path: Path) -> None:
+    """Every second optimizer step makes its passes itself, twice."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        def again() -> float:
+            backward(model)
+            return float(backward(model).detach())
+
+        for at in range(5):
+            if at % 2:
+                backward(model)
+                optimizer.step()
+            else:
+                optimizer.step(again)
+            optimizer.zero_grad()
+
+    assert [batches for batches, _, _ in shape(of(train, tmp_path))] == [2, 1, 2, 1, 2]
