@@ -43,7 +43,8 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
     all of them.
 
     *What to try*: `fully_shard` the outermost module, which takes what no unit has
-    yet; or average their gradients between backward and the optimizer's step.
+    yet; or average their gradients between backward and the optimizer's step. What
+    was added to a module after it was sharded has to be there before.
 
     *When it is wrong*: a script may reduce these gradients itself. Then ranks stay
     alike, which is sampled, and nothing is said; ranks that see the same data stay
@@ -155,6 +156,14 @@ def _advice(m: Measures, model: ModelSpec) -> tuple[Advice, ...]:
     if model.ignored_params >= model.unmanaged_params:
         text = "Leave them out of `ignored_params`, so that their unit shards them."
         return (reduce, Advice(text=text, memory_cost_bytes=-_sharded_away(m, model)))
+    if _added_late(m, model):
+        text = (
+            "They lie in modules that were sharded before they were there, and "
+            "`fully_shard` takes a module once: add them before it, so that their "
+            "unit shards them."
+        )
+        before = Advice(text=text, memory_cost_bytes=-_sharded_away(m, model))
+        return (reduce, before) if model.unmanaged_trainable else (before,)
     shard = Advice(
         text="Shard the outermost module too: it takes every parameter that is in no "
         "unit yet.",
@@ -162,6 +171,19 @@ def _advice(m: Measures, model: ModelSpec) -> tuple[Advice, ...]:
         memory_cost_bytes=-_sharded_away(m, model),
     )
     return (shard, reduce) if model.unmanaged_trainable else (shard,)
+
+
+def _added_late(m: Measures, model: ModelSpec) -> bool:
+    """Whether a module around them is sharded already.
+
+    A root's name is its own tree's, and may be a part of the model: its class tells.
+    """
+    around: set[str] = set()
+    for unit in unit_tree_of(m).units:
+        if unit.modules == ("",) and unit.module_class == model.model_class:
+            return True
+        around |= {f"{path}." for path in unit.modules if path}
+    return any(name.startswith(tuple(around)) for name in model.unmanaged_fqns)
 
 
 def _whole(m: Measures) -> str | None:

@@ -81,6 +81,24 @@ def test_a_script_that_reduces_them_itself(model: ModelSpec) -> None:
     assert found(outside_fsdp, two(model, ("same", "a"), ("same", "a"))) == []
 
 
+@pytest.mark.parametrize(
+    ("unmanaged", "unit_fqn"),
+    [("layers.0.out.down.weight", "layers.0"), ("layers.0.down.weight", "<root>")],
+)
+def test_what_came_after_sharding_is_not_sharded_again(
+    unmanaged: str, unit_fqn: str
+) -> None:
+    """`fully_shard` raises on a root that has it, and passes over a unit's modules."""
+    late = replace(HEAD, unmanaged_fqns=(unmanaged,), model_class="Net")
+    around = replace(unit(unit_fqn), module_class="Net")
+    data = draw(PICTURE, model=late, units=(around,))
+
+    finding = only(outside_fsdp, measured(data))
+
+    assert not any("fully_shard(model)" in code for code in codes(finding))
+    assert "before they were there" in finding.advice[-1].text
+
+
 def test_what_was_never_alike_is_another_fault() -> None:
     """FD507 says it: whether gradients are reduced cannot be seen."""
     ignored = replace(HEAD, ignored_params=1)
