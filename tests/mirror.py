@@ -56,7 +56,10 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "hang/wait_graph.py",
     ),
     "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
-    "recorder/steps/test_steps.py": ("recorder/steps/root_passes.py",),
+    "recorder/steps/test_steps.py": (
+        "recorder/steps/root_passes.py",
+        "recorder/steps/step_bounds.py",
+    ),
     "recorder/host/test_stall_watch.py": (
         "rank_end.py",
         "rank_end_files.py",
@@ -71,6 +74,12 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "analysis/step_budget.py",
         "analysis/timeline.py",
         "analysis/unit_times.py",
+    ),
+    "changes/test_frameworks.py": (
+        "changes/accelerate.py",
+        "changes/lightning.py",
+        "changes/snippet.py",
+        "changes/torchtitan.py",
     ),
     "changes/test_code.py": (
         "changes/sharding_code.py",

@@ -45,7 +45,7 @@ def _sharding(
     """Units and everything that is an argument of `fully_shard`."""
     changes = plan.changes
     sizes = [p for p in plan.reshard_after_forward.values() if type(p) is int]
-    regrouped = [u.fqn for u in before.units] != [u.fqn for u in after.units]
+    regrouped = not same_units(before, after)
     dtypes = bool({"param_dtype", "reduce_dtype"} & set(changes))
     if regrouped or sizes or "replicate" in changes:
         anew = anew or bool(sizes) or dtypes or "replicate" in changes
@@ -74,16 +74,25 @@ def policies(plan: Plan, before: UnitTree, after: UnitTree) -> Iterator[str]:
     asked = plan.reshard_after_forward
     if not asked or any(type(size) is int for size in asked.values()):
         return
-    if [u.fqn for u in before.units] != [u.fqn for u in after.units]:
+    if not same_units(before, after) or plan.replicate is not None:
         return  # said to fully_shard already
-    if plan.replicate is not None:
-        return
+    yield from set_policies(before, after)
+
+
+def same_units(before: UnitTree, after: UnitTree) -> bool:
+    """Whether they are the same, whatever is told of them."""
+    return [u.fqn for u in before.units] == [u.fqn for u in after.units]
+
+
+def set_policies(before: UnitTree, after: UnitTree) -> Iterator[str]:
+    """Of units that are there before and after."""
+    told = {unit.fqn: unit.reshard_after_forward for unit in before.units}
     for wanted, called in ((False, "keep"), (True, "reshard")):
         units = [
             unit
-            for unit, was in zip(after.units, before.units, strict=True)
+            for unit in after.units
             if unit.reshard_after_forward is wanted
-            and was.reshard_after_forward is not wanted
+            and told.get(unit.fqn, wanted) is not wanted
         ]
         yield from _policies(units, wanted, called)
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.advice import recommend
 from fsdpdoctor.analysis.measures import Measures, measure
-from fsdpdoctor.changes.frameworks import snippets
+from fsdpdoctor.changes.code import code
+from fsdpdoctor.changes.frameworks import DIALECTS, snippets
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Advice, Finding
 from fsdpdoctor.run import open_run
@@ -27,6 +27,7 @@ from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor.simulate.plans.search import search
 from tests.changes.kinds import SCRIPTS
 from tests.changes.scripts import Outcome, Script, run
+from tests.changes.trainers import TRAINERS, Given
 
 pytestmark = [
     # torch's own, where hooks meet its compiler or its checkpoints.
@@ -49,8 +50,6 @@ QUICK = (
 
 LEARNS = {
     "FD504": "the optimizer steps over nothing until it is built anew",
-    "FD201 outside": "gradients of what was outside are reduced from then on",
-    "FD508": "the same, said of the parameters themselves",
     "FD502": "it computes in another dtype, as the advice says",
     "FD204": "columns are not what the modelled network repeats: rows are",
     "FD301 evaluation": "a root that stays gathered computes with old weights",
@@ -85,12 +84,8 @@ def median_ns(m: Measures) -> int:
 
 def kind_of(finding: Finding, advice: Advice) -> str:
     """A finding's code, with what is said where a code says several things."""
-    if finding.code == "FD201" and "outside every unit" in finding.summary:
-        return "FD201 outside"
     if finding.code == "FD301" and "evaluation" in (advice.code or ""):
         return "FD301 evaluation"
-    if finding.code == "FD508" and "all_reduce" in (advice.code or ""):
-        return "FD508 by hand"
     return finding.code
 
 
@@ -176,17 +171,13 @@ def test_the_cure_for_lists_that_run_again(tmp_path: Path) -> None:
 # -- what-if
 
 
-def mesh_of(prediction: Prediction) -> Any:
-    """What a trainer hands to whoever shards."""
-    mesh = prediction.step.mesh
-    if mesh.replicate == 1:
-        return init_device_mesh("cpu", (mesh.shard,))
-    names = ("dp_replicate", "dp_shard")
-    return init_device_mesh("cpu", (mesh.replicate, mesh.shard), mesh_dim_names=names)
-
-
 def applied(
-    dialect: str, base: Replay, prediction: Prediction, script: Script, folder: Path
+    dialect: str,
+    base: Replay,
+    prediction: Prediction,
+    script: Script,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
 ) -> Outcome:
     """A prediction's code, each part where it says, in one dialect."""
     known = base.calibration
@@ -195,42 +186,27 @@ def applied(
     plan = prediction.plan
     if plan.accumulation is not None:
         plan = replace(plan, micro_batches=script.micro_batches)
-    parts = snippets(dialect, plan, before, after)
-    texts = {part.where.split()[0] + part.where.split()[1]: part.text for part in parts}
-    loop = texts.get("inthe", "")
+    parts = snippets(dialect, plan, before, after, known.constraints.blocks)
     if dialect == "fully_shard":
         return run(script, folder, "".join(part.text for part in parts))
+    options = script.options()
+    mesh = options.get("mesh")
+    given = Given(
+        units=[paths for paths, _ in script.calls if paths != ("",)],
+        ranks=script.world_size,
+        replicate=1 if mesh is None else mesh.size(0),
+        policy=options.get("mp_policy"),
+    )
 
     def shard(model: Any) -> None:
-        scope: dict[str, Any] = {"model": model}
-        policy = script.options().get("mp_policy")
-        dtypes = (
-            (None, None)
-            if policy is None
-            else (policy.param_dtype, policy.reduce_dtype)
-        )
-        if dialect == "torchtitan":
-            exec(texts["inplace"], scope)
-            scope["apply_fsdp"](model, mesh_of(prediction), *dtypes)
-        elif dialect == "lightning":
-            exec(texts["inyour"], scope)
-            mesh = {"data_parallel": mesh_of(prediction)}
-            given = SimpleNamespace(model=model, device_mesh=mesh)
-            scope["configure_model"](given)
-        else:
-            for where in ("beforeaccelerator.prepare(model),", "aftermodel"):
-                exec(texts.get(where, ""), scope)
+        TRAINERS[dialect](patch, model, parts, given)
 
-    own = dialect == "accelerate" and not any("before" in where for where in texts)
-    if own:  # `prepare` shards as the script does; the rest comes after
-        return run(script, folder, "\n".join(texts.values()))
-    return run(script, folder, loop, shard=shard)
+    # Whoever sets the flags of accumulation, FSDP2 gets the same.
+    flags = Plan(accumulation=plan.accumulation, micro_batches=plan.micro_batches)
+    return run(script, folder, code(flags, after, after), shard=shard)
 
 
 WHAT_IF = ("blocks", "bf16", "hsdp", "fine, bf16", "nested", "accumulation, hsdp")
-
-DIALECTS = ("fully_shard", "torchtitan", "accelerate", "lightning")
-
 
 QUICK_PAIRS = (("bf16", "fully_shard"), ("hsdp", "lightning"))
 
@@ -246,7 +222,9 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "dialect"), PAIRS)
-def test_what_a_search_finds(name: str, dialect: str, tmp_path: Path) -> None:
+def test_what_a_search_finds(
+    name: str, dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each change on the front, in each dialect: the step is what was predicted."""
     script = SCRIPTS[name]
     before = run(script, tmp_path / "before")
@@ -257,7 +235,7 @@ def test_what_a_search_finds(name: str, dialect: str, tmp_path: Path) -> None:
     assert front
     for at, prediction in enumerate(front):
         folder = tmp_path / str(at)
-        after = applied(dialect, base, prediction, script, folder)
+        after = applied(dialect, base, prediction, script, folder, monkeypatch)
         m = measure(open_run(folder))
         assert after.losses == before.losses, str(prediction.plan)
         assert after.dtypes == before.dtypes, str(prediction.plan)
