@@ -37,14 +37,13 @@ def lightning(plan: Plan, before: UnitTree, after: UnitTree) -> Iterator[Snippet
     found = _model(after)
     mesh = 'self.device_mesh["data_parallel"]'
     if _anew(plan, before, after):
-        lines = _calls(plan, after, mesh)
         yield from snippet(
             "in configure_model, in place of its fully_shard calls",
             [
                 "from torch.distributed.fsdp import FSDPModule",
                 *found,
                 "if not isinstance(model, FSDPModule):",
-                *indented(lines),
+                *indented(_calls(plan, after, mesh)),
             ],
         )
     elif lines := settings(plan, before, after):
