@@ -347,8 +347,9 @@ A module's test has its place and name: `fsdpdoctor/storage/spill.py` is tested 
 - `rig/`: jobs to diagnose. `fake.py` is one process that trains as rank 0 of N on a
   modelled wire, and the truth of it; `ranks.py` starts real processes over gloo;
   `scripts/` are a user's training scripts, healthy or with one fault;
-- `frameworks/`: scripts as frameworks and their users write them, plain and recorded;
-  `pytest -m frameworks`, which writes a page beside the benchmarks;
+- `frameworks/`: scripts as frameworks and their users write them, and the frameworks
+  that are installed, plain and recorded; `pytest -m frameworks`, which writes a page
+  beside the benchmarks;
 - `reports/`: scripts of public reports' kinds, with what a right answer has (slow);
 - `zoo/`: the catalogue of public reports as jobs with a fault and their cured twins; a
   fast group, the others slow, all of them by `python -m tests.benchmarks.zoo`;

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from fsdpdoctor import recorder, redact
+from fsdpdoctor.cli import launchers
 from fsdpdoctor.errors import FsdpDoctorError, PlanError, RehearsalError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
@@ -121,6 +122,7 @@ def command(
     fsdpdoctor run --nproc-per-node 8 --live train.py
     """
     target = launching.Target(name=script, is_module=is_module, args=args)
+    _refuse_launchers(target)
     sampling_of(steps, every)  # says what is wrong before anything starts
     capture = None if kineto is None else capture_of(kineto, kineto_ranks, steps)
     recorder.require_torch()
@@ -159,6 +161,18 @@ def command(
             hang_after_s=hang_after,
         )
     )
+
+
+def _refuse_launchers(target: launching.Target) -> None:
+    """What starts ranks is no rank. Raises UsageError."""
+    if not target.is_module and Path(target.name).exists():
+        return
+    command = launchers.recorded(target.name, target.args, is_module=target.is_module)
+    if command is not None:
+        raise UsageError(
+            f"{target.name} starts others, which are what is to be recorded:\n"
+            f"  {command}"
+        )
 
 
 def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:
