@@ -17,7 +17,7 @@ from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
-from fsdpdoctor.recorder.fsdp2 import internals, unit_specs
+from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.installed_hooks import FsdpHooks
@@ -36,8 +36,8 @@ from fsdpdoctor.recorder.own_threads import unsignalled
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
-from fsdpdoctor.recorder.steps.pending_step import PendingStep
-from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
+from fsdpdoctor.recorder.steps.pending_step import PendingStep, rest_of
+from fsdpdoctor.recorder.steps.step_bounds import StepBounds
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Steps
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
@@ -47,7 +47,6 @@ from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.run_writer import Heartbeat, RankWriter
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
-    UNKNOWN,
     Phase,
     RankHeader,
     StepRecord,
@@ -419,25 +418,8 @@ class Session:
 
     def _write_rest(self) -> None:
         """What came after the last recorded step: an empty, incomplete one."""
-        rec, timed = self._rec, self._timed
-        self._timed = TimedSteps()
-        now = perf_counter_ns()
-        end = timed.last.end if timed.last else Moment(host_ns=now, tick=now)
-        at = unit_specs.one_time(rec.clock.resolve, end.tick)
-        self._write_step(
-            StepRecord(
-                step=rec.step + 1,
-                start_ns=at,
-                end_ns=at,
-                host_start_ns=end.host_ns,
-                host_end_ns=end.host_ns,
-                micro_batches=UNKNOWN,
-                complete=False,
-                counters=rec.counters.take(len(rec.counters)),
-                unrecorded=timed.table(rec.clock),
-            ),
-            rec.names.take_new(),
-        )
+        timed, self._timed = self._timed, TimedSteps()
+        self._write_step(rest_of(self._rec, timed), self._rec.names.take_new())
 
     def _describe(self) -> None:
         """Rewrite the rank's header where the effective tree has changed."""

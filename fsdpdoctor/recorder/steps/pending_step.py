@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from fsdpdoctor.recorder.fsdp2 import unit_specs
-from fsdpdoctor.recorder.steps.step_bounds import StepBounds
+from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
 from fsdpdoctor.recorder.storage.clocks import Clock
+from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.step_buffer import Columns, spans_of
-from fsdpdoctor.schema import CallSites, MemorySamples, StackSamples, StepRecord
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    CallSites,
+    MemorySamples,
+    StackSamples,
+    StepRecord,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,3 +57,21 @@ class PendingStep:
             stack_samples=self.stack_samples,
             unrecorded=self.timed.table(clock),
         )
+
+
+def rest_of(rec: Recording, timed: TimedSteps) -> StepRecord:
+    """What came after the last recorded step: an empty, incomplete one."""
+    now = perf_counter_ns()
+    end = timed.last.end if timed.last else Moment(host_ns=now, tick=now)
+    at = unit_specs.one_time(rec.clock.resolve, end.tick)
+    return StepRecord(
+        step=rec.step + 1,
+        start_ns=at,
+        end_ns=at,
+        host_start_ns=end.host_ns,
+        host_end_ns=end.host_ns,
+        micro_batches=UNKNOWN,
+        complete=False,
+        counters=rec.counters.take(len(rec.counters)),
+        unrecorded=timed.table(rec.clock),
+    )
