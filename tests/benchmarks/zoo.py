@@ -3,7 +3,7 @@
     python -m tests.benchmarks.zoo --write
     python -m tests.benchmarks.zoo A03 B01
 
-With `--write`, and without numbers, it writes `tests/benchmarks/zoo-results.md`.
+With `--write`, and without numbers, it writes a page of results.
 Recall is of entries whose fault was found, as told in the table of `tests/zoo`.
 Precision is of alarms: a fault that was found against what was said at warning or
 above of a healthy twin and is not true, or of a fault what calls it wrong by mistake.

@@ -13,7 +13,9 @@ from tests.zoo import (
     exposure,
     recompute,
     resharding,
+    shards,
     tables,
+    topology,
     wrapping,
 )
 from tests.zoo.entry import Entry, Untold
@@ -21,7 +23,17 @@ from tests.zoo.entry import Entry, Untold
 ROOT = Path(__file__).parents[2]
 DETECTORS = ROOT / "docs" / "detectors.md"
 
-FAMILIES = (exposure, wrapping, tables, resharding, recompute, accumulation, contention)
+FAMILIES = (
+    exposure,
+    wrapping,
+    tables,
+    resharding,
+    recompute,
+    accumulation,
+    contention,
+    topology,
+    shards,
+)
 
 ROWS: tuple[Entry | Untold, ...] = tuple(
     sorted(

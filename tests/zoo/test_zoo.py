@@ -23,6 +23,13 @@ STILL_TO_COME: dict[str, str] = {
     "G08": "as G01",
     "G09": "as G01",
     "G10": "as G01",
+    "H01": "nothing is said of nodes",
+    "H02": "as H01",
+    "H03": "as H01",
+    "H06": "as H01",
+    "I01": "a cast of the layer's own is not seen: information only",
+    "J05": "94 % frozen, and not said",
+    "K01": "parts that are not aligned are not named before a GPU is there",
 }
 """What is not answered rightly yet, and what is said in its place."""
 
