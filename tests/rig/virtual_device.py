@@ -195,3 +195,8 @@ def record(job: Job, folder: Path) -> Log:
         finally:
             recorder.stop()
     return log
+
+
+def launched(log: Log, since: int = 0) -> list[tuple[str, int]]:
+    """Kernels of the device, from one on: their names, and how long each ran."""
+    return [(k.name, k.end_ns - k.start_ns) for k in log.device.kernels[since:]]

@@ -27,6 +27,10 @@ _KINDS = {
     "broadcast": Kind.COLLECTIVE,
     "broadcast_": Kind.COLLECTIVE,
 }
+_WAITS = ("wait_tensor", "_wrap_tensor_autograd")
+"""The second, of newer torch, is a tensor that waits where it is used first: nearly
+always at once, so that it waits at once here.
+"""
 _DONE = "_fsdpdoctor_done"
 
 
@@ -35,11 +39,11 @@ def register(mode: DispatchMode) -> None:
     found = _Collectives(mode)
     for namespace in ("_c10d_functional", "_c10d_functional_autograd"):
         operators_of: Any = getattr(torch.ops, namespace)
-        for name in (*_KINDS, "wait_tensor"):
+        for name in (*_KINDS, *_WAITS):
             packet = getattr(operators_of, name, None)
             if packet is not None:
-                wait = name == "wait_tensor"
-                mode.special[packet.default] = found.wait if wait else found.issue
+                does = found.wait if name in _WAITS else found.issue
+                mode.special[packet.default] = does
 
 
 class _Collectives:
@@ -56,9 +60,10 @@ class _Collectives:
         given = operators.tensors_of(args, kwargs)
         outs = operators.flat_results(results)
         payload = given if kind is Kind.REDUCE_SCATTER else outs
-        done = group.fsdpdoctor_modelled(  # type: ignore[attr-defined]
-            kind, name, payload, asynchronous=True
-        )
+        with self._mode.placement.above():
+            done = group.fsdpdoctor_modelled(  # type: ignore[attr-defined]
+                kind, name, payload, asynchronous=True
+            )
         for out in outs:
             if is_shape(out) and on_device(out):
                 setattr(torch.Tensor.untyped_storage(out), _DONE, done)

@@ -34,6 +34,15 @@ class Placement:
             self.depth -= 1
 
     @contextmanager
+    def above(self) -> Iterator[None]:
+        """What stands for a collective: it asks where tensors are, as a script does."""
+        before, self.depth = self.depth, 0
+        try:
+            yield
+        finally:
+            self.depth = before
+
+    @contextmanager
     def to(self, place: Place | None) -> Iterator[None]:
         """A call with a device."""
         before, self.target = self.target, place
