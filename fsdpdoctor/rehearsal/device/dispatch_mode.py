@@ -249,7 +249,7 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         kernel = price(self.device.spec, func, args, tensors, outs)
         if not back:
             return None, kernel
-        if back[0].numel() == 1:
+        if back[0].numel() == 1 or back[0].dtype == torch.bool:
             host_values.forget_constant(back[0])
         return (back[0] if len(back) == 1 else tuple(back)), kernel
 

@@ -119,8 +119,7 @@ class _HostValues:
                 value = args[1]
             elif "scalar" in func._opname:
                 value = args[0]
-            whole = result.dtype.is_floating_point
-            setattr(_owner(result), _CONSTANT, float(value) if whole else int(value))
+            setattr(_owner(result), _CONSTANT, _as(result.dtype, value))
         return result
 
     def same(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -288,6 +287,8 @@ class _HostValues:
 
     def copy_into(self, func: Any, args: Any, kwargs: Any) -> Any:
         to, source = args[0], args[1]
+        if is_shape(to):
+            forget_constant(to)
         there, here = (is_shape(t) and on_device(t) for t in (to, source))
         if not there and not here:
             if is_shape(to) or is_shape(source):
@@ -310,6 +311,13 @@ class _HostValues:
                 else:
                     self._sync()
         return to
+
+
+def _as(dtype: torch.dtype, value: Any) -> float | bool:
+    """A number as a tensor of this type has it."""
+    if dtype.is_floating_point:
+        return float(value)
+    return bool(value) if dtype == torch.bool else int(value)
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

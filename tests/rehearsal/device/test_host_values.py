@@ -1,0 +1,180 @@
+"""What the host learns from a device that computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
+from fsdpdoctor.rehearsal.device.virtual_device import Tally
+from tests.rig.virtual_device import Log, launched
+
+LARGE = 1 << 21
+
+
+def tally(log: Log) -> Tally:
+    """What was made up so far."""
+    assert log.rig is not None
+    return log.rig.device.tally
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda: torch.full((), True, device="cuda"), True),
+        (lambda: torch.zeros((), dtype=torch.bool, device="cuda"), False),
+        (lambda: torch.full((1,), 2.5, device="cuda"), 2.5),
+        (lambda: torch.full((1,), 2.5, dtype=torch.int64, device="cuda"), 2),
+        (lambda: torch.scalar_tensor(3, dtype=torch.int64, device="cuda"), 3),
+        (lambda: torch.zeros_like(torch.ones(1, device="cuda")), 0.0),
+    ],
+)
+def test_a_scripts_own_constant_is_answered(
+    made: Callable[[], torch.Tensor], expected: object, log: Log
+) -> None:
+    """With the value and the type that it was given; nothing is made up."""
+    found = made().item()
+    assert (found, type(found)) == (expected, type(expected))
+    assert not tally(log).answered
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, x: t.copy_(x),
+        lambda t, x: t.fill_(x),
+        lambda t, x: t.add_(x),
+    ],
+)
+def test_a_constant_that_was_written_to_is_none(change: Any, log: Log) -> None:
+    """Then the number is made up, and counted at the script's line."""
+    total, loss = torch.zeros((), device="cuda"), torch.randn((), device="cuda")
+    change(total, loss)
+    assert total.item() == 1.0
+    assert list(tally(log).answered.values()) == [1]
+    (place,) = tally(log).answered
+    assert place.rpartition(":")[0].endswith("test_host_values.py")
+
+
+def test_everything_is_finite_and_what_follows_from_it(log: Log) -> None:
+    """Through all, any, not and or, and as a mask; a check of gradients goes on."""
+    x = torch.randn(4, 2, device="cuda")
+    finite, nan, infinite = torch.isfinite(x), x.isnan(), x.isinf()
+    assert finite.all().item() is True
+    assert (~finite).any().item() is False
+    assert torch.logical_not(nan).all().item() is True
+    assert torch.logical_or(nan, infinite).any().item() is False
+    assert (finite | nan).all().item() is True
+    assert finite.cpu().tolist() == [[True, True]] * 4
+    assert (torch.nonzero(finite).shape, torch.nonzero(nan).shape) == ((8, 2), (0, 2))
+    assert x[finite].shape == (8,)
+    assert not tally(log).answered
+    assert not tally(log).assumed
+
+
+def test_a_mask_that_is_changed_is_known_no_longer(log: Log) -> None:
+    """Written in place, it may be anything: half of it is assumed."""
+    x = torch.randn(4, 2, device="cuda")
+    mask = torch.isfinite(x)
+    mask &= x > 0
+    assert mask.all().item() is False
+    assert torch.nonzero(mask).shape == (4, 2)
+    assert len(tally(log).assumed) == 1
+
+
+@pytest.mark.parametrize(
+    ("select", "shapes"),
+    [
+        (lambda x: torch.nonzero(x), [(4, 2)]),
+        (lambda x: x.masked_select(x > 0), [(4,)]),
+        (lambda x: x[x > 0], [(4,)]),
+        (lambda x: x[x[:, 0] > 0], [(2, 2)]),
+        (lambda x: x[torch.ones(3, dtype=torch.int64)], [(3, 2)]),
+        (lambda x: torch.unique(x), [(4,)]),
+        (
+            lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+            [(4,), (4, 2), (4,)],
+        ),
+        (lambda x: torch.unique_consecutive(x), [(4,)]),
+        (lambda x: torch.bincount(x.flatten().long(), minlength=7), [(7,)]),
+    ],
+)
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_selection_takes_half(
+    select: Any, shapes: list[tuple[int, ...]], device: str, log: Log
+) -> None:
+    """On the device it is assumed, which is kept for the reader; on the host it is
+    counted.
+    """
+    x = torch.tensor([[1.0, 0], [0, 2], [3, 0], [0, 4]])
+    made = select(x.to(device))
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    assert {r.device.type for r in results} == {device}
+    if device == "cuda":
+        assert [tuple(r.shape) for r in results] == shapes
+        indexed = shapes == [(3, 2)]
+        assert bool(tally(log).assumed) is not indexed
+    else:
+        assert not tally(log).assumed
+
+
+def test_a_large_host_tensor_is_a_shape_there_too(log: Log) -> None:
+    """It stays on the host, and what is selected of it does."""
+    large = torch.empty(LARGE)
+    assert torch.nonzero(large).shape == (LARGE // 2, 1)
+    assert torch.unique(large).is_cpu
+    assert large.copy_(torch.ones(LARGE)) is large
+    assert torch.empty(LARGE // 4, device="cuda").cpu().shape == (LARGE // 4,)
+
+
+def test_truths_are_asked_of_the_device(log: Log) -> None:
+    """Two tensors are taken to be equal; the host's are compared."""
+    x = torch.randn(3, device="cuda")
+    assert torch.equal(x, x + 1)
+    assert list(tally(log).answered.values()) == [1]
+    assert not torch.equal(torch.zeros(3), torch.ones(3))
+    assert list(tally(log).answered.values()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("copy", "pinned", "waits"),
+    [
+        (lambda x, h: x.copy_(h), False, True),
+        (lambda x, h: x.copy_(h.pin_memory()), True, True),
+        (lambda x, h: x.copy_(h.pin_memory(), non_blocking=True), True, False),
+        (lambda x, h: h.copy_(x), False, True),
+        (lambda x, h: h.to("cuda"), False, True),
+        (lambda x, h: h.pin_memory().to("cuda", non_blocking=True), True, False),
+        (lambda x, h: x.cpu(), True, True),
+        (lambda x, h: x.to("cpu", non_blocking=True), True, False),
+    ],
+)
+def test_copies_take_the_bus(copy: Any, pinned: bool, waits: bool, log: Log) -> None:
+    """At the rate of the host's memory; the host waits unless it is told not to."""
+    assert log.rig is not None
+    device = log.rig.device
+    x, host = torch.ones(100_000, device="cuda"), torch.ones(100_000)
+    torch.cuda.synchronize()
+    since = len(log.device.kernels)
+    copy(x, host)
+    length = copy_ns(device.spec, 400_000, pinned=pinned)
+    assert launched(log, since) == [("copy", length)]
+    assert device.times.is_idle(device.current) is waits
+
+
+def test_a_copy_on_the_device_is_a_kernel(log: Log) -> None:
+    """It reads and writes, and nobody waits."""
+    x, y = torch.ones(100_000, device="cuda"), torch.ones(100_000, device="cuda")
+    since = len(log.device.kernels)
+    x.copy_(y)
+    assert [name for name, _ in launched(log, since)] == ["aten.copy_"]
+
+
+def test_pinned_memory_is_known_again(log: Log) -> None:
+    """As a loader's worker asks."""
+    host = torch.ones(3)
+    assert not host.is_pinned()
+    assert host.pin_memory().is_pinned()
