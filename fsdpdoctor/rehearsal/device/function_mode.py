@@ -94,7 +94,7 @@ class FunctionMode(TorchFunctionMode):
         self._known: dict[Any, Any] = {}
         self.handlers: dict[Any, Handler] = {
             _Tensor.get_device: _get_device,
-            _Tensor.type: _type,
+            _Tensor.type: self._type,
             _Tensor.to: self._to,
             _Tensor.cuda: self._cuda,
             _Tensor.cpu: self._cpu,
@@ -163,9 +163,6 @@ class FunctionMode(TorchFunctionMode):
         if len(args) > 1 and isinstance(args[1], torch.Tensor):
             other = args[1]
             return self._moved(func, tensor, device_of(other), other.dtype, kwargs)
-        if "other" in kwargs:
-            other = kwargs.pop("other")
-            return self._moved(func, tensor, device_of(other), other.dtype, kwargs)
         copy = kwargs.pop("copy", False)
         # Positions: (device|dtype)[, dtype], non_blocking, copy
         rest = list(args[1:])
@@ -199,7 +196,8 @@ class FunctionMode(TorchFunctionMode):
                 "torch.nn.Module.to_empty() instead of torch.nn.Module.to()"
             )
         if device.type == "meta" and here.type != "cpu":
-            return torch.empty_like(tensor, dtype=dtype, device=META)
+            size, stride = tensor.shape, tensor.stride()  # made like none that is there
+            return torch.empty_strided(size, stride, dtype=dtype, device=META)
         kwargs.pop("copy", None)
         if device.type not in ("cuda", "cpu"):
             return func(tensor, device, dtype, **kwargs)
@@ -214,6 +212,21 @@ class FunctionMode(TorchFunctionMode):
 
     def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return self._moved(_Tensor.to, args[0], CPU, None, {})
+
+    def _type(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The name of a tensor's type, or the tensor as another one."""
+        tensor = args[0]
+        kind = args[1] if len(args) > 1 else kwargs.get("dtype")
+        if kind is None:
+            name: str = func(tensor)  # of a shape: torch.meta.FloatTensor
+            here = device_of(tensor).type
+            return name.replace("meta.", "" if here == "cpu" else f"{here}.")
+        if isinstance(kind, torch.dtype):
+            return tensor.to(kind)
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        device = CUDA if name.startswith("torch.cuda.") else CPU
+        dtype = getattr(torch, name.rpartition(".")[2]).dtype
+        return self._moved(_Tensor.to, tensor, device, dtype, {})
 
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host reads all of a tensor."""
@@ -285,18 +298,6 @@ def _get_device(func: Any, args: Any, kwargs: Any) -> int:
     return 0 if device_of(args[0]).type == "cuda" else -1
 
 
-def _type(func: Any, args: Any, kwargs: Any) -> Any:
-    if len(args) > 1 or kwargs:
-        kind = args[1] if len(args) > 1 else kwargs["dtype"]
-        if isinstance(kind, torch.dtype):
-            return args[0].to(kind)
-        return func(*args, **kwargs)
-    name: str = func(*args)
-    if device_of(args[0]).type == "cuda":
-        return name.replace("torch.", "torch.cuda.")
-    return name
-
-
 def _repr(func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
     if is_shape(tensor) and holding_of(tensor) is not None:
@@ -309,15 +310,17 @@ def _repr(func: Any, args: Any, kwargs: Any) -> str:
 
 def _format(func: Any, args: Any, kwargs: Any) -> str:
     tensor = args[0]
-    if is_shape(tensor) and tensor.dim() == 0:
-        return format(tensor.item(), *args[1:])
-    return str(func(*args, **kwargs))
+    if not is_shape(tensor):
+        return str(func(*args, **kwargs))
+    shown = _repr(func, (tensor,), {}) if tensor.dim() else tensor.item()
+    return format(shown, *args[1:])
 
 
 def _data_ptr(func: Any, args: Any, kwargs: Any) -> int:
     tensor = args[0]
     if is_shape(tensor):
-        return int(id(tensor.untyped_storage()) + tensor.storage_offset())
+        offset = tensor.storage_offset() * tensor.element_size()
+        return int(id(tensor.untyped_storage()) + offset)
     return int(func(*args))
 
 
