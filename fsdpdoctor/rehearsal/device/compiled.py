@@ -101,13 +101,14 @@ class CompiledRegions:
         """What an operation's kernel costs in a fused one; itself where it is none."""
         if not self.used:
             return kernel
-        written = sum(self._unwritten.pop(_storage(t), 0) for t in tensors)
         fuses = (
             kernel.kind == "memory"
             and not operator.name.startswith(_NEVER_FUSED)
             and self._compiled_now()
         )
         if not fuses:
+            # What a neighbour alone has read is still to be written for others.
+            written = sum(self._unwritten.pop(_storage(t), 0) for t in tensors)
             if written:
                 self._device.launch(self._moved(written), "fused")
             return kernel
