@@ -15,6 +15,7 @@ from fsdpdoctor.quantities import MS, SECOND
 from fsdpdoctor.schema import Kind
 
 _cuda: Any = torch.cuda  # its stubs type half of it
+_base: Any = torch._C.TensorBase
 
 SPIN_NS = 150_000
 """The end of a sleep that is spun: `time.sleep` wakes up 50 to 100 us late."""
@@ -108,7 +109,8 @@ class WireWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that completes when the collective does (DDP waits on it)."""
         if self._future is None:
-            found = {t.device for t in self._result if t.is_cuda}
+            # Of a device that is modelled, C++ knows nothing.
+            found = {t.device for t in self._result if _known_as_cuda(t)}
             devices: list[int | str | torch.device] = sorted(found, key=str)
             self._future = torch.futures.Future(devices=devices)
             if self._done is not None:
@@ -122,6 +124,11 @@ class WireWork(dist.Work):
         assert self._future is not None
         sleep_until(self._transfer.end_ns)
         self._future.set_result(self._result)
+
+
+def _known_as_cuda(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return bool(_base.is_cuda.__get__(tensor))
 
 
 _cycles: dict[torch.device, float] = {}

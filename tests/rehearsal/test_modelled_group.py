@@ -12,10 +12,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.network import parse_network
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rehearsal import modelled_work
 from fsdpdoctor.rehearsal.modelled_group import World
 from fsdpdoctor.rehearsal.modelled_work import Transfer, sleep_until
 from fsdpdoctor.schema import Kind
 from tests.networks import modelled_world, uniform
+from tests.rig.virtual_device import Job, rehearsed
 
 GB = 10**9
 
@@ -165,6 +167,91 @@ def test_ddp_trains_on_the_wire(log: list[Transfer]) -> None:
     assert model.weight.grad is not None
     assert model.weight.grad.tolist() == [[3.0, 4.0]]
     assert log[-1].kind is Kind.ALL_REDUCE
+
+
+def test_lists_are_filled_as_their_methods_nest_them(log: list[Transfer]) -> None:
+    """This rank's chunk of a list, its own part from everyone, nothing of a root's."""
+    ranks = range(8)
+    chunk = torch.empty(2)
+    dist.reduce_scatter(chunk, [torch.full((2,), float(r) + 1) for r in ranks])
+    swapped = [torch.empty(2) for _ in ranks]
+    dist.all_to_all(swapped, [torch.full((2,), float(r) + 5) for r in ranks])
+    given = torch.full((2,), float("nan"))
+    dist.scatter(given, src=3)
+    mine = torch.empty(2)
+    dist.scatter(mine, [torch.full((2,), float(r) + 7) for r in ranks], src=0)
+    group = dist.group.WORLD
+    rows = [[torch.empty(1), torch.empty(2)] for _ in ranks]
+    work = group.allgather_coalesced(rows, [torch.ones(1), torch.full((2,), 2.0)])  # type: ignore[union-attr]
+    work.wait()
+
+    assert chunk.tolist() == [8.0, 8.0]
+    assert [t.tolist() for t in swapped] == [[5.0, 5.0]] * 8
+    assert given.tolist() == [0.0, 0.0]
+    assert mine.tolist() == [7.0, 7.0]
+    assert [[t.tolist() for t in row] for row in rows] == [[[1.0], [2.0, 2.0]]] * 8
+    assert [t.name for t in log] == [
+        "reduce_scatter",
+        "alltoall",
+        "scatter",
+        "scatter",
+        "allgather_coalesced",
+    ]
+
+
+def test_nothing_to_move_takes_a_latency(log: list[Transfer]) -> None:
+    """Ranks that have no tokens for an expert still call; what is expected is zero."""
+    nothing, expected = torch.empty(0), torch.full((3,), float("nan"))
+    all_gather(torch.empty(0), nothing)
+    reduce_scatter(torch.empty(0), torch.empty(0))
+    dist.all_to_all_single(expected, nothing, [3, 0, 0, 0, 0, 0, 0, 0], [0] * 8)
+
+    assert expected.tolist() == [0.0] * 3
+    assert [t.payload_bytes for t in log] == [0, 0, 12]
+    assert [planned_ms(t) for t in log] == [3, 3, 3]
+
+
+def test_a_work_is_asked_as_any_other(log: list[Transfer]) -> None:
+    """Whether it went well, what it wrote; `synchronize` is a wait."""
+    x = torch.ones(8)
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    assert work.is_success()
+    assert [t.tolist() for t in work.result()] == [[8.0] * 8]
+    work.synchronize()
+    assert len(log[0].waits) == 1
+    assert work.is_completed()
+
+
+def test_on_a_modelled_device_a_stream_waits() -> None:
+    """The host goes on; a future is there at once, as NCCL's are on their stream."""
+    with rehearsed(Job()) as job:
+        dist.init_process_group("nccl")
+        x = torch.ones(8, device="cuda")
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        (transfer,) = job.transfers
+        assert not work.is_completed()
+        before = len(job.device.waits)
+        (result,) = work.get_future().wait()
+        (wait,) = job.device.waits[before:]
+        assert result is x
+        assert (wait.stream, wait.end_ns) == (0, transfer.end_ns)
+        torch.cuda.synchronize()
+        assert work.is_completed()
+
+
+def test_the_rate_of_a_spinning_kernel_is_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cycles of a known number by the events around them; the first one warms up."""
+    with rehearsed(Job()) as job:  # a cycle is a nanosecond there
+        monkeypatch.setattr(modelled_work, "_cycles", {})
+        device = torch.device("cuda", 0)
+        rates = [modelled_work.cycles_per_ns(device) for _ in range(2)]
+        spun = [k.end_ns - k.start_ns for k in job.device.kernels]
+    assert rates == pytest.approx([1.0, 1.0], rel=1e-3)
+    assert spun == [20_000_000, 20_000_000]
 
 
 def test_the_backend_cannot_be_asked_for_by_a_script() -> None:
