@@ -28,7 +28,10 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
             f"{ledger.peak_place or 'no step'}{of_which}{_tight(device)}"
         )
     needed = max(ledger.peak, ledger.failed.allocated + ledger.failed.asked)
-    remedies = "; ".join(_remedies(ledger.at_peak, needed, room))
+    remedies = "; ".join(_remedies(ledger.at_peak, needed, room)) or (
+        f"no kind of memory alone is as large as the {(needed - room) / GIB:.1f} GiB "
+        "that are missing"
+    )
     return (
         f"out of memory in {ledger.failed_place}: needs {needed / GIB:.1f} of "
         f"{room / GIB:.1f} GiB, most of it in {ledger.peak_place}{of_which}. "
