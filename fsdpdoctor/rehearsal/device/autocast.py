@@ -89,7 +89,7 @@ class Autocast:
         if arg.dtype == dtype or arg.dtype not in _FLOATS or not _is_cuda(arg):
             return arg
         kept = arg.is_leaf and arg.requires_grad and arg.dtype == torch.float32
-        if not (kept and torch.is_autocast_cache_enabled() and dtype != arg.dtype):
+        if not (kept and torch.is_autocast_cache_enabled()):
             return arg.to(dtype)
         found = self._casts.get(id(arg))
         if found is not None and found[0]() is arg and found[1].dtype == dtype:
