@@ -91,7 +91,7 @@ class SigtermHandler:
                 self._close()
                 os.close(read)
                 return False
-            start_thread(self._watch, read)
+            start_thread(self._watch, read, self._pipe)
             signal.signal(signal.SIGTERM, self._handler)
         except (OSError, RuntimeError, ValueError):  # no descriptors, no threads
             self._give_back()
@@ -129,8 +129,8 @@ class SigtermHandler:
         if signal.getsignal(signal.SIGTERM) == self._handler:
             self._end()
 
-    def _watch(self, read: int) -> None:  # untraced: its own thread
-        pipe = self._pipe
+    def _watch(self, read: int, pipe: object) -> None:  # untraced: its own thread
+        # Its own pipe: a thread that begins late may find that of the next one here.
         try:
             while border.identity(read) == pipe and (number := os.read(read, 1)):
                 if number[0] != signal.SIGTERM:
