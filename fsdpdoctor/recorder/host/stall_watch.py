@@ -167,6 +167,6 @@ def _state_of(header: Path) -> str | None:
 def _pid(header: Path) -> int | None:
     try:
         found = json.loads(header.read_text(encoding="utf-8")).get("pid")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # or JSON that is no header
         return None
     return found if isinstance(found, int) and found > 0 else None

@@ -141,7 +141,7 @@ def _refuse_taken(place: RunLocation) -> None:
         return
     try:
         there = json.loads(header.read_text()).get("run_id")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # or JSON that is no header
         there = None
     if there != place.run_id:
         raise UsageError(

@@ -227,3 +227,45 @@ def test_an_error_that_is_being_noted_is_still_of_its_collective(
         distributed_c10d.all_reduce(torch.ones(7))
 
     assert seen == [Call(name="all_reduce", operands="float32[7]")]
+
+
+def test_what_stands_still_is_written_anew_each_second(tmp_path: Path) -> None:
+    """Not at the first look, and not at each: a living rank's word is that old."""
+    rec = recording(tmp_path)
+    path = tmp_path / "rank00000.stall"
+    watch = StallWatch(rec, tmp_path, rank=0, after_s=2.0)
+    watch._look()
+    watch._look()
+    assert not path.exists()
+    watch._moved_s -= 2.0
+    watch._look()
+    first = path.read_bytes()
+    watch._look()
+    assert path.read_bytes() == first
+    watch._wrote_s -= 1.0
+    watch._look()
+    assert path.read_bytes() != first
+    rec.beat(Kind.FORWARD, Phase.FORWARD, 0)
+    watch._look()
+    assert not path.exists()
+    watch.stop(moved_on=True)
+
+
+def test_the_nodes_other_ranks_are_told_by_their_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 5 of a node from 4 on: running, gone, and those that say nothing."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "6")
+    said = {4: {"pid": 1}, 5: {"pid": 1}, 6: {"pid": 2**22 + 1}, 7: {"pid": "x"}}
+    for rank, header in said.items():
+        (tmp_path / f"rank{rank:05}.json").write_text(json.dumps(header))
+    (tmp_path / "rank00008.json").write_text("{")
+    (tmp_path / "rank00009.json").write_text("[]")
+    watch = StallWatch(recording(tmp_path), tmp_path, rank=5, after_s=2.0)
+    watch._write(time.monotonic())
+    stall = read_stall(tmp_path / "rank00005")
+    assert stall is not None
+    assert set(stall.neighbours) == {"4", "6"}
+    assert stall.neighbours["4"] in "RSDI"
+    assert stall.neighbours["6"] == GONE
