@@ -65,7 +65,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "rank_end_files.py",
         "recorder/host/position.py",
         "recorder/host/rank_ending.py",
-        "recorder/launch/fatal_signals.py",
     ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
@@ -245,13 +244,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/fsdp2/step_watch.py",
         "recorder/launch/profiler_schedule.py",
     ),
-    "recorder/launch/test_run_script.py": (
-        "__init__.py",
-        "recorder/__init__.py",
-        "recorder/launch/closing_words.py",
-        "recorder/launch/sigterm.py",
-        "recorder/storage/run_folder.py",
-    ),
+    "recorder/launch/test_run_script.py": ("__init__.py",),
     "recorder/test_crossings.py": ("recorder/border.py",),
     "recorder/test_session.py": (
         "recorder/fsdp2/installed_hooks.py",
@@ -307,7 +300,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "test_robustness.py": ("importers/reader/op_filter.py",),
     "test_run.py": (
-        "run_writer.py",
         "schema/absent.py",
         "schema/files.py",
         "schema/headers.py",

@@ -56,3 +56,5 @@ def test_its_json_has_all_of_it() -> None:
     assert told["schema_version"] == 1
     assert told["memory"] == "fits: all of it"
     assert told["report"]["findings"][0]["code"] == "FD201"
+    assert check.findings == report.findings
+    assert replace(check, report=None).findings == ()

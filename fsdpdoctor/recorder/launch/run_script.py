@@ -215,7 +215,7 @@ def _to_stderr(text: str) -> None:
         sys.stderr.write(text)
 
 
-def reraise_sigint() -> None:
+def reraise_sigint() -> None:  # untraced: the process ends in it
     """End as Python ends on an interrupt that nobody caught: of the signal."""
     import atexit
 

@@ -18,6 +18,7 @@ from fsdpdoctor.importers.reader.decoders import default_decoder
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
 from fsdpdoctor.importers.reader.trace_file import (
     CATEGORIES,
+    NO_DEVICE,
     Cat,
     Events,
     Health,
@@ -325,3 +326,12 @@ def test_health_names_a_place_only_where_there_is_one() -> None:
         "truncated_at_byte": 70,
         "damaged_at_byte": 30,
     }
+
+
+def test_unread_events_are_a_devices_unless_known_otherwise() -> None:
+    """A category that nobody knows may be a new kernel's; known ones are the host's."""
+    host = sorted(NO_DEVICE)[0]
+    assert TraceFile(unread={host: 7, "new_kernel": 3}).unread_device == {
+        "new_kernel": 3
+    }
+    assert TraceFile().unread_device == {}

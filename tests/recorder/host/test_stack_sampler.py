@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder.host import stack_sampler
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
-from fsdpdoctor.schema import UNKNOWN, Within
+from fsdpdoctor.schema import UNKNOWN, Activity, Within
 
 
 class Clock:
@@ -98,3 +99,101 @@ def test_the_thread_wakes_only_to_look(recording: Any, clock: Clock) -> None:
     assert sampler._asleep.locked()
     sampler.turn(False)
     assert not sampler._asleep.locked()  # so that the thread ends
+
+
+class Stacks:
+    """What is noted."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, Activity, str, str]] = []
+
+    def add(self, time_ns: int, activity: Activity, place: str, via: str) -> None:
+        """One row."""
+        self.rows.append((time_ns, activity, place, via))
+
+
+def sampled(recording: Any, path: Path, text: str, name: str = "train") -> Stacks:
+    """A sample of a script's thread, which calls `look` from a line of it."""
+    stacks = recording.stacks = Stacks()
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    path.write_text(text)
+    names = {"__name__": name, "look": sampler._sample}
+    exec(compile(text, str(path), "exec"), names)
+    return stacks
+
+
+@pytest.mark.parametrize(
+    ("line", "activity"),
+    [
+        ("time.sleep(look())", Activity.SLEEP),
+        ("loss.item(look())", Activity.SYNC),
+        ("torch.cuda.synchronize(look())", Activity.SYNC),
+        ("torch.save(look())", Activity.CHECKPOINT),
+        ("optimizer.state_dict(look())", Activity.CHECKPOINT),
+        ("logger.info(look())", Activity.LOGGING),
+        ("print(look())", Activity.LOGGING),
+        ("blogs.post(look())", Activity.USER),
+    ],
+)
+def test_a_line_says_what_it_does(
+    line: str, activity: Activity, recording: Any, clock: Clock, tmp_path: Path
+) -> None:
+    """Where what it calls leaves no frame of Python's."""
+    calls = f"""\
+class Anything:
+    def __getattr__(self, name): return Anything()
+    def __call__(self, *_): return Anything()
+time = loss = torch = optimizer = logger = blogs = Anything()
+print = Anything()
+{line}
+"""
+    clock.ns = 7
+    ((at, found, place, _),) = sampled(recording, tmp_path / "train.py", calls).rows
+    assert (at, found) == (7, activity)
+    assert place.endswith("train.py:6")
+
+
+@pytest.mark.parametrize(
+    ("module", "activity"),
+    [
+        ("torch.utils.data.dataloader", Activity.INPUT),
+        ("torch.distributed.checkpoint.state_dict_saver", Activity.CHECKPOINT),
+        ("torch.distributed.distributed_c10d", Activity.COLLECTIVE),
+        ("wandb", Activity.LOGGING),
+        ("wandbox", Activity.USER),
+    ],
+)
+def test_a_module_on_the_stack_says_more_than_the_line(
+    module: str, activity: Activity, recording: Any, clock: Clock, tmp_path: Path
+) -> None:
+    """By the names of all frames, the innermost first, and by whole words."""
+    text = "x = 1\nlook()\n"
+    ((_, found, _, _),) = sampled(recording, tmp_path / "a.py", text, module).rows
+    assert found == activity
+
+
+def test_a_long_gap_is_looked_into_less_and_less(
+    recording: Any, clock: Clock, tmp_path: Path
+) -> None:
+    """The interval doubles with every eight samples, up to the most."""
+    recording.stacks = Stacks()
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    seen = []
+    for at in range(1, 73):
+        sampler._sample()
+        if at % 8 == 0:
+            seen.append(sampler._interval_s)
+    assert seen == [0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.25, 0.25]
+    assert len(recording.stacks.rows) == 72
+
+
+def test_a_thread_that_is_gone_has_no_stack(recording: Any, clock: Clock) -> None:
+    """Nothing is noted."""
+    recording.stacks = Stacks()
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler._training = -1
+    sampler._sample()
+    assert recording.stacks.rows == []
+    assert stack_sampler._of_line("?") is Activity.USER

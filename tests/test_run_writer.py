@@ -1,0 +1,148 @@
+"""Files of a rank on a disk that is full, or that the script has taken away."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsdpdoctor import run_writer
+from fsdpdoctor.run import open_run
+from fsdpdoctor.run_writer import (
+    Heartbeat,
+    OwnFile,
+    RankWriter,
+    open_file,
+    remove_rank,
+    write_run_header,
+)
+from fsdpdoctor.schema import RankHeader, Spans
+from tests.test_run import RUN, a_step
+
+HEADER = RankHeader(rank=0, world_size=2)
+
+
+def no_room(*_: object, **__: object) -> int:
+    """A disk that is full."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> RankWriter:
+    """A rank's files, with a step in them."""
+    write_run_header(tmp_path, RUN)
+    writer = RankWriter(tmp_path, HEADER)
+    writer.write_step(a_step(0, Spans.build(0)))
+    return writer
+
+
+def test_the_last_word_fits_into_the_headers_own_blocks(
+    writer: RankWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk has no room for another file it is written over the one there."""
+    path = tmp_path / "rank00000.json"
+    size = path.stat().st_size
+    monkeypatch.setattr(run_writer, "open_file", no_room)
+    writer.write_header(replace(HEADER, ended="signal: SIGTERM"))
+    assert json.loads(path.read_text())["ended"] == "signal: SIGTERM"
+    assert path.stat().st_size == size
+    assert size % 4096 == 0
+
+
+def test_a_header_that_cannot_be_written_says_so_and_is_whole(
+    writer: RankWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One too long for its blocks, one that is gone, and that of a run."""
+    path = tmp_path / "rank00000.json"
+    before = path.read_bytes()
+    monkeypatch.setattr(run_writer, "open_file", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write_header(replace(HEADER, ended="x" * 5000))
+    assert path.read_bytes() == before
+    with pytest.raises(OSError, match="No space left"):
+        write_run_header(tmp_path, replace(RUN, run_id="another"))
+    assert open_run(tmp_path).header.run_id == RUN.run_id
+    path.unlink()
+    with pytest.raises(OSError, match="No space left"):
+        writer.write_header(HEADER)
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_half_a_header_is_never_seen(
+    writer: RankWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills while it is written: the earlier one stays, and no other file."""
+    monkeypatch.setattr(run_writer, "write_all", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        write_run_header(tmp_path, replace(RUN, run_id="another"))
+    assert open_run(tmp_path).header == RUN
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_step_is_in_the_file_whole_or_not_at_all(
+    writer: RankWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the full disk has taken of it is cut off, and the stream is not ended."""
+    path = tmp_path / "rank00000.arrows"
+    before = path.read_bytes()
+
+    def half(file: int, content: bytes) -> None:
+        os.write(file, content[: len(content) // 2])
+        no_room()
+
+    monkeypatch.setattr(run_writer, "write_all", half)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write_step(a_step(1, Spans.build(0)))
+    writer.close()
+    assert path.read_bytes() == before
+    assert [s.step for s in open_run(tmp_path).sources[0].load().steps] == [0]
+
+
+def test_a_descriptor_that_the_script_has_closed_is_left_alone(tmp_path: Path) -> None:
+    """Its number may lead to a file of the script's by now."""
+    file = OwnFile(tmp_path / "ours")
+    number = file._file
+    os.close(number)
+    with pytest.raises(OSError, match="the script has closed its file"):
+        file.append(b"x", 0)
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    os.dup2(theirs, number)
+    with pytest.raises(OSError, match="the script has closed its file"):
+        file.overwrite(b"x")
+    file.close()
+    os.write(number, b"open")
+    assert (tmp_path / "theirs").read_bytes() == b"open"
+    for one in {theirs, number}:
+        os.close(one)
+
+
+def test_no_file_of_ours_becomes_a_standard_stream(tmp_path: Path) -> None:
+    """A script without stdin prints on, and into no record."""
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        file = open_file(tmp_path / "record")
+        assert file > 2
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(0)
+        os.close(file)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
+def test_a_rank_has_one_record_in_a_folder(tmp_path: Path) -> None:
+    """The second one says so; what could not begin is taken back."""
+    beat = Heartbeat(tmp_path, 0)
+    with pytest.raises(FileExistsError, match="rank 0 has a record in"):
+        Heartbeat(tmp_path, 0)
+    beat.close()
+    RankWriter(tmp_path, HEADER).close()
+    (tmp_path / "rank00001.json").write_text("{}")
+    remove_rank(tmp_path, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank00001.json"]
+    remove_rank(tmp_path, 0)
