@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import termios
@@ -60,7 +61,7 @@ def test_children_that_trained_unseen_are_said(
 ) -> None:
     """By their processors' time, where this process has trained nothing."""
     used = SimpleNamespace(ru_utime=seconds, ru_stime=0.0)
-    monkeypatch.setattr(closing_words.resource, "getrusage", lambda who: used)
+    monkeypatch.setattr(resource, "getrusage", lambda who: used)
     warned: list[str] = []
     session: Any = SimpleNamespace(trained=trained, warn=warned.append)
     closing_words.say_unseen_children(session)

@@ -150,10 +150,9 @@ def test_a_thread_that_begins_late_takes_nothing_back(
 ) -> None:
     """On a busy machine an event loop may be over before the first one has begun."""
     late: list[tuple[Any, ...]] = []
-    real = sigterm.start_thread
-    monkeypatch.setattr(sigterm, "start_thread", lambda *call: late.append(call))
-    assert watch.start()
-    monkeypatch.setattr(sigterm, "start_thread", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(sigterm, "start_thread", lambda *call: late.append(call))
+        assert watch.start()
     signal.set_wakeup_fd(theirs)
     signal.set_wakeup_fd(-1)
     assert watched()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from fsdpdoctor.recorder.storage.run_folder import (
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory, and a job of no launcher; it is 12:00."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_folder.time, "strftime", lambda form: "20260102-120000")
+    monkeypatch.setattr(time, "strftime", lambda form: "20260102-120000")
     for name in (VARIABLE, "RANK", "TORCHELASTIC_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
