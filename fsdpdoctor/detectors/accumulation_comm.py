@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.changes.code import sync_on_last
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.detectors.base import CannotTell, detector, level
@@ -67,12 +69,13 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
     names = [fqn for fqn in all_units(m) if fqn in scatters or fqn in reduces]
     if not names:
         return
-    stalls = exposed(m).of(Kind.REDUCE_SCATTER, Kind.ALL_REDUCE).named(*names)
+    again = {Kind.REDUCE_SCATTER: scatters, Kind.ALL_REDUCE: reduces}
+    stalls = exposed(m).of_units(again)
     cost_ns = stalls.ns_per_step if m.stalls_known else None
     step_ns = float(m.step_ns.mean())
-    hosts = {rank.header.host for rank in m.ranks} - {None}
+    hosts = _hosts_crossed(m, again)
     share = 0.0 if cost_ns is None else cost_ns / step_ns
-    if share < WARNING_SHARE and len(hosts) < 2:
+    if share < WARNING_SHARE and hosts < 2:
         return
     wait = "" if cost_ns is None else f", {ms(cost_ns)} ({of_step(share)}) exposed"
     yield Finding(
@@ -83,7 +86,7 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
         units=tuple(names),
         phase="backward",
         cost_ns_per_step=_avoidable(stalls, accumulated, cost_ns),
-        cost_bytes=_bytes(m, accumulated),
+        cost_bytes=_bytes(m, accumulated, again),
         evidence={
             "micro_batches": accumulated,
             "reduce_scatters_per_step": round(
@@ -93,7 +96,7 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
                 sum(unit_sums(m, "all_reduces").values()) / len(m.step_ns), 4
             ),
             "exposed_ns": cost_ns,
-            "hosts": len(hosts),
+            "hosts": hosts,
         },
         advice=_advice(m, accumulated, names, bool(reduces) and _matter(m)),
         places=stalls.places(),
@@ -158,15 +161,39 @@ def _avoidable(stalls: Exposed, accumulated: int, cost_ns: int | None) -> int | 
     return round(cost_ns * (accumulated - 1) / accumulated)
 
 
-def _bytes(m: Measures, accumulated: int) -> int:
+_Again = Mapping[Kind, Container[str]]
+"""Kinds of reduction, and the units of each that are reduced every time."""
+
+
+def _of_again(m: Measures, again: _Again) -> Iterator[tuple[RankMeasures, Collectives]]:
+    """Each rank with those of its reductions that come every time."""
+    for rank, rows in judged_collectives(m):
+        mine = np.zeros(len(rows), dtype=bool)
+        for kind, names in again.items():
+            ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
+            mine |= (rows.kind == kind) & np.isin(rows.unit, ids)
+        yield rank, rows.rows(mine)
+
+
+def _bytes(m: Measures, accumulated: int, again: _Again) -> int:
     """Bytes per step and rank that need not be sent."""
-    total = 0
-    for rank in m.ranks:
-        rows = rank.in_judged(rank.collectives.step) & np.isin(
-            rank.collectives.kind, (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
-        )
-        total += int(rank.collectives.bytes[rows].clip(0).sum())
+    total = sum(int(rows.bytes.clip(0).sum()) for _, rows in _of_again(m, again))
     return round(total / len(m.step_ns) * (accumulated - 1) / accumulated)
+
+
+def _hosts_crossed(m: Measures, again: _Again) -> int:
+    """How many hosts one of these reductions reaches; of all ranks where a group's
+    ranks are not known.
+    """
+    host_of = {rank.rank: rank.header.host for rank in m.ranks}
+    most = 0
+    for rank, rows in _of_again(m, again):
+        groups = rank.header.groups
+        for at in np.unique(rows.group).tolist():
+            known = groups[at].ranks if 0 <= at < len(groups) else ()
+            reached = {host_of.get(other) for other in known or host_of}
+            most = max(most, len(reached - {None}))
+    return most
 
 
 def _advice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -74,6 +75,14 @@ class Exposed:
         """The stalls of some units."""
         ids = [at for at, name in enumerate(self.units) if name in units]
         return self.where(np.isin(self.rows.unit, ids))
+
+    def of_units(self, units: Mapping[Kind, Container[str]]) -> Exposed:
+        """The stalls of some units, others for each kind of collective."""
+        mask = np.zeros(len(self.rows), dtype=bool)
+        for kind, names in units.items():
+            ids = [at for at, name in enumerate(self.units) if name in names]
+            mask |= (self.rows.kind == kind) & np.isin(self.rows.unit, ids)
+        return self.where(mask)
 
     @property
     def body(self) -> Exposed:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import UNKNOWN, Evidence
+from fsdpdoctor.schema import UNKNOWN, Evidence, GroupSpec
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import codes, found, not_judged, only, without
 
@@ -48,6 +48,29 @@ def test_with_hsdp_the_all_reduce_comes_first() -> None:
 
     assert "set_requires_all_reduce" in codes(finding)[0]
     assert finding.advice[0].memory_cost_bytes == 0
+
+
+def test_an_all_reduce_on_the_last_one_alone_is_not_held_against_it() -> None:
+    """Hidden reduce-scatters within a host, each time; what waits has to be there."""
+    picture = EVERY_TIME.replace("rs_wait         ....0....0....0....0", "") + (
+        "    all_reduce      ...................0\n"
+        "    ar_wait         ...................0\n"
+    )
+
+    assert found(accumulation_comm, measured(draw(picture, micro_batches=4))) == []
+
+
+def test_reductions_within_each_host_do_not_cross_hosts() -> None:
+    """Hidden ones of two replicas, each on a host of its own."""
+    picture = "\n".join(x for x in EVERY_TIME.splitlines() if "rs_wait" not in x)
+    ranks = []
+    for at, host in enumerate(("a", "a", "b", "b")):
+        shard = (0, 1) if host == "a" else (2, 3)
+        group = GroupSpec(name=host, role="shard", size=2, ranks=shard)
+        data = draw(picture, micro_batches=4, rank=at, groups=(group,))
+        ranks.append(replace(data, header=replace(data.header, host=host)))
+
+    assert found(accumulation_comm, measured(*ranks)) == []
 
 
 def test_reducing_once_is_no_finding() -> None:
