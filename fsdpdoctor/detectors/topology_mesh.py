@@ -303,25 +303,35 @@ def _ones(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         )
 
 
+def _hosts(m: Measures, group: int) -> int:
+    """How many hosts a group of the first rank's reaches; 0 where it is not known.
+
+    As its ranks have recorded them; those that left no record are where launchers put
+    them, so many in a row to a host.
+    """
+    header = m.ranks[0].header
+    if not 0 <= group < len(header.groups):
+        return 0
+    host_of = {rank.rank: rank.header.host for rank in m.ranks}
+    ranks = header.groups[group].ranks
+    if ranks and all(host_of.get(rank) is not None for rank in ranks):
+        return len({host_of[rank] for rank in ranks})
+    per_host = header.local_world_size  # 1 where no launcher said it
+    return len({rank // per_host for rank in ranks}) if per_host > 1 else 0
+
+
 def _inside_out(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """Hybrid sharding that shards over hosts, and replicates within one."""
-    header = m.ranks[0].header
-    per_host = max(header.local_world_size, 1)
-
-    def hosts(group: int) -> int:
-        if not 0 <= group < len(header.groups):
-            return 0
-        return len({rank // per_host for rank in header.groups[group].ranks})
-
+    per_host = max(m.ranks[0].header.local_world_size, 1)
     names = [
         fqn
         for fqn, spec in specs.items()
-        if hosts(spec.shard_group) > 1 and hosts(spec.replicate_group) == 1
+        if _hosts(m, spec.shard_group) > 1 and _hosts(m, spec.replicate_group) == 1
     ]
     if per_host == 1 or not names:
         return
     stalls = exposed(m).of(Kind.ALL_GATHER, Kind.REDUCE_SCATTER).named(*names)
-    over = hosts(specs[names[0]].shard_group)
+    over = _hosts(m, specs[names[0]].shard_group)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
@@ -345,39 +355,33 @@ def _inside_out(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
 
 def _spanning(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """One shard group over several hosts, exposed."""
-    hosts = {rank.rank: rank.header.host for rank in m.ranks}
-    known = set(hosts.values()) - {None}
-    if len(known) < 2 or not m.stalls_known or not len(m.step_ns):
+    per_host = max(m.ranks[0].header.local_world_size, 1)
+    if not m.stalls_known or not len(m.step_ns):
         return
-    header = m.ranks[0].header
     names = [
         fqn
         for fqn, spec in specs.items()
-        if spec.replicate_group == UNKNOWN
-        and 0 <= spec.shard_group < len(header.groups)
-        and len({hosts.get(r) for r in header.groups[spec.shard_group].ranks} - {None})
-        > 1
+        if spec.replicate_group == UNKNOWN and _hosts(m, spec.shard_group) > 1
     ]
     stalls = exposed(m).of(Kind.ALL_GATHER, Kind.REDUCE_SCATTER).named(*names)
     wire_ns = stalls.mean(stalls.rows.wire)
     share = wire_ns / float(m.step_ns.mean())
     if not names or share < EXPOSED_SHARE:
         return
-    per_host = max(header.local_world_size, 1)
-    count_hosts = max(m.run.world_size // per_host, 1)
+    over = _hosts(m, specs[names[0]].shard_group)
     memory = sum(max(specs[fqn].shard_bytes, 0) for fqn in names)
-    memory *= (count_hosts - 1) * COPIES
+    memory *= (over - 1) * COPIES
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
-        summary=f"{count(len(names), 'unit')} shard over {len(known)} hosts, and "
+        summary=f"{count(len(names), 'unit')} shard over {over} hosts, and "
         f"{percent(share)} of the step waits for their bytes; sharding within a host "
         f"takes {size(memory)} more per rank",
         units=tuple(names),
         ranks=stalls.ranks(),
         cost_ns_per_step=wire_ns,
         evidence={
-            "hosts": len(known),
+            "hosts": over,
             "ranks_per_host": per_host,
             "wire_ns": wire_ns,
             "share_of_step": round(share, 4),
@@ -386,7 +390,7 @@ def _spanning(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
             Advice(
                 text="Shard within each host and replicate over hosts; the memory is "
                 "for parameters, gradients and two optimizer states.",
-                code=_mesh_code(m, [count_hosts, per_host]),
+                code=_mesh_code(m, [over, per_host]),
                 memory_cost_bytes=memory,
             ),
         ),

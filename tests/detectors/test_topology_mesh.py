@@ -319,6 +319,17 @@ def test_one_shard_group_over_two_hosts() -> None:
     assert found(topology_mesh, measured(data)) == []
 
 
+@pytest.mark.parametrize(("per_host", "hosts"), [(2, 2), (4, 0), (1, 0)])
+def test_one_rank_alone_knows_the_hosts_of_its_group(per_host: int, hosts: int) -> None:
+    """A rehearsal is of rank 0 of four; launchers put so many in a row to a host."""
+    group = GroupSpec(name="world", role="shard", size=4, ranks=(0, 1, 2, 3))
+    data = draw(PICTURE, CUDA, units=(unit("layers.0", mesh="(4)"),), groups=(group,))
+    alone = replace(data, header=replace(data.header, local_world_size=per_host))
+    told = found(topology_mesh, measured(alone))
+
+    assert [finding.evidence["hosts"] for finding in told] == [hosts] * (hosts > 1)
+
+
 def test_without_meshes_it_cannot_tell() -> None:
     """Neither the tree nor a mesh in it."""
     bare = draw(PICTURE, evidence=without(RECORDED, Evidence.CONFIG))
