@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import (
@@ -22,6 +23,7 @@ from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
     few_steps,
+    judged_collectives,
     per_step,
     place_of,
     unit_sums,
@@ -100,7 +102,9 @@ def _memory_share(m: Measures) -> float | None:
 def _gathered_again(
     m: Measures, specs: dict[str, UnitSpec], used: float | None
 ) -> Iterator[Finding]:
-    """Backward's gathers are exposed though there is room to keep the units."""
+    """Gathers that keeping the units would save are exposed, though there is room:
+    those of backward, and of forwards after another forward of the same step.
+    """
     if not m.stalls_known or not len(m.step_ns) or (used is not None and used > ROOMY):
         return
     again = [
@@ -108,11 +112,30 @@ def _gathered_again(
         for fqn, spec in specs.items()
         if spec.reshard_after_forward not in (False, None)
     ]
-    stalls = exposed(m).of(Kind.ALL_GATHER, phase=Phase.BACKWARD).named(*again)
+    gathers = exposed(m).of(Kind.ALL_GATHER).named(*again)
+    backward = gathers.rows.phase == Phase.BACKWARD
+    stalls = gathers.where(backward | _after_a_forward(m, gathers))
     if stalls.ns_per_step / float(m.step_ns.mean()) < EXPOSED_SHARE:
         return
     for names in by_model(m, list(stalls.by_unit())):
         yield _second_gather(m, stalls.named(*names), names, specs, used)
+
+
+def _after_a_forward(m: Measures, gathers: Exposed) -> npt.NDArray[np.bool_]:
+    """[stalls]: of a forward whose unit was gathered for a forward before it, with no
+    backward between: as the stages of a pipeline run.
+    """
+    found = np.zeros(len(gathers.rows), dtype=bool)
+    for rank, rows in judged_collectives(m):
+        trained = rows.flags & (Flag.NO_GRAD | Flag.RECOMPUTE | Flag.NEVER_USED) == 0
+        mine = rows.rows((rows.kind == Kind.ALL_GATHER) & trained)
+        order = np.lexsort((mine.issued_ns, mine.unit, mine.step))
+        forward = mine.phase[order] == Phase.FORWARD
+        same = (np.diff(mine.step[order]) == 0) & (np.diff(mine.unit[order]) == 0)
+        again = order[1:][forward[1:] & forward[:-1] & same]
+        issued = np.isin(gathers.rows.issued_ns, mine.issued_ns[again])
+        found |= issued & (gathers.rows.rank == rank.rank)
+    return found & (gathers.rows.phase == Phase.FORWARD)
 
 
 def _second_gather(
@@ -124,6 +147,9 @@ def _second_gather(
 ) -> Finding:
     cost_ns = stalls.ns_per_step
     share = cost_ns / float(m.step_ns.mean())
+    phase, where = ("backward", "in backward")
+    if (stalls.rows.phase == Phase.FORWARD).any():
+        phase, where = None, "in backward and in a step's later forwards"
     kept = keep_unsharded(m, names)
     memory = kept.memory_cost_bytes if kept else None
     if used is not None and memory is not None:
@@ -140,10 +166,10 @@ def _second_gather(
         confidence=Confidence.LOW
         if used is None or few_steps(m)
         else Confidence.MEDIUM,
-        summary=f"gathering {count(len(names), 'unit')} again in backward is exposed "
+        summary=f"gathering {count(len(names), 'unit')} again {where} is exposed "
         f"for {ms(cost_ns)} per step ({of_step(share)}), and {headroom}",
         units=tuple(names),
-        phase="backward",
+        phase=phase,
         ranks=stalls.ranks(),
         cost_ns_per_step=cost_ns,
         cost_bytes=memory,

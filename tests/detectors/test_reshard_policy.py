@@ -45,6 +45,46 @@ def test_room_to_keep_what_backward_gathers_again() -> None:
     assert "set_reshard_after_forward(False, recurse=False)" in codes(finding)[0]
 
 
+STAGE = """
+    all_gather           1...1...............
+    wait                 1...1...............
+    forward              .111.111............
+    backward_all_gather  ........1...........
+    backward_wait        ........1...........
+    backward             .........11111111111
+"""
+
+
+def test_forwards_of_a_pipeline_gather_again_what_they_resharded() -> None:
+    """Two forwards, then backward: the second forward's gather and backward's go."""
+    data = with_peak(draw(STAGE, CUDA, micro_batches=2), 40 * GIB, 80 * GIB)
+
+    finding = only(reshard_policy, measured(data))
+
+    assert finding.cost_ns_per_step == 2 * MS
+    assert finding.phase is None
+    assert finding.summary.startswith(
+        "gathering 1 unit again in backward and in a step's later forwards is exposed"
+    )
+
+
+def test_a_forward_after_a_backward_gathers_by_right() -> None:
+    """What backward has resharded, no policy for forward keeps: one gather of two."""
+    picture = """
+        all_gather           1........1..........
+        wait                 1........1..........
+        forward              .11.......11........
+        backward_all_gather  ...1........1.......
+        backward_wait        ...1........1.......
+        backward             ....11111....1111111
+    """
+    data = with_peak(draw(picture, CUDA, micro_batches=2), 40 * GIB, 80 * GIB)
+
+    finding = only(reshard_policy, measured(data))
+
+    assert (finding.phase, finding.cost_ns_per_step) == ("backward", 2 * MS)
+
+
 def test_where_the_headroom_is_unknown_it_is_information() -> None:
     """A CPU run does not know its device's memory."""
     finding = only(reshard_policy, measured(draw(GATHERED_AGAIN)))
