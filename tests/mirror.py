@@ -69,7 +69,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
         "analysis/rank_tables.py",
-        "analysis/stall_causes.py",
         "analysis/step_budget.py",
         "analysis/timeline.py",
         "analysis/unit_times.py",

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fsdpdoctor.analysis.communicators import held_back
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.analysis.stall_causes import queued_behind
+from fsdpdoctor.analysis.stall_causes import held_back, queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import (
     few_steps,

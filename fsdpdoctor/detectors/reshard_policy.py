@@ -135,7 +135,8 @@ def _after_a_forward(m: Measures, gathers: Exposed) -> npt.NDArray[np.bool_]:
         again = order[1:][forward[1:] & forward[:-1] & same]
         issued = np.isin(gathers.rows.issued_ns, mine.issued_ns[again])
         found |= issued & (gathers.rows.rank == rank.rank)
-    return found & (gathers.rows.phase == Phase.FORWARD)
+    found &= gathers.rows.phase == Phase.FORWARD
+    return found
 
 
 def _second_gather(
@@ -147,9 +148,8 @@ def _second_gather(
 ) -> Finding:
     cost_ns = stalls.ns_per_step
     share = cost_ns / float(m.step_ns.mean())
-    phase, where = ("backward", "in backward")
-    if (stalls.rows.phase == Phase.FORWARD).any():
-        phase, where = None, "in backward and in a step's later forwards"
+    staged = bool((stalls.rows.phase == Phase.FORWARD).any())
+    where = "in backward and in a step's later forwards" if staged else "in backward"
     kept = keep_unsharded(m, names)
     memory = kept.memory_cost_bytes if kept else None
     if used is not None and memory is not None:
@@ -169,7 +169,7 @@ def _second_gather(
         summary=f"gathering {count(len(names), 'unit')} again {where} is exposed "
         f"for {ms(cost_ns)} per step ({of_step(share)}), and {headroom}",
         units=tuple(names),
-        phase=phase,
+        phase=None if staged else "backward",
         ranks=stalls.ranks(),
         cost_ns_per_step=cost_ns,
         cost_bytes=memory,

@@ -306,16 +306,17 @@ def _ones(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
 def _hosts(m: Measures, group: int) -> int:
     """How many hosts a group of the first rank's reaches; 0 where it is not known.
 
-    As its ranks have recorded them; those that left no record are where launchers put
-    them, so many in a row to a host.
+    By the names of those that left a record, where these differ; else by where
+    launchers put ranks, so many in a row to a host: containers are often named alike.
     """
     header = m.ranks[0].header
     if not 0 <= group < len(header.groups):
         return 0
     host_of = {rank.rank: rank.header.host for rank in m.ranks}
     ranks = header.groups[group].ranks
-    if ranks and all(host_of.get(rank) is not None for rank in ranks):
-        return len({host_of[rank] for rank in ranks})
+    named = {host_of.get(rank) for rank in ranks}
+    if None not in named and len(named) > 1:
+        return len(named)
     per_host = header.local_world_size  # 1 where no launcher said it
     return len({rank // per_host for rank in ranks}) if per_host > 1 else 0
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.analysis.call_sites import kind_word
-from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.stall_causes import begins_ns
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.stall_causes import begins_ns
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import bus_factor
 from fsdpdoctor.report.value import CollectiveRow, RankRow

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from fsdpdoctor.analysis.communicators import begins_ns
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.stall_causes import begins_ns
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import Link

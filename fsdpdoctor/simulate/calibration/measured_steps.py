@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fsdpdoctor.analysis.communicators import own_durations
+from fsdpdoctor.analysis.stall_causes import own_durations
 from fsdpdoctor.analysis.timeline import Collectives, Timeline, of_kinds
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpdoctor.analysis.communicators import begins_ns, held_back, own_durations
+from fsdpdoctor.analysis.stall_causes import begins_ns, held_back, own_durations
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.collectives_ranks import collective_rows
