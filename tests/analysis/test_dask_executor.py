@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fsdpdoctor.analysis.dask_executor import cluster_executor
 from fsdpdoctor.cli import main
+from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.run import in_memory, save_run
 from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.version import __version__
 from tests.importers.generated import generated_rank
 
 RANKS = 5
@@ -116,3 +119,93 @@ def test_no_scheduler(
     assert result.exit_code == 2
     assert f"no dask scheduler answers at {address}" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+# A scheduler that is played: what it says decides, and needs no process.
+
+
+class Client:
+    """Answers as its workers would."""
+
+    workers: dict[str, object] = {"tcp://w:1": __version__}  # noqa: RUF012
+    executor: object = None
+
+    def __init__(self, address: str, **_: object) -> None:
+        self.closed = False
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def run(self, function: Callable[[], str], **_: object) -> dict[str, object]:
+        """What each worker answers."""
+        assert function() == __version__
+        return self.workers
+
+    def get_executor(self, **_: object) -> object:
+        """Of its workers."""
+        return self.executor
+
+
+class KilledWorker(Exception):
+    """As dask calls it."""
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    """The scheduler, in place of dask's."""
+
+    class Played(Client):
+        """One for each test."""
+
+    distributed = SimpleNamespace(Client=Played, KilledWorker=KilledWorker)
+    monkeypatch.setitem(sys.modules, "distributed", distributed)
+    return Played
+
+
+def refused(address: str = "tcp://s:8786") -> str:
+    """What is said of a scheduler that cannot be used."""
+    with pytest.raises(FsdpDoctorError) as raised, cluster_executor(address):
+        pytest.fail("its workers were used")
+    return str(raised.value)
+
+
+def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, and on every worker."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert "pip install 'fsdpdoctor[cluster]'" in refused()
+
+
+def test_a_scheduler_without_workers_is_none(played: type[Client]) -> None:
+    """It says how one is started."""
+    played.workers = {}
+    assert "has no worker" in refused()
+    assert "`dask worker tcp://s:8786 --nthreads 1`" in refused()
+
+
+@pytest.mark.parametrize("version", ["0.0.1", ModuleNotFoundError("fsdpdoctor")])
+def test_workers_of_another_version_are_not_used(
+    version: object, played: type[Client]
+) -> None:
+    """All ranks must be measured alike; a worker without it says its error."""
+    played.workers = {"tcp://w:1": __version__, "tcp://w:2": version}
+    said = refused()
+    assert f"worker tcp://w:2 has fsdpdoctor {version}, this is {__version__}" in said
+
+
+def test_a_worker_that_dies_says_what_to_do(played: type[Client]) -> None:
+    """Most probably of its memory; what else is raised inside is passed on."""
+    played.executor = executor = object()
+    with cluster_executor("tcp://s:8786") as given:
+        assert given is executor
+    with (
+        pytest.raises(
+            FsdpDoctorError, match="a worker died more than once on one rank"
+        ),
+        cluster_executor("tcp://s:8786"),
+    ):
+        raise KilledWorker("rank 3")
+    with pytest.raises(KeyError), cluster_executor("tcp://s:8786"):
+        raise KeyError("ours")

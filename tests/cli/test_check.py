@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from fsdpdoctor.cli import check as check_command
+from fsdpdoctor.cli import main
+from fsdpdoctor.cli.processes.first_steps import FirstSteps
+from fsdpdoctor.run import RankData, in_memory, save_run
+from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.testing import draw
+from tests.renderers.test_renderers import finding, report_with
 from tests.rig.ranks import run_python
 
 MODEL = """
@@ -143,3 +153,173 @@ def test_what_cannot_be_judged_says_why(
     assert words in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "nothing to change" not in done.stdout + done.stderr
+
+
+# In this process: the rehearsal is played, and leaves what was drawn.
+
+PICTURE = """
+    micro_batch         0000000000000000
+    all_gather          .0000..1111.....
+    wait                .0000..1111.....
+    forward             .....00....1....
+    backward            ............000.
+    optimizer           ...............x
+"""
+FITS = "fsdpdoctor: fits: 10 of 80 GiB"
+
+
+@dataclass
+class Played:
+    """What the rehearsal leaves, and what it was asked."""
+
+    done: FirstSteps
+    ranks: tuple[RankData, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    driver: str = ""
+
+    def __call__(
+        self, arguments: Sequence[str], folder: Path, limit_s: float
+    ) -> FirstSteps:
+        """As `rehearse_first_steps`."""
+        self.asked = list(arguments)
+        if (folder / "factory.py").exists():
+            self.driver = (folder / "factory.py").read_text()
+        if self.ranks:
+            header = RunHeader(run_id="a", source="rehearsal", world_size=8)
+            out = Path(arguments[list(arguments).index("--out") + 1])
+            save_run(in_memory(header, self.ranks), out)
+        return self.done
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    status: int | None = 0,
+    said: tuple[str, ...] = (),
+    ranks: tuple[RankData, ...] = (),
+) -> Played:
+    """A rehearsal that ends so."""
+    done = FirstSteps(status=status, said=said, seconds=2.0)
+    played = Played(done=done, ranks=ranks)
+    monkeypatch.setattr(check_command, "rehearse_first_steps", played)
+    return played
+
+
+def typed(*words: str | Path) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(main, ["check", *map(str, words)])
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A file of a script; nobody runs it."""
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n\nmodel = fsdp.fully_shard(model)\nfully_shard(x)\n")
+    return path
+
+
+def test_json_has_what_was_judged(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Findings that need no timing, and the word on memory; 1 where asked for."""
+    played = play(monkeypatch, said=(FITS,), ranks=(draw(PICTURE),))
+    options = ("--world-size", "64", "--format", "json", "--fail-on", "info")
+    result = typed(*options, script, "--lr", "1")
+    told = json.loads(result.stdout)
+
+    job = ["--on", "h100", "--steps", "0:3", "--stop-after", "3", "--world-size", "64"]
+    assert played.asked[:8] == job
+    assert played.asked[-3:] == [str(script), "--lr", "1"]
+    assert told["memory"] == "fits: 10 of 80 GiB"
+    assert (told["script"], told["ended"]) == (str(script), None)
+    codes = {one["code"] for one in told["report"]["findings"]}
+    assert all(code.startswith(("FD105", "FD2", "FD30", "FD5")) for code in codes)
+    assert result.exit_code == (1 if codes else 0)
+
+
+def test_text_goes_to_a_file_where_asked(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as on the terminal; a mesh takes the place of the world's size."""
+    played = play(monkeypatch, said=(FITS,), ranks=(draw(PICTURE),))
+    shown = typed("--mesh", "2x4", script)
+    assert played.asked[6:8] == ["--mesh", "2x4"]
+    assert shown.exit_code == 0
+    assert "fits: 10 of 80 GiB" in shown.stdout
+
+    out = tmp_path / "check.txt"
+    assert typed("--out", out, script).stdout == ""
+    assert "fits: 10 of 80 GiB" in out.read_text()
+
+
+def test_a_modules_name_is_run_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-m`: there is no file to look into."""
+    played = play(monkeypatch, ranks=(draw(PICTURE),))
+    assert typed("-m", "pkg.train", "--lr", "1").exit_code == 0
+    assert played.asked[-4:] == ["-m", "pkg.train", "--lr", "1"]
+
+
+def test_a_factorys_driver_imports_it_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`module:factory`, from the working directory; what is none is refused."""
+    monkeypatch.chdir(tmp_path)
+    played = play(monkeypatch, ranks=(draw(PICTURE),))
+    assert typed("pkg.mine:whole").exit_code == 0
+    compile(played.driver, "factory.py", "exec")
+    assert f"sys.path[0] = {str(tmp_path)!r}" in played.driver
+    assert "from pkg.mine import whole" in played.driver
+    for wrong in ("train.py", "pkg.mine:", "a b:c", "a:b()"):
+        result = typed(wrong)
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"Error: cannot check {wrong}: there is no such file\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "words"),
+    [
+        (None, ("epoch 1",), "its first 3 steps took more than 2 s; --limit gives"),
+        (0, (), "it trained no model that fully_shard has sharded"),
+        (1, (), "it ended with status 1: it said nothing"),
+        (1, ("KeyError: x", FITS), "it ended with status 1: KeyError: x"),
+        (2, (FITS,), "it ended with status 2: fits: 10 of 80 GiB"),
+        (1, ("token=sk-abcdefghijklmnop",), "it ended with status 1: token=<redacted>"),
+    ],
+)
+def test_why_nothing_was_judged(
+    status: int | None,
+    said: tuple[str, ...],
+    words: str,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Status 2, and the script's own last line, without its secrets."""
+    play(monkeypatch, status=status, said=said)
+    result = typed("--format", "json", script)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["ended"].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, 3),
+        ("def f(:\n", 1),
+        ("model = 1\n", 1),
+    ],
+)
+def test_sarif_points_to_where_it_shards(
+    text: str | None, line: int, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the first call of `fully_shard`; to the first line where there is none."""
+    if text is not None:
+        script.write_text(text)
+    play(monkeypatch, ranks=(draw(PICTURE),))
+    report = report_with(findings=(replace(finding(), code="FD201"),))
+    monkeypatch.setattr(check_command, "untimed", lambda _: report)
+    result = typed("--format", "sarif", script)
+    (run,) = json.loads(result.stdout)["runs"]
+    (place,) = run["results"][0]["locations"]
+    assert place["physicalLocation"]["region"]["startLine"] == line
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == str(script)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner, Result
 
 from fsdpdoctor.changes.plan import Plan, save_plan
+from fsdpdoctor.cli import main
+from fsdpdoctor.cli import run as run_command
+from fsdpdoctor.recorder.launch import run_script
+from fsdpdoctor.recorder.launch.run_script import Target
+from fsdpdoctor.recorder.storage import run_folder
+from fsdpdoctor.recorder.storage.run_folder import VARIABLE
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import UNKNOWN, Kind, Phase
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
@@ -132,3 +142,116 @@ def test_a_plan_that_does_not_fit_ends_the_job(tmp_path: Path, plain: Path) -> N
     assert [data.header.ended for data in ranks(tmp_path / "refused")] == [
         "exception: PlanError: " + line.removeprefix("Error: ").strip()
     ] * 2
+
+
+# In this process: what ranks are started with, and where nothing can be recorded.
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Started]:
+    """What torchrun was started with: nothing is, and the process stays."""
+    started: list[Started] = []
+
+    def torchrun(options: list[str], target: Target, own: list[str]) -> None:
+        started.append(Started(options, target, own))
+        raise SystemExit(0)
+
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", VARIABLE)}
+    monkeypatch.setattr(os, "environ", kept)
+    monkeypatch.setattr(run_script, "torchrun", torchrun)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    return started
+
+
+class Started(NamedTuple):
+    """A call of torchrun's."""
+
+    options: list[str]
+    target: Target
+    own: list[str]
+
+
+def typed(*words: str) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(main, ["run", *words])
+
+
+def test_ranks_are_started_with_what_was_asked(
+    became: list[Started], tmp_path: Path
+) -> None:
+    """Every option of ours that was given, in one folder that all are told."""
+    recording = ("--steps", "4:9", "--every", "2", "--stop-after", "20")
+    more = ("--check-bits", "--kineto", "2", "--live", "--hang-after", "30")
+    words = ("--nproc-per-node", "4", "--out", "runs/a", "--no-report")
+    typed(*words, *recording, *more, "train.py", "--lr", "1")
+    ((options, target, own),) = became
+    assert options == ["--nproc-per-node=4", "--standalone"]
+    assert target == Target(name="train.py", is_module=False, args=("--lr", "1"))
+    assert own == [
+        *("--steps", "4:9", "--every", "2", "--stop-after", "20", "--check-bits"),
+        *("--kineto", "2", "--live", "--hang-after", "30.0", "--no-report"),
+    ]
+    place = json.loads(os.environ[VARIABLE])
+    assert place["folder"] == str(tmp_path / "runs/a")
+
+
+def test_a_job_of_several_nodes_is_torchruns_own(became: list[Started]) -> None:
+    """Its options are passed on, and then it is not told to stand alone."""
+    typed("--nproc-per-node", "gpu", "--nnodes", "2", "-m", "pkg.train")
+    ((options, target, own),) = became
+    assert options == ["--nproc-per-node=gpu", "--nnodes=2"]
+    assert target.is_module
+    assert "--no-report" not in own
+
+
+def test_no_ranks_are_started_for_a_script_that_is_not_there(
+    became: list[Started],
+) -> None:
+    """One line, instead of one from each rank."""
+    result = typed("--nproc-per-node", "4", "none.py")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: cannot run none.py: there is no such file\n"
+    assert became == []
+
+
+def test_where_nobody_may_look_ranks_are_started_all_the_same(
+    became: list[Started], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of them says that it is not recorded."""
+
+    def refuses(*_: object) -> None:
+        raise PermissionError("not for you")
+
+    monkeypatch.setattr(run_folder, "new_location", refuses)
+    typed("--nproc-per-node", "4", "train.py")
+    assert len(became) == 1
+    place = json.loads(os.environ[VARIABLE])
+    assert place["folder"] == str(tmp_path / "fsdpdoctor-runs/unrecorded")
+    monkeypatch.setattr(run_folder, "agree_on_folder", refuses)
+    asked: Any = SimpleNamespace(out=None, target=SimpleNamespace(name="train.py"))
+    assert run_command._place(asked).run_id == "unrecorded"
+
+
+def test_a_process_has_one_record(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`run` inside of `record()`: it says into which one it goes."""
+    monkeypatch.chdir(tmp_path)
+    session: Any = SimpleNamespace(folder=tmp_path / "runs/a")
+    assert run_command._of(session).folder == tmp_path / "runs/a"
+    said = "fsdpdoctor: this process is recorded into runs/a, and not a second time\n"
+    assert capsys.readouterr().err == said
+
+
+def test_without_a_dashboard_there_is_no_live_view(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is said, and the training begins."""
+    monkeypatch.setitem(sys.modules, "fsdpdoctor.cli.processes.live", None)
+    assert run_command._live_view(tmp_path) is None
+    assert "fsdpdoctor: no live view: ModuleNotFoundError" in capsys.readouterr().err
