@@ -26,6 +26,7 @@ PACKAGES = {
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
+    "detectors/test_padding_alignment.py": ("detectors/before_a_gpu.py",),
     "detectors/test_frozen_params.py": (
         "detectors/frozen_backward.py",
         "detectors/frozen_wide.py",

@@ -10,6 +10,13 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import held_back, queued_behind
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
+from fsdpdoctor.detectors.before_a_gpu import (
+    CONNECTIONS,
+    UNSET,
+    one_queue,
+    shard_ranks,
+    without_gpu,
+)
 from fsdpdoctor.detectors.judged_steps import (
     few_steps,
     on_cpu,
@@ -26,8 +33,6 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 # Below this share of the step a communicator's memory is not worth it; to be
 # calibrated on the gallery. PyTorch asks for proven wins (`docs/detectors.md` G01).
 WARNING_SHARE = 0.03
-
-CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @detector(
@@ -49,14 +54,19 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: tensor parallelism sometimes needs the variable. Where the
     link is full, two communicators share it and win little. On CPU nothing runs
-    beside the host.
+    beside the host: what the variable will do on a GPU is said as information.
     """
+    if without_gpu(m):
+        yield from one_queue(m)
     if on_cpu(m):
+        if any(one_queue(m)):
+            return
         raise CannotTell(
             "on CPU no collective runs beside another", Evidence.ISSUE_TIMES
         )
     step_ns = steady(m)
-    yield from _environment(m)
+    if not without_gpu(m):
+        yield from _environment(m)
     total, units, places = 0, dict[str, int](), list[Location]()
     for rank in m.ranks:
         judged = rank.in_judged(rank.stalls.step)
@@ -111,7 +121,8 @@ def _environment(m: Measures) -> Iterator[Finding]:
     ranks = tuple(
         rank.rank
         for rank in m.ranks
-        if rank.header.environment.get(CONNECTIONS) == "1" and rank.units
+        if rank.header.environment.get(CONNECTIONS) == "1"
+        and any(shard_ranks(m, spec) > 1 for spec in rank.units)
     )
     if not ranks:
         return
@@ -124,8 +135,7 @@ def _environment(m: Measures) -> Iterator[Finding]:
         evidence={CONNECTIONS: "1"},
         advice=(
             Advice(
-                text=f"Unset {CONNECTIONS}, or set it to 32, before the process "
-                "starts; setting it from Python later has no effect.",
+                text=UNSET,
                 memory_cost_bytes=0,
             ),
         ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.before_a_gpu import ALIGNMENT, unaligned, without_gpu
 from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, percent, size
@@ -18,7 +19,7 @@ PADDING_SHARE = 0.02
 
 # D15 and K01: NCCL all-gathers whose part per rank is no multiple of 16 bytes were
 # seen at less than 70 % of the bandwidth of aligned ones of like size.
-ALIGNMENT, SLOW, LIKE_SIZE = 16, 0.70, 2.0
+SLOW, LIKE_SIZE = 0.70, 2.0
 
 
 @detector("FD204", "padding-alignment", needs={Evidence.UNITS, Evidence.CONFIG})
@@ -36,7 +37,8 @@ def padding_alignment(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: padding of small parameters beside large ones hardly counts;
     it is reported by its share of the unit's bytes. Alignment is judged only on
-    NCCL, and only against aligned units of like size in the same run.
+    NCCL, and only against aligned units of like size in the same run; of a run on CPU
+    or a modelled device it is said what NCCL will do, as information.
     """
     specs = all_units(m)
     if not any(spec.padding_bytes != UNKNOWN for spec in specs.values()):
@@ -49,7 +51,7 @@ def padding_alignment(m: Measures) -> Iterator[Finding]:
     ]
     if padded:
         yield _padding(m, specs, padded)
-    yield from _alignment(m, specs)
+    yield from unaligned(m, specs) if without_gpu(m) else _alignment(m, specs)
 
 
 def _padding(

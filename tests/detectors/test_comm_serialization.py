@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpdoctor.detectors.comm_serialization import comm_serialization
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.schema import Evidence, GroupSpec
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only
 
@@ -77,6 +77,34 @@ def test_a_gather_that_waits_for_gathers_is_no_finding() -> None:
     """
 
     assert found(comm_serialization, measured(draw(picture, CUDA))) == []
+
+
+ONE = {"environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
+
+
+def test_what_cuda_will_do_is_said_without_a_gpu() -> None:
+    """On CPU and on a modelled device: information, and a prediction."""
+    for m in (
+        measured(draw("forward 00000000", header=ONE)),
+        measured(draw("forward 00000000", CUDA, header=ONE), source="rehearsal"),
+    ):
+        finding = only(comm_serialization, m)
+
+        assert finding.severity == Severity.INFO
+        assert finding.summary == (
+            "on a GPU CUDA_DEVICE_MAX_CONNECTIONS=1 will make all streams of a device "
+            "take turns: FSDP2's collectives will not run under compute that was "
+            "launched before them"
+        )
+        assert finding.cost_ns_per_step is None
+
+
+def test_one_connection_makes_no_difference_to_one_rank() -> None:
+    """Nothing is sent: neither predicted, nor a warning on a device."""
+    alone = {"header": ONE, "groups": (GroupSpec(name="s", ranks=(0,), size=1),)}
+
+    assert not_judged(comm_serialization, measured(draw("forward 0", **alone))).needs
+    assert found(comm_serialization, measured(draw("forward 0", CUDA, **alone))) == []
 
 
 def test_on_cpu_it_cannot_tell() -> None:

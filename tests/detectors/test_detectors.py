@@ -57,6 +57,7 @@ CODES_AND_NAMES = {
 
 SHARED = {
     "base",
+    "before_a_gpu",
     "endings",
     "frozen_backward",
     "frozen_wide",

@@ -35,6 +35,14 @@ def test_what_time_decides_is_left_out() -> None:
     assert [one.code for one in kept.not_judged] == ["FD302"]
 
 
+def test_what_one_hardware_queue_will_do_is_kept() -> None:
+    """It is read from the environment; what collectives took in turns is timed."""
+    predicted = replace(coded("FD106", Severity.INFO), cost_ns_per_step=None)
+    report = report_with(findings=(predicted, coded("FD106", Severity.WARNING)))
+
+    assert [one.severity for one in untimed(report).findings] == ["info"]
+
+
 def test_an_exception_of_the_script_is_kept() -> None:
     """It is what has to be mended first."""
     report = report_with(findings=(coded("FD408", Severity.CRITICAL),))
