@@ -19,6 +19,7 @@ from fsdpdoctor.detectors.judged_steps import (
     per_step,
     place_of,
 )
+from fsdpdoctor.detectors.reentrant import reentrant
 from fsdpdoctor.detectors.remedies import (
     clear_prefetch,
     keep_unsharded,
@@ -36,6 +37,7 @@ CRITICAL_BYTES_SHARE, CRITICAL_TIME_SHARE = 0.10, 0.15
 WHY = {
     "recompute": "activations are recomputed in backward around this unit",
     "prefetch": "another unit's forward prefetch gathers it again",
+    "reentrant": "a reentrant checkpoint runs forward prefetch lists again in backward",
     "loop": "it is called in a loop, and gathered for every call",
     "repeat": "it is gathered again after it was resharded",
 }
@@ -159,7 +161,7 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
         confidence=Confidence.HIGH,
         summary=f"{extra:.3g} all-gathers per step in {phase} repeat what was "
         f"gathered already ({count(len(names), 'unit')}, {size(cost_bytes)}, "
-        f"{ms(cost_ns)} exposed): {WHY[why]}",
+        f"{ms(cost_ns)} exposed): {WHY[_cause(m, why)]}",
         units=tuple(names),
         phase=phase,
         ranks=tuple(sorted(set().union(*(e.ranks for e in mine.values())))),
@@ -183,9 +185,13 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
     )
 
 
+def _cause(m: Measures, why: str) -> str:
+    return "reentrant" if why == "prefetch" and reentrant(m) else why
+
+
 def _advice(m: Measures, why: str, names: list[str]) -> tuple[Advice, ...]:
     listed = [spec.fqn for spec in m.units if spec.forward_prefetch]
-    cure = without_reentrant(m) if listed else None
+    cure = without_reentrant(m) if listed or why == "recompute" else None
     clear = None
     if why == "prefetch" and cure is None:
         clear = clear_prefetch(m, "forward", listed)

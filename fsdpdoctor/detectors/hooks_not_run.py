@@ -10,6 +10,7 @@ from fsdpdoctor.changes.quoting import name_list, quoted
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
+from fsdpdoctor.detectors.reentrant import without_gradient
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import (
@@ -39,6 +40,9 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     *What to try*: build the optimizer from `model.parameters()` after
     `fully_shard(model)`; call the module, or register its other methods with
     `register_fsdp_forward_method`; clone outputs that are changed in place.
+
+    Inside a reentrant checkpoint nothing gets a gradient where no input needs one:
+    `use_reentrant=False`.
 
     *When it is wrong*: a unit without a forward may be meant for other steps
     (an auxiliary head). Parameters outside every unit are plain tensors in the
@@ -239,6 +243,10 @@ def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         and spec.trainable_numel > 0
         and spec.reshard_after_forward not in (False, None)
     ]
+    checkpointed = without_gradient(m, lost)
+    if checkpointed is not None:
+        yield checkpointed
+        lost = [fqn for fqn in lost if fqn not in checkpointed.units]
     if not lost:
         return
     units = f"units = {name_list([first_path(fqn) for fqn in lost])}"

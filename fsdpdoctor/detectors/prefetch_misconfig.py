@@ -10,6 +10,7 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import all_units, per_step, recompute_seen
+from fsdpdoctor.detectors.reentrant import not_ahead
 from fsdpdoctor.detectors.remedies import (
     RECOMPUTE_REASON,
     clear_prefetch,
@@ -53,6 +54,9 @@ def prefetch_misconfig(m: Measures) -> Iterator[Finding]:
     *What to try*: rebuild the lists from the order in which the units ran; the code
     below does so for this run.
 
+    Reentrant checkpoints run units in backward in an order of their own, which no
+    prefetch knows: `use_reentrant=False`.
+
     *When it is wrong*: if the order changes from step to step (mixtures, skipped
     layers) no list is always right: drop the lists. A first-forward order is what
     is compared; the backward one is its reverse, parents before their children.
@@ -67,6 +71,7 @@ def prefetch_misconfig(m: Measures) -> Iterator[Finding]:
         problems = list(_problems(lists, order, _root(m)))
         if problems:
             yield _finding(m, phase, order, lists, problems)
+    yield from not_ahead(m)
 
 
 def _root(m: Measures) -> set[str]:

@@ -16,6 +16,7 @@ from fsdpdoctor.changes.code import MODEL, code, on_roots
 from fsdpdoctor.changes.plan import Plan, plan_of
 from fsdpdoctor.changes.unit_tree import UnitTree
 from fsdpdoctor.detectors.judged_steps import all_units, on_cpu, recompute_seen
+from fsdpdoctor.detectors.reentrant import reentrant
 from fsdpdoctor.detectors.unit_order import as_run, forward_order, unit_tree_of
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.schema import UNKNOWN
@@ -127,10 +128,7 @@ def prefetch(m: Measures, phase: str) -> Advice | None:
 
 def without_reentrant(m: Measures) -> Advice | None:
     """The cure where reentrant checkpointing runs prefetch lists in backward too."""
-    if not any(
-        rank.header.model is not None and rank.header.model.checkpoint == "reentrant"
-        for rank in m.ranks
-    ):
+    if not reentrant(m):
         return None
     return Advice(
         text="Pass use_reentrant=False to checkpoint(): a reentrant one runs the whole "

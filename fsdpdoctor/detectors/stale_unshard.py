@@ -173,7 +173,11 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
     share = cost_ns / float(m.step_ns.mean())
     wasted = sum(one.bytes for one in mine.values())
     by = next(iter(mine.values())).by or "a unit"
-    why, text = _why_dropped(by, frozen=frozen, evaluating=_evaluating(m) > 0)
+    specs = all_units(m)
+    trains = any(specs[name].trainable_numel > 0 for name in mine)
+    why, text = _why_dropped(
+        by, frozen=frozen, trains=trains, evaluating=_evaluating(m) > 0
+    )
     return Finding(
         severity=level(share, WAITED_SHARE),
         confidence=Confidence.HIGH,
@@ -191,12 +195,17 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
             "prefetched_by": by,
             "frozen": frozen,
         },
-        advice=(Advice(text=text, memory_cost_bytes=0),),
+        advice=(
+            (frozen and trains and without_reentrant(m))
+            or Advice(text=text, memory_cost_bytes=0),
+        ),
         places=tuple(p for one in mine.values() for p in one.places[:1])[:3],
     )
 
 
-def _why_dropped(by: str, *, frozen: bool, evaluating: bool) -> tuple[str, str]:
+def _why_dropped(
+    by: str, *, frozen: bool, trains: bool, evaluating: bool
+) -> tuple[str, str]:
     """Why a backward gathered for nothing, and what to do."""
     if not frozen and not evaluating:
         why = f"the backward of {by} prefetches what has no backward after it"
@@ -206,13 +215,14 @@ def _why_dropped(by: str, *, frozen: bool, evaluating: bool) -> tuple[str, str]:
         )
         return why, text
     once, which = (
-        ("a step", "frozen, without a backward of its own")
+        ("a step", "is frozen, without a backward of its own")
         if frozen
-        else ("after such passes", "of the pass without gradients that ran before")
+        else ("after such passes", "is of the pass without gradients that ran before")
     )
+    if trains and frozen:
+        which = "has no backward of its own"
     why = (
-        f"the backward of {by} prefetches what ran before it in forward, "
-        f"which is {which}"
+        f"the backward of {by} prefetches what ran before it in forward, which {which}"
     )
     text = (
         f"One gather {once}: it may stay. It goes where {by} has an explicit backward "

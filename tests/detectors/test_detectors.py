@@ -65,6 +65,7 @@ SHARED = {
     "host_events",
     "judged_stalls",
     "judged_steps",
+    "reentrant",
     "remedies",
     "unit_order",
 }
