@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from fsdpdoctor.finding import Severity
 from tests.zoo.entry import Entry, Untold
 from tests.zoo.job import Block, Decoder, Job, Moment, Tensor
 from tests.zoo.situations import but, rehearsed
@@ -106,6 +107,7 @@ ENTRIES: list[Entry | Untold] = [
         fault=rehearsed(environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
         cure=rehearsed(environment={"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
         codes=("FD106",),
+        least=Severity.INFO,  # a modelled device obeys no variable: a prediction
         fast=True,
     ),
     Untold(
