@@ -11,7 +11,7 @@ from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.frozen_backward import backward_for_nothing
 from fsdpdoctor.detectors.frozen_wide import wide_findings
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives, per_step
+from fsdpdoctor.detectors.judged_steps import all_units, gathered_bytes, per_step
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
@@ -54,14 +54,10 @@ def frozen_params(m: Measures) -> Iterator[Finding]:
         raise CannotTell(
             "which parameters are frozen was not recorded", Evidence.CONFIG
         )
-    frozen = [
-        fqn
-        for fqn, spec in specs.items()
-        if spec.numel > 0 and spec.frozen_numel >= FROZEN_SHARE * spec.numel
-    ]
-    share = sum(specs[fqn].frozen_numel for fqn in frozen) / total
+    share = sum(max(spec.frozen_numel, 0) for spec in specs.values()) / total
     if share >= FROZEN_SHARE:
-        yield _gathered(m, specs, frozen, share)
+        mostly = [n for n, s in specs.items() if s.frozen_numel > s.trainable_numel]
+        yield _gathered(m, specs, mostly, share)
     yield from _adapters(m, specs)
     yield from wide_findings(m)
     yield from backward_for_nothing(m)
@@ -82,17 +78,19 @@ def _gathered(
     m: Measures, specs: dict[str, UnitSpec], frozen: list[str], share: float
 ) -> Finding:
     moved = 0
-    for rank, rows in judged_collectives(m):
-        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in frozen]
-        mine = (rows.kind == Kind.ALL_GATHER) & np.isin(rows.unit, ids)
-        moved += int(rows.bytes[mine].clip(0).sum())
+    for name in frozen:
+        # A unit that trains in part is gathered for that part all the same.
+        of_unit = gathered_bytes(m, [name])
+        moved += of_unit * specs[name].frozen_numel // specs[name].numel
     stalls = exposed(m).of(Kind.ALL_GATHER).named(*frozen)
     timed = m.stalls_known and len(m.step_ns) > 0
     cost_ns = stalls.ns_per_step if timed else None
     matters = timed and stalls.ns_per_step / float(m.step_ns.mean()) >= EXPOSED_SHARE
     replica = sum(
-        max(specs[fqn].param_bytes, 0) - max(specs[fqn].shard_bytes, 0)
-        for fqn in frozen
+        (max(spec.param_bytes, 0) - max(spec.shard_bytes, 0))
+        * spec.frozen_numel
+        // spec.numel
+        for spec in (specs[fqn] for fqn in frozen)
     )
     wait = "" if cost_ns is None else f" and waits {ms(cost_ns)}"
     return Finding(

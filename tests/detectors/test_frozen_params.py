@@ -36,7 +36,7 @@ def frozen(fqn: str, trainable: int = 0) -> UnitSpec:
 
 
 def test_a_frozen_base_is_gathered_in_every_step() -> None:
-    """95 % never change; 2 of 8 ms wait for them; replicas take 2 MiB more."""
+    """95 % of 1 MiB never change; 2 of 8 ms wait; replicas take as much of 2 MiB."""
     finding = only(
         frozen_params, measured(draw(PICTURE, units=(frozen("layers.0", 50),)))
     )
@@ -44,9 +44,20 @@ def test_a_frozen_base_is_gathered_in_every_step() -> None:
     assert finding.severity == Severity.WARNING
     assert finding.units == ("layers.0",)
     assert finding.cost_ns_per_step == 2 * MS
-    assert finding.cost_bytes == 1 << 20
-    assert finding.advice[0].memory_cost_bytes == 2 << 20
+    assert finding.cost_bytes == (1 << 20) * 95 // 100
+    assert finding.advice[0].memory_cost_bytes == (2 << 20) * 95 // 100
     assert "ignored_params" in codes(finding)[0]
+
+
+def test_a_unit_that_trains_in_part_is_of_the_frozen_model() -> None:
+    """One product of the last layer trains: 2750 of 3000 never change."""
+    units = (frozen("layers.0"), frozen("layers.1"), frozen("layers.2", 250))
+
+    finding = only(frozen_params, measured(draw(PICTURE, units=units)))
+
+    assert finding.units == ("layers.0", "layers.1", "layers.2")
+    assert finding.evidence["frozen_share"] == round(2750 / 3000, 4)
+    assert finding.summary.startswith("91.7 % of the units' parameters never change")
 
 
 def test_adapters_that_are_units_alone() -> None:
