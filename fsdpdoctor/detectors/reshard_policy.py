@@ -19,6 +19,7 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.changes.quoting import name_list
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.embedding_backward import embedding_in_backward
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
     all_units,
@@ -71,7 +72,8 @@ def reshard_policy(m: Measures) -> Iterator[Finding]:
     is kept gathered after an evaluation, for a backward that never comes.
 
     *What to try*: keep all or the last units gathered; or reshard them again;
-    `reshard()` after an evaluation.
+    `reshard()` after an evaluation; no gather in backward of a unit that is an
+    embedding alone, which needs none.
 
     *When it is wrong*: the peak of a short run may not be the peak of a long one.
     Where the device's memory is not known (CPU) the headroom is not either, and
@@ -82,6 +84,7 @@ def reshard_policy(m: Measures) -> Iterator[Finding]:
         raise CannotTell("no unit's reshard policy was recorded", Evidence.CONFIG)
     used = _memory_share(m)
     yield from _gathered_again(m, specs, used)
+    yield from embedding_in_backward(m)
     yield from _kept_too_long(m, specs, used)
     yield from _groups(m, specs)
     yield from _left_by_evaluation(m)

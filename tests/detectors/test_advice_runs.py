@@ -126,17 +126,14 @@ def job() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def sharded() -> Any:
-    """The model as the drawn units have it."""
+def sharded(code: str = "") -> Any:
+    """The model as the drawn units have it, those that the code names."""
     model = Small()
+    if '"embed"' in code:
+        fully_shard(model.embed)
     for layer in model.layers:
         fully_shard(layer)
     return fully_shard(model)
-
-
-def compiled(blocks: Any) -> bool:
-    """Whether each of some modules runs through the compiler."""
-    return all(block._compiled_call_impl is not None for block in blocks)
 
 
 def log_twice(log_loss: Callable[..., None]) -> None:
@@ -154,7 +151,7 @@ def after(name: str, given: Any, model: Any) -> None:
         given(model, 0, 1)
     elif name == "compile_blocks":
         given(blocks)
-        assert compiled(blocks)
+        assert all(block._compiled_call_impl is not None for block in blocks)
     elif name == "clip":
         given(model, 1.0)
     elif name == "collect_together":
@@ -184,7 +181,7 @@ def run(code: str) -> None:
 
     What shards by itself is given a plain model, all other code a sharded one.
     """
-    model: Any = Small() if "import fully_shard" in code else sharded()
+    model: Any = Small() if "import fully_shard" in code else sharded(code)
     optimizer = torch.optim.AdamW(model.parameters())
     scope = {"model": model, "optimizer": optimizer}
     if "mesh[" in code:
@@ -196,8 +193,7 @@ def run(code: str) -> None:
             after(name, given, model)
         if not isinstance(model, FSDPModule):
             fully_shard(model)
-        # One dimension: FSDP2 warns where a module returns a view, as Linear does of
-        # three.
+        # One dimension: FSDP2 warns where a module returns a view, as of three.
         model(torch.zeros(4, dtype=torch.long)).sum().backward()
 
 
@@ -258,6 +254,9 @@ SHARDED: Mapping[str, RankData] = {
                 ),
             ),
         ),
+    ),
+    "embedding": draw(
+        EXPOSED, CUDA, units=(ROOT, unit("embed", module_class="Embedding"), *LAYERS)
     ),
     "one communicator": draw(QUEUED, CUDA, units=UNITS),
     "late host": draw(LATE_HOST, CUDA, units=UNITS, names=("train.py:12 item",)),
