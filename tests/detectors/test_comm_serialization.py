@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fsdpdoctor.detectors.comm_serialization import comm_serialization
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
@@ -101,7 +103,7 @@ def test_what_cuda_will_do_is_said_without_a_gpu() -> None:
 
 def test_one_connection_makes_no_difference_to_one_rank() -> None:
     """Nothing is sent: neither predicted, nor a warning on a device."""
-    alone = {"header": ONE, "groups": (GroupSpec(name="s", ranks=(0,), size=1),)}
+    alone: Any = {"header": ONE, "groups": (GroupSpec(name="s", ranks=(0,), size=1),)}
 
     assert not_judged(comm_serialization, measured(draw("forward 0", **alone))).needs
     assert found(comm_serialization, measured(draw("forward 0", CUDA, **alone))) == []
