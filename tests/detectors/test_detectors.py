@@ -59,6 +59,7 @@ SHARED = {
     "base",
     "before_a_gpu",
     "endings",
+    "embedding_backward",
     "frozen_backward",
     "frozen_wide",
     "gather_counts",
