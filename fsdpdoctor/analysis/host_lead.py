@@ -8,12 +8,27 @@ took as long as the host needed to launch it, however much of it was compute.
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from fsdpdoctor.analysis.timeline import Timeline
-from fsdpdoctor.intervals import Int64s
+import numpy as np
+import numpy.typing as npt
+
+from fsdpdoctor.analysis.rank_tables import HeldUp
+from fsdpdoctor.analysis.timeline import Collectives, Timeline
+from fsdpdoctor.intervals import Int64s, covered_ns, union
 from fsdpdoctor.quantities import US
-from fsdpdoctor.schema import NO_TIME, Flag, Hook, Kind, Spans
+from fsdpdoctor.schema import (
+    DEVICE_WORK,
+    NO_TIME,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Hook,
+    Kind,
+    Lane,
+    Spans,
+    is_any,
+)
 
 CAUGHT_UP_NS = 50 * US
 """A launch takes 10 to 30 us (`docs/detectors.md` D02); the device's clock is known on
@@ -62,3 +77,76 @@ def _hooks(line: Timeline, name: str) -> Spans:
     ids = [at for at, known in enumerate(line.data.names) if known == name]
     hooks = line.of(Kind.HOOK)
     return hooks.rows(np.isin(hooks.name, ids))
+
+
+LEAST_GAP_NS = 20 * US
+"""Between two kernels that follow each other lie some microseconds."""
+
+AT_ONCE_NS = 10 * US
+"""From the event that lets a kernel go to its start."""
+
+COVERED = 0.8
+"""Of a gap, by collectives: what they do not cover has another reason."""
+
+
+def held_up(line: Timeline) -> HeldUp:
+    """Gaps within a unit's pass in which a kernel stood still that was launched before,
+    until another unit's collective began or ended.
+
+    FSDP2 lets the compute lane wait at the borders of units alone, before it copies
+    out, and after a reduction: within one there is nothing to wait for but a queue
+    that streams share. Where something else ran in the gap (other communication,
+    copies), it may be what was waited for, and nothing is said.
+    """
+    if Evidence.KERNELS not in line.data.evidence or not len(line.collectives):
+        return HeldUp.build(0)
+    spans = line.spans
+    lane = spans.rows(is_any(spans.kind, *DEVICE_WORK) & (spans.lane == Lane.COMPUTE))
+    lane = lane.rows(np.argsort(lane.start_ns, kind="stable"))
+    if len(lane) < 2:
+        return HeldUp.build(0)
+    before, after = lane.rows(slice(None, -1)), lane.rows(slice(1, None))
+    idle_ns = np.maximum.accumulate(before.end_ns)
+    kernels = (before.kind == Kind.KERNEL) & (after.kind == Kind.KERNEL)
+    one_pass = (before.unit == after.unit) & (before.phase == after.phase)
+    launched = (after.issued_ns != NO_TIME) & (after.issued_ns <= idle_ns)
+    found = kernels & one_pass & launched & (after.unit != UNKNOWN)
+    found &= after.start_ns - idle_ns >= LEAST_GAP_NS
+    gaps = HeldUp.build(
+        len(after),
+        step=line.step,
+        start_ns=idle_ns,
+        end_ns=after.start_ns,
+        unit=after.unit,
+        phase=after.phase,
+    ).rows(found)
+    gaps = gaps.rows(~_something_else(spans, gaps))
+    return _by_collectives(line.collectives, gaps)
+
+
+def _something_else(spans: Spans, gaps: HeldUp) -> npt.NDArray[np.bool_]:
+    """[gaps] whether anything but FSDP2's own collectives ran in it."""
+    other = (spans.lane == Lane.OTHER_COMM) | (spans.lane == Lane.COPY)
+    rest = spans.rows(other)
+    return covered_ns(gaps.start_ns, gaps.end_ns, union(rest.start_ns, rest.end_ns)) > 0
+
+
+def _by_collectives(collectives: Collectives, gaps: HeldUp) -> HeldUp:
+    """The gaps that other units' collectives fill, and that end as one of them begins
+    or ends.
+    """
+    by = np.full(len(gaps), UNKNOWN, dtype=np.int32)
+    edges = np.sort(np.concatenate((collectives.start_ns, collectives.end_ns)))
+    at = np.searchsorted(edges, gaps.end_ns + AT_ONCE_NS, side="right") - 1
+    near = (at >= 0) & (edges[np.maximum(at, 0)] >= gaps.end_ns - AT_ONCE_NS)
+    filled = covered_ns(gaps.start_ns, gaps.end_ns, collectives.busy)
+    near &= filled >= COVERED * gaps.duration_ns
+    for row in np.flatnonzero(near).tolist():
+        start, end = gaps.start_ns[row], gaps.end_ns[row]
+        shared = np.minimum(collectives.end_ns, end) - np.maximum(
+            collectives.start_ns, start
+        )
+        longest = int(np.argmax(shared))
+        if collectives.unit[longest] not in (UNKNOWN, gaps.unit[row]):
+            by[row] = collectives.unit[longest]
+    return replace(gaps, by_unit=by).rows(by != UNKNOWN)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.analysis.host_lead import held_up
 from fsdpdoctor.analysis.named_gaps import Gaps
 from fsdpdoctor.analysis.other_calls import OtherCalls, other_calls
 from fsdpdoctor.analysis.overlap import (
@@ -25,6 +26,7 @@ from fsdpdoctor.analysis.overlap import (
 from fsdpdoctor.analysis.rank_tables import (
     HOST_KINDS,
     CounterRows,
+    HeldUp,
     HostEvents,
     Passes,
     Steps,
@@ -78,6 +80,7 @@ class RankMeasures(OfRank):
     no_grad_passes: Passes
     unit_times: UnitTimes
     windows: Windows
+    held_up: HeldUp
     host: HostEvents
     counters: CounterRows
     others: OtherCalls
@@ -165,6 +168,7 @@ def measure_rank(data: RankData) -> RankMeasures:
         no_grad_passes=Passes.concat([line.no_grad_passes for line in lines]),
         unit_times=UnitTimes.concat([line.unit_times for line in lines]),
         windows=Windows.concat([line.windows for line in lines]),
+        held_up=HeldUp.concat([line.held_up for line in lines]),
         host=HostEvents.concat([line.host for line in lines]),
         counters=CounterRows.concat(
             [CounterRows.of_rows(one.counters, step=one.step) for one in records]
@@ -201,6 +205,7 @@ class _Measured:
     no_grad_passes: Passes
     unit_times: UnitTimes
     windows: Windows
+    held_up: HeldUp
     host: HostEvents
     others: OtherCalls
     gaps: Gaps
@@ -221,6 +226,7 @@ def _measured(line: Timeline) -> _Measured:
         no_grad_passes=_no_grad_passes(line),
         unit_times=unit_times(line),
         windows=Windows.of_rows(line.of(Kind.UNSHARDED), step=line.step),
+        held_up=held_up(line),
         host=HostEvents.of_rows(line.of(*HOST_KINDS), step=line.step),
         others=other_calls(line, divided.others),
         gaps=divided.gaps,

@@ -76,6 +76,18 @@ class Passes(TimedTable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldUp(TimedTable):
+    """One row per gap of a trace's compute lane that ends in a kernel which waited for
+    nothing, while another unit's collective ran.
+    """
+
+    step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # whose kernel it was
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    by_unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)  # whose collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CounterRows(Table):
     """One row per counter value, with its step."""
 

@@ -53,7 +53,10 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
     variable, or raise it to 16 or 32, before the process starts.
 
     *When it is wrong*: tensor parallelism sometimes needs the variable. Where the
-    link is full, two communicators share it and win little. On CPU nothing runs
+    link is full, two communicators share it and win little. In a trace a kernel that
+    stands still within its unit's pass, launched and with nothing to wait for, while
+    another unit's collective runs, is what one queue looks like; a wait of the script's
+    own on the device looks alike. On CPU nothing runs
     beside the host: what the variable will do on a GPU is said as information.
     """
     if without_gpu(m):
@@ -67,6 +70,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
     step_ns = steady(m)
     if not without_gpu(m):
         yield from _environment(m)
+    yield from _held_up(m, step_ns)
     total, units, places = 0, dict[str, int](), list[Location]()
     for rank in m.ranks:
         judged = rank.in_judged(rank.stalls.step)
@@ -114,6 +118,48 @@ def _waited(m: Measures, rank: RankMeasures) -> Int64s:
     other = (held_by != UNKNOWN) & (rows.kind[held_by] != stalls.kind)
     moved = causes["wire"] + causes["tail"]
     return cost + np.where(other, np.minimum(held_ns, moved), 0)
+
+
+def _held_up(m: Measures, step_ns: float) -> Iterator[Finding]:
+    """Kernels of a trace that waited for nothing, and stood still all the same."""
+    total, gaps = 0, list[Location]()
+    units: dict[str, int] = {}
+    for rank in m.ranks:
+        rows = rank.held_up.rows(rank.in_judged(rank.held_up.step))
+        total += int(rows.duration_ns.sum())
+        for at in range(len(rows)):
+            gaps.append(place_of(rank, rows, at))
+            name = rank.unit_name(int(rows.by_unit[at])) or "an unknown unit"
+            units[name] = units.get(name, 0) + int(rows.duration_ns[at])
+    cost_ns = per_step(m, total)
+    if cost_ns / step_ns < WARNING_SHARE:
+        return
+    often = len(gaps) / len(m.step_ns)
+    kernels = "kernel" if often == 1 else "kernels"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"within units' passes {often:.3g} {kernels} per step stood still for "
+        f"{ms(cost_ns)} ({of_step(cost_ns / step_ns)}) until another unit's collective "
+        "began or ended: they had been launched, and the trace shows nothing that they "
+        "had to wait for, as where all streams share one hardware queue "
+        f"({CONNECTIONS}=1)",
+        units=tuple(sorted(units, key=lambda unit: -units[unit])),
+        ranks=tuple(sorted({place.rank for place in gaps})),
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "kernels_per_step": round(often, 3),
+            "held_ns": {unit: per_step(m, ns) for unit, ns in units.items()},
+        },
+        advice=(
+            Advice(
+                text=f"Look whether {CONNECTIONS} is 1 or low where the job starts. "
+                + UNSET,
+                memory_cost_bytes=0,
+            ),
+        ),
+        places=tuple(sorted(gaps, key=lambda p: p.start_ns - p.end_ns)[:3]),
+    )
 
 
 def _environment(m: Measures) -> Iterator[Finding]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.comm_serialization import comm_serialization
-from fsdpdoctor.finding import Severity
+from fsdpdoctor.finding import Confidence, Finding, Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import Evidence, GroupSpec
-from fsdpdoctor.testing import RECORDED, draw, measured
+from fsdpdoctor.schema import Evidence, GroupSpec, Kind
+from fsdpdoctor.testing import RECORDED, TRACED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only
 
 QUEUED = """
@@ -103,10 +107,14 @@ def test_what_cuda_will_do_is_said_without_a_gpu() -> None:
 
 def test_one_connection_makes_no_difference_to_one_rank() -> None:
     """Nothing is sent: neither predicted, nor a warning on a device."""
-    alone: Any = {"header": ONE, "groups": (GroupSpec(name="s", ranks=(0,), size=1),)}
+    groups = (GroupSpec(name="s", ranks=(0,), size=1),)
+    on_cpu, on_device = (
+        measured(draw("forward 0", drawing, header=ONE, groups=groups))
+        for drawing in (None, CUDA)
+    )
 
-    assert not_judged(comm_serialization, measured(draw("forward 0", **alone))).needs
-    assert found(comm_serialization, measured(draw("forward 0", CUDA, **alone))) == []
+    assert not_judged(comm_serialization, on_cpu).needs == (Evidence.ISSUE_TIMES,)
+    assert found(comm_serialization, on_device) == []
 
 
 def test_on_cpu_it_cannot_tell() -> None:
@@ -114,3 +122,70 @@ def test_on_cpu_it_cannot_tell() -> None:
     answer = not_judged(comm_serialization, measured(draw(QUEUED)))
 
     assert answer.needs == (Evidence.ISSUE_TIMES,)
+
+
+HELD = """
+    kernel      000....000.111
+    all_gather  ..11111.......
+    copy_out    ..........1...
+"""
+
+
+def launched(picture: str, *, late: bool = False) -> Measures:
+    """A trace whose kernels were launched as their step began, or as they started."""
+    data = draw(picture, CUDA, evidence=TRACED)
+    steps = []
+    for step in data.steps:
+        spans = step.spans
+        when = spans.start_ns if late else np.full(len(spans), step.start_ns)
+        issued = np.where(spans.kind == Kind.KERNEL, when, spans.issued_ns)
+        steps.append(replace(step, spans=replace(spans, issued_ns=issued)))
+    return measured(replace(data, steps=tuple(steps)), source="kineto")
+
+
+def queue_findings(m: Measures) -> list[Finding]:
+    """What is said of one hardware queue."""
+    return [f for f in found(comm_serialization, m) if "hardware queue" in f.summary]
+
+
+def test_a_kernel_that_waits_for_nothing_is_held_by_a_queue() -> None:
+    """layers.0's kernel starts as layers.1's gather ends, 4 ms after it could have."""
+    (finding,) = queue_findings(launched(HELD))
+
+    assert (finding.severity, finding.confidence) == (
+        Severity.WARNING,
+        Confidence.MEDIUM,
+    )
+    assert (finding.units, finding.cost_ns_per_step) == (("layers.1",), 4 * MS)
+    assert finding.summary == (
+        "within units' passes 1 kernel per step stood still for 4.00 ms (28.6 % of the "
+        "step) until another unit's collective began or ended: they had been launched, "
+        "and the trace shows nothing that they had to wait for, as where all streams "
+        "share one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1)"
+    )
+
+
+def test_a_host_that_is_late_holds_it_itself() -> None:
+    """The same gap, and the kernel is launched as it begins."""
+    assert queue_findings(launched(HELD, late=True)) == []
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        # The copy-out waits for its gather, and the kernel for the copy-out.
+        "kernel 000.....000\nall_gather ..11111....\ncopy_out .......1...",
+        # Between two units lies what the second one waits for.
+        "kernel 000....111\nall_gather ..11111...",
+        # Something else ran in the gap, and may be what was waited for.
+        "kernel 000....000\nall_gather ..11111...\nmemcpy ...xx.....",
+        # It ends before the gather does, of something that is not seen.
+        "kernel 000...0000\nall_gather ..111111..",
+        # The unit's own gather: FSDP2 waits for that.
+        "kernel 000....000\nall_gather ..00000...",
+    ],
+    ids=["copy-out", "border", "other", "not-at-once", "own"],
+)
+def test_what_may_be_waited_for_is_no_queue(picture: str) -> None:
+    """Whatever it is, one queue is not proved by it."""
+    assert queue_findings(launched(picture)) == []
