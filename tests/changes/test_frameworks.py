@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ from fsdpdoctor.changes.frameworks import DIALECTS, Snippet, snippets
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
-from fsdpdoctor.simulate.engine.step import Step
+from fsdpdoctor.simulate.engine.step import Node, Step
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.plan_code import plan_code, tree_of
 from tests.changes.test_code import PLANS
 from tests.changes.trainers import TRAINERS, Given, placed
 from tests.simulate.real import Net, check, simulated, truth
-from tests.simulate.steps import step
+from tests.simulate.steps import ROOT_PARAMS, layer_params, step
 
 FACTS = RunConstraints(
     blocks=(
@@ -179,3 +180,59 @@ def test_one_text_says_where_each_part_goes() -> None:
         f"# {AFTER}:",
         "model.set_reduce_scatter_max_input_buffers(2)",
     ]
+
+
+def test_accelerate_wraps_by_the_classes_name() -> None:
+    """A model that is one unit gets one for each block, and no Python."""
+    one = step(0)
+    params = (*ROOT_PARAMS, *layer_params("layers.0"), *layer_params("layers.1"))
+    root = replace(one.units[0], params=params)
+    base = replace(one, units=(root,), root=Node(units=(0,), items=(0, 1)))
+    block = replace(FACTS.blocks[0], count=2, units=0)
+    facts = RunConstraints(blocks=(block,))
+    plan = Plan(wrap="Block")
+    after = changed(plan, base, facts).step
+    found = snippets(
+        "accelerate", plan, tree_of(base, facts), tree_of(after, facts), facts.blocks
+    )
+
+    assert [yaml.safe_load(one.text) for one in found] == [
+        {
+            "fsdp_config": {
+                "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "fsdp_transformer_layer_cls_to_wrap": "Block",
+            }
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    [
+        (
+            "every",
+            [
+                "from accelerate.utils import GradientAccumulationPlugin",
+                "accumulation = GradientAccumulationPlugin(",
+                "    num_steps=3, sync_each_batch=True",
+                "accelerator = Accelerator(gradient_accumulation_plugin=accumulation)",
+            ],
+        ),
+        (
+            "keep",
+            [
+                "accelerator = Accelerator(gradient_accumulation_steps=3)",
+                "    last = accelerator.sync_gradients",
+                "    model.set_reshard_after_backward(last)",
+                "    model.set_is_last_backward(last)",
+            ],
+        ),
+    ],
+)
+def test_accelerate_reduces_when_it_is_told(how: str, lines: list[str]) -> None:
+    """In each micro-batch, or once with everything kept until then."""
+    found = by_place("accelerate", Plan(accumulation=how, micro_batches=3))
+    text = "\n".join(one.text for one in found).splitlines()
+
+    assert [line for line in text if line in lines] == lines
+    assert "with accelerator.accumulate(model):" in text
