@@ -73,7 +73,8 @@ def built(way: str, *, shard: bool) -> nn.Module:
     elif way == "injected":
         if shard:
             sharded(inner)
-        for block in inner.blocks:
+        blocks: Any = inner.blocks
+        for block in blocks:
             block.out = Adapted(block.out)
     return model
 
@@ -100,7 +101,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     own_data()
     for at in range(STEPS):
-        loss = loss_of(model, tokens_of())
+        loss: Any = loss_of(model, tokens_of())
         loss.backward()
         if averaged:
             average(model)

@@ -10,8 +10,9 @@ import torch
 import yaml
 from torch.distributed.fsdp import FSDPModule
 
-from fsdpdoctor.changes.frameworks import DIALECTS, Snippet, snippets
+from fsdpdoctor.changes.frameworks import DIALECTS, snippets
 from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.changes.snippet import Snippet
 from fsdpdoctor.schema import BlockSpec
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Node, Step

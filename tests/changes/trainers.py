@@ -23,7 +23,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from fsdpdoctor.changes.frameworks import Snippet
+from fsdpdoctor.changes.snippet import Snippet
 
 Scope = dict[str, Any]
 
