@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,12 +18,17 @@ from fsdpdoctor.detectors.judged_stalls import Exposed, ExposedRows, exposed
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.detectors.remedies import prefetch, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
+from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step
 from fsdpdoctor.schema import Evidence, Kind, Phase
 
 # A call that starves the device for less than this share of the step is not worth
 # a change of the training loop; to be calibrated on the gallery.
 STARVED_SHARE = 0.02
+
+# Of the step: what calls one after the other may cost at most is worth a name from
+# here on, as all time is.
+FED_SHARE = 0.05
 
 # `docs/detectors.md` D03 has 1 ms of waiting; as a share, so that small models count.
 WAIT_SHARE = 0.02
@@ -35,7 +41,8 @@ class _Site:
     calls: int = 0
     inside: int = 0  # of them, within a forward or backward
     wait_ns: int = 0
-    starved_ns: int = 0  # host-late time of the first stall after each
+    starved_ns: int = 0  # what of the next stall they have made
+    fed_ns: int = 0  # at most, between calls that came one after the other
     ranks: set[int] = field(default_factory=set)
     places: list[Location] = field(default_factory=list)
 
@@ -62,9 +69,13 @@ def host_sync_point(m: Measures) -> Iterator[Finding]:
     for name, site in sorted(_sites(m, stalls).items()):
         wait_ns, starved_ns = per_step(m, site.wait_ns), per_step(m, site.starved_ns)
         waits = site.inside >= len(m.step_ns) and wait_ns / step_ns >= WAIT_SHARE
+        calls = site.calls / len(m.step_ns)
+        fed_ns = per_step(m, site.fed_ns)
+        if fed_ns / step_ns >= FED_SHARE and fed_ns > starved_ns:
+            yield _fed_finding(m, name, site, wait_ns, fed_ns)
+            continue
         if starved_ns / step_ns < STARVED_SHARE and not waits:
             continue
-        calls = site.calls / len(m.step_ns)
         yield Finding(
             severity=level(starved_ns / step_ns, STARVED_SHARE)
             if site.inside
@@ -87,6 +98,56 @@ def host_sync_point(m: Measures) -> Iterator[Finding]:
         )
 
 
+def _fed_finding(
+    m: Measures, name: str, site: _Site, wait_ns: int, fed_ns: int
+) -> Finding:
+    """Calls one after the other: the device has only what is issued in between."""
+    calls, share = site.calls / len(m.step_ns), fed_ns / steady(m)
+    return Finding(
+        severity=level(share, FED_SHARE),
+        confidence=Confidence.MEDIUM,
+        summary=f"{name} makes the host wait {calls:.3g} times and {ms(wait_ns)} per "
+        f"step, one time after the other: between them the device has only what the "
+        f"host gives it, for up to {ms(fed_ns)} ({of_step(share)})",
+        ranks=tuple(sorted(site.ranks)),
+        cost_ns_per_step=fed_ns,
+        evidence={
+            "where": name,
+            "calls_per_step": round(calls, 3),
+            "inside_forward_or_backward": False,
+            "host_wait_ns": wait_ns,
+            "device_fed_ns": fed_ns,
+            "part": "compute",
+        },
+        advice=_advice(m),
+        places=tuple(site.places[:3]),
+    )
+
+
+def _fed(calls: HostEvents) -> Int64s:
+    """[calls]: time before each, since one before it outside forwards and backwards,
+    in which the host issued what the device ran at once.
+
+    The first wait of such a row is how far the host was ahead: without the calls no
+    more than that could have been hidden.
+    """
+    fed = np.zeros(len(calls), dtype=np.int64)
+    outside = np.flatnonzero(calls.phase == Phase.OTHER)
+    order = outside[np.lexsort((calls.start_ns[outside], calls.step[outside]))]
+    ahead_ns = 0
+    for before, at in pairwise(order.tolist()):
+        gap = int(calls.start_ns[at] - calls.end_ns[before])
+        waited = int(calls.end_ns[at] - calls.start_ns[at])
+        if calls.step[before] != calls.step[at] or gap <= 2 * waited:
+            ahead_ns = 0  # the device had more to do than it was given
+            continue
+        if not fed[before]:
+            ahead_ns = int(calls.end_ns[before] - calls.start_ns[before])
+        fed[at] = min(gap, ahead_ns)
+        ahead_ns -= int(fed[at])
+    return fed
+
+
 def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
     """Synchronising calls of judged steps by where they were made."""
     sites: dict[str, _Site] = defaultdict(_Site)
@@ -94,7 +155,7 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
         syncs = rank.host.kind == Kind.SYNC
         events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
         mine = stalls.where(stalls.rows.rank == rank.rank).rows
-        starved = _starved(events, mine, rank.collectives)
+        starved, fed = _starved(events, mine, rank.collectives), _fed(events)
         for at in range(len(events)):
             site = sites[rank.name(int(events.name[at])) or "an unknown call"]
             start, end = int(events.start_ns[at]), int(events.end_ns[at])
@@ -102,6 +163,7 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
             site.inside += events.phase[at] in (Phase.FORWARD, Phase.BACKWARD)
             site.wait_ns += end - start
             site.starved_ns += starved[at]
+            site.fed_ns += int(fed[at])
             site.ranks.add(rank.rank)
             site.places.append(_place(rank, int(events.step[at]), start, end))
     for site in sites.values():

@@ -129,6 +129,43 @@ def test_waits_for_bytes_that_a_call_did_not_keep_are_not_its_cost(
     assert starved_ms(picture) == [0]
 
 
+FED_BY_HAND = """
+    outer_sync  ......xxxxxx...x...x................
+    forward     000000000000........................
+    backward    ....................0000000000000000
+"""
+
+
+def test_calls_in_a_row_feed_the_device_by_hand() -> None:
+    """The host was 6 ms ahead; then twice 3 ms pass between calls that wait for 1."""
+    m = measured(draw(FED_BY_HAND, CUDA, names=("loss.item",)))
+
+    finding = only(host_sync_point, m)
+
+    assert finding.severity == Severity.WARNING
+    assert finding.cost_ns_per_step == 6 * MS
+    assert finding.summary == (
+        "loss.item makes the host wait 3 times and 8.00 ms per step, one time after "
+        "the other: between them the device has only what the host gives it, for up "
+        "to 6.00 ms (16.7 % of the step)"
+    )
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "......xxxxxx....................",  # one call alone
+        "...........x...x...x............",  # the host was hardly ahead
+        "......xxxxxx..xxxx..xxxx........",  # the device had more to do than was given
+    ],
+)
+def test_calls_that_cost_no_lead_are_no_finding(calls: str) -> None:
+    """Nothing could have been hidden, or the device was busy meanwhile."""
+    picture = FED_BY_HAND.replace("......xxxxxx...x...x................", calls)
+
+    assert found(host_sync_point, measured(draw(picture, CUDA))) == []
+
+
 def test_at_the_end_of_a_step_it_is_information() -> None:
     """The same call outside forward and backward."""
     picture = SYNC_IN_FORWARD.replace("sync        ", "outer_sync  ")
