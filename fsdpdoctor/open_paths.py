@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -123,12 +123,19 @@ def _run_folders_in(path: Path) -> list[Path]:
 
 
 def _is_one_run(folders: Sequence[Path]) -> bool:
-    """Whether they are what the nodes of one job left, a folder each."""
-    return len({open_run(folder).header.run_id for folder in folders}) == 1
+    """Whether they are what the nodes of one job left, a folder each.
+
+    What cannot be read says nothing of it: one damaged run hides no others.
+    """
+    ids = []
+    for folder in folders:
+        with suppress(FsdpDoctorError):
+            ids.append(open_run(folder).header.run_id)
+    return len(set(ids)) == 1 and (len(ids) > 1 or len(folders) == 1)
 
 
 def _open_nodes(parent: Path, folders: Sequence[Path]) -> Run:
-    if _is_one_run(folders):
+    if len(folders) == 1 or _is_one_run(folders):
         return open_run(*folders)
     newest = max(folders, key=lambda run: (run / "run.json").stat().st_mtime)
     raise InputError(

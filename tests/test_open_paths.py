@@ -69,6 +69,21 @@ def test_folders_of_nodes_are_one_run(tmp_path: Path) -> None:
     assert runs_at(tmp_path) == [tmp_path]
 
 
+def test_a_damaged_run_hides_no_others(tmp_path: Path) -> None:
+    """A folder of runs is one, whatever one of them holds; alone it says what it is."""
+    runs = [save(tmp_path / name, 0, run_id=name) for name in ("a", "b")]
+    for broken in (runs[1], tmp_path / "c"):
+        broken.mkdir(exist_ok=True)
+        (broken / "run.json").write_text("{")
+    assert runs_at(tmp_path) == [*runs, tmp_path / "c"]
+    nodes = [save(tmp_path / "job" / f"node{rank}", rank) for rank in (0, 1)]
+    (tmp_path / "job" / "node2").mkdir()
+    (tmp_path / "job" / "node2" / "run.json").write_text("{")
+    assert runs_at(nodes[0].parent) == [nodes[0].parent]
+    with pytest.raises(InputError, match="is damaged"):
+        open_paths([runs[1]])
+
+
 def test_several_runs_below_a_folder(tmp_path: Path) -> None:
     """Each can be opened, the folder cannot."""
     runs = [save(tmp_path / name, 0, run_id=name) for name in ("a", "b")]
