@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 
@@ -15,11 +15,13 @@ from dash.development.base_component import Component
 from fsdpdoctor.network import Link
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
-from fsdpdoctor_dashboard.pages.components import Context
+from fsdpdoctor_dashboard.data.run_summaries import Summaries
+from fsdpdoctor_dashboard.pages.components import Context, so_far
 from fsdpdoctor_dashboard.pages.whatif_callbacks import register
 from fsdpdoctor_dashboard.server.api import api_routes
 from fsdpdoctor_dashboard.server.download_routes import export_routes
 from fsdpdoctor_dashboard.server.first_paint import early_routes, first_picture
+from fsdpdoctor_dashboard.server.presence import Presence, presence_routes
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from fsdpdoctor_dashboard.timeline.component import Timeline
@@ -27,6 +29,7 @@ from fsdpdoctor_dashboard.timeline.component import Timeline
 HERE = Path(__file__).parent
 
 PAGES: dict[str, tuple[str, str]] = {
+    "runs": ("Runs", "runs"),
     "": ("Overview", "overview"),
     "timeline": ("Timeline", "timeline"),
     "units": ("Units", "units"),
@@ -34,9 +37,16 @@ PAGES: dict[str, tuple[str, str]] = {
     "ranks": ("Ranks", "ranks"),
     "memory": ("Memory", "memory"),
     "whatif": ("What-if", "whatif"),
+    "explain": ("Words", "explain"),
 }
 """Path to title and module. A module is imported when its page is first asked for, so
 that plotly is never on the way to the first one."""
+
+RUNS = "runs"
+"""The page of no single run: it is there where there are several."""
+
+CHOICES = ("rank", "step", "code")
+"""What an address may say beside its runs."""
 
 PLOTS = ("collectives", "ranks", "memory", "whatif")
 """Pages with plotly figures: only these are made anew when the theme changes."""
@@ -52,6 +62,7 @@ class Serving:
     prefix: str = "/"  # as the browser sees it; a proxy may strip it
     hosts: tuple[str, ...] = ()  # names beside 127.0.0.1 and localhost
     network: Link | None = None  # that figures are held against
+    presence: Presence = field(default_factory=Presence)
 
 
 COMPONENTS = (Timeline,)
@@ -73,6 +84,7 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
         index_string=INDEX,
     )
     app.library, app.serving = library, serving
+    app.summaries = Summaries(library)
     app.enable_dev_tools(debug=False, dev_tools_ui=False, dev_tools_hot_reload=False)
     app.layout = _layout()
     _callbacks(app, library, serving)
@@ -80,6 +92,7 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.server.register_blueprint(api_routes(library))
     app.server.register_blueprint(export_routes(library))
     app.server.register_blueprint(early_routes())
+    app.server.register_blueprint(presence_routes(serving.presence))
     guard = Guard(
         token=serving.token,
         hosts=serving.hosts,
@@ -106,6 +119,7 @@ class _App(dash.Dash):
 
     library: Library
     serving: Serving
+    summaries: Summaries
 
     def interpolate_index(  # type: ignore[override]
         self, **parts: str
@@ -130,6 +144,7 @@ def _layout() -> Component:
                 [
                     dcc.Link("fsdpdoctor", href="", className="brand", id="brand"),
                     _nav_landmark(),
+                    html.Span(id="ending", role="status"),
                     html.Div(id="runs", className="runs"),
                     html.Button("Theme", id="theme-button", title="light or dark"),
                 ],
@@ -165,10 +180,14 @@ def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> Page
     query = parse_qs(search.lstrip("?"))
     first = query.get("run", [library.entries[0].id])[0]
     runs = [first, *query.get("with", [])[:1]]
+    page = app.strip_relative_path(pathname) or ""
+    # Which of several runs stands first in the folder says nothing.
+    if not page and "run" not in query and len(library.entries) > 1:
+        page = RUNS
     return PageRequest(
-        page=app.strip_relative_path(pathname) or "",
+        page=page,
         runs=tuple(runs),
-        choices={name: query[name][0] for name in ("rank", "step") if name in query},
+        choices={name: query[name][0] for name in CHOICES if name in query},
     )
 
 
@@ -192,8 +211,10 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         pathname: str, search: str, _: object
     ) -> tuple[object, object, str]:
         asked = _asked(app, library, pathname, search)
+        if asked.page == RUNS:  # no run's pages before one is chosen
+            return _nav(serving, library, asked)[:1], None, serving.prefix
         overview = f"{serving.prefix}?{asked.query}"
-        return _nav(serving, asked), _runs(serving, library, asked), overview
+        return _nav(serving, library, asked), _runs(serving, library, asked), overview
 
     @app.callback(
         Output("state", "data"),
@@ -204,7 +225,11 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         prevent_initial_call=True,
     )
     def look(_: int, pathname: str, search: str, before: str | None) -> object:
-        state = _state(library, _asked(app, library, pathname, search))
+        asked = _asked(app, library, pathname, search)
+        state = _state(library, asked)
+        if asked.page == RUNS:
+            app.summaries.known()
+            state = f"{RUNS} {app.summaries.version}"
         return dash.no_update if state == before else state
 
     @app.callback(
@@ -225,6 +250,8 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         shown: list[str] | None,
     ) -> tuple[object, object, object]:
         asked = _asked(app, library, pathname, search)
+        if asked.page == RUNS:
+            return _show_runs(serving, library, app.summaries, shown)
         return _show(library, serving, asked, theme or "light", shown)
 
 
@@ -285,8 +312,29 @@ def _show(
             return dash.no_update, state, done
         if asked.page == "whatif":  # its knobs stand where somebody set them
             dash.set_props("whatif-revision", {"data": runs[0].revision})
+            dash.set_props("whatif-so-far", {"children": so_far(runs[0])})
             return dash.no_update, state, done
-    return _page(asked.page)(context), state, done
+    page = _page(asked.page)(context)
+    # A growing run's new figure stays zoomed as it is, that of another page does not.
+    for part in page._traverse():  # type: ignore[no-untyped-call]
+        if isinstance(part, dcc.Graph):
+            figure = getattr(part, "figure")  # noqa: B009
+            figure.update_layout(uirevision=repr(state[:-1]))
+    return page, state, done
+
+
+def _show_runs(
+    serving: Serving, library: Library, summaries: Summaries, shown: list[str] | None
+) -> tuple[object, object, object]:
+    """The table of runs, which grows as they are read."""
+    from fsdpdoctor_dashboard.pages import runs
+
+    known = summaries.known()
+    state = [RUNS, str(summaries.version)]
+    if state == shown:
+        return dash.no_update, dash.no_update, False
+    entries = runs.in_order(library.entries, known)
+    return runs.page(serving.prefix, entries, known), state, False
 
 
 def _renew_side(context: Context) -> None:
@@ -313,7 +361,7 @@ def _loading(words: str, done: int, total: int) -> Component:
     return html.Div([html.P(words), bar], className="loading", role="status")
 
 
-def _nav(serving: Serving, asked: PageRequest) -> Sequence[Component]:
+def _nav(serving: Serving, library: Library, asked: PageRequest) -> Sequence[Component]:
     return [
         dcc.Link(
             title,
@@ -321,6 +369,7 @@ def _nav(serving: Serving, asked: PageRequest) -> Sequence[Component]:
             className="here" if path == asked.page else "",
         )
         for path, (title, _) in PAGES.items()
+        if path != RUNS or len(library.entries) > 1
     ]
 
 

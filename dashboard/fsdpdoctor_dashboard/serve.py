@@ -16,6 +16,7 @@ from fsdpdoctor.network import Link
 from fsdpdoctor.open_paths import DEFAULT, ReadOptions, open_paths
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.server.presence import Presence
 from fsdpdoctor_dashboard.server.security import new_token
 
 CONNECTIONS = 1024
@@ -43,7 +44,7 @@ class Address:
     def tunnel(self) -> str:
         """The command that brings it to another machine."""
         name = socket.gethostname()
-        return f"ssh -N -L {self.port}:{self.host}:{self.port} {name}"
+        return f"ssh -C -N -L {self.port}:{self.host}:{self.port} {name}"
 
 
 def serve(
@@ -56,6 +57,7 @@ def serve(
     prefix: str = "/",
     hosts: tuple[str, ...] = (),
     network: Link | None = None,
+    presence: Presence | None = None,
 ) -> None:
     """Serve until interrupted. Port 0 takes a free one.
 
@@ -66,7 +68,11 @@ def serve(
     if not prefix.startswith("/") or not prefix.endswith("/"):
         raise UsageError(f"the prefix is {prefix!r}; expected one like /user/me/proxy/")
     serving = Serving(
-        token=new_token(), prefix=prefix, hosts=(host, *hosts), network=network
+        token=new_token(),
+        prefix=prefix,
+        hosts=(host, *hosts),
+        network=network,
+        presence=presence or Presence(),
     )
     app = make_app(library, serving)
     listener = _listen(host, port)
@@ -95,6 +101,7 @@ def serve(
         server.run()
     finally:
         library.close()
+        app.summaries.close()
         server.close()
 
 

@@ -96,7 +96,8 @@ def test_the_header_names_pages_and_runs(client: Client) -> None:
     answer = client.ask("nav.children", url_pathname="/units", url_search=both)
     nav, runs = (answer["response"][name]["children"] for name in ("nav", "runs"))
 
-    assert list(links(nav))[:2] == [
+    assert list(links(nav))[:3] == [
+        "/runs?run=small&with=other",
         "/?run=small&with=other",
         "/timeline?run=small&with=other",
     ]
@@ -105,9 +106,9 @@ def test_the_header_names_pages_and_runs(client: Client) -> None:
     assert list(links(runs))[-1] == "/units?run=small&with=exact"
 
 
-def test_without_an_address_the_first_run_is_shown(client: Client) -> None:
+def test_a_page_without_a_run_is_of_the_first_one(client: Client) -> None:
     """Of the command's order."""
-    answer = client.ask("nav.children", url_pathname="/", url_search="")
+    answer = client.ask("nav.children", url_pathname="/units", url_search="")
     assert words(answer["response"]["runs"]["children"])[0] == "small"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,12 +22,12 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("torch", reason="records runs")
 
 from fsdpdoctor.analysis.measures import Measures, measure
-from fsdpdoctor.cli.processes.live import LINGER_S
 from fsdpdoctor.finding import NotJudged
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import StoppedRank
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
+from fsdpdoctor_dashboard.server.presence import FAREWELL_S
 from tests.dashboard.synthetic import Shape, write_run
 from tests.rig.ranks import TRAIN, Started, run_python, start
 
@@ -70,18 +71,35 @@ def _url(started: Started) -> str:
     return address
 
 
-def _asked(url: str) -> Callable[[str], str]:
-    """A browser that was let in: asks for a path of the server."""
+def _page(url: str) -> tuple[Callable[[str], str], Callable[[], None]]:
+    """A browser that was let in: asks for a path, and says that it leaves."""
     jar = urllib.request.HTTPCookieProcessor(CookieJar())
     browser = urllib.request.build_opener(jar)
     browser.open(url, timeout=30).close()
+    base = url.split("?")[0]
 
     def ask(path: str) -> str:
-        with browser.open(url.split("?")[0] + path, timeout=30) as answer:
+        with browser.open(base + path, timeout=30) as answer:
             content: bytes = answer.read()
             return content.decode()
 
-    return ask
+    def leave() -> None:
+        browser.open(base + "left", data=b"", timeout=30).close()
+
+    return ask, leave
+
+
+def _asked(url: str) -> Callable[[str], str]:
+    """The first of them."""
+    return _page(url)[0]
+
+
+def _fails(ask: Callable[[str], str]) -> bool:
+    try:
+        ask("api/revision?run=run")
+    except OSError:
+        return True
+    return False
 
 
 def _gone(url: str) -> bool:
@@ -142,6 +160,29 @@ def test_under_torchrun_one_rank_starts_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_who_looks_is_answered_after_the_end(tmp_path: Path) -> None:
+    """A page that asks is told for how long; when it is left, the dashboard ends."""
+    stop = tmp_path / "stop"
+    script = tmp_path / "wait.py"
+    script.write_text(WAITING)
+    command = (sys.executable, *RUN, "--out", str(tmp_path / "run"), str(script))
+    started = start((*command, str(stop)), {})
+    ask, leave = _page(_url(started))
+    assert json.loads(ask("alive")) == {"left_s": None}
+    stop.touch()
+    finished = started.finished().ok()
+    ended = time.monotonic()
+
+    assert "stays while its page is open, at most 30 min" in finished.stderr
+    while time.monotonic() - ended < FAREWELL_S + 3:
+        left = json.loads(ask("alive"))["left_s"]
+        time.sleep(1)
+    assert 0 < left < 30 * 60
+    leave()
+    _until(lambda: _fails(ask), "the dashboard ends")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_it_ends_however_the_training_ends(
     tmp_path: Path, number: signal.Signals
@@ -158,7 +199,7 @@ def test_it_ends_however_the_training_ends(
     finished = started.finished()
 
     # Nobody waits for the dashboard: it holds none of the training's streams.
-    assert time.monotonic() - began < LINGER_S
+    assert time.monotonic() - began < FAREWELL_S
     assert finished.status == -number
     _until(lambda: _gone(url), "the dashboard ends")
 

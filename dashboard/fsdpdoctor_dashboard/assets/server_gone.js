@@ -36,6 +36,19 @@
     document.body.append(alert);
   }
 
+  /**
+   * A view beside a training that has ended stays while its pages are open, and not for ever.
+   * @param {number | null} seconds
+   */
+  function sayEnding(seconds) {
+    const place = document.getElementById("ending");
+    if (!place || seconds === null) return;
+    const until = new Date(Date.now() + seconds * 1000);
+    const time = until.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    const words = `Training has ended: this view stays while it is open, at most until ${time}`;
+    if (place.textContent !== words) place.textContent = words;
+  }
+
   /** @param {unknown} error */
   const isSilence = (error) => error instanceof TypeError; // fetch()'s own
 
@@ -53,8 +66,9 @@
 
   async function look() {
     try {
-      await ask(`${base}alive`, { cache: "no-store" });
+      const answer = await ask(`${base}alive`, { cache: "no-store" });
       say(false);
+      if (answer.ok) sayEnding((await answer.json()).left_s);
     } catch (error) {
       if (isSilence(error)) say(true);
     }
@@ -67,7 +81,8 @@
       shown = window.location.href;
     }
   }).observe(document.documentElement, { childList: true, subtree: true });
-  setInterval(() => {
-    if (!document.hidden) look();
-  }, ASK_MS);
+  // In the background too: who does not ask is taken to have left.
+  setInterval(look, ASK_MS);
+  look();
+  window.addEventListener("pagehide", () => navigator.sendBeacon(`${base}left`));
 })();

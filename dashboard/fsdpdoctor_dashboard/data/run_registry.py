@@ -145,7 +145,7 @@ class Library:
     """Runs by id."""
 
     def __init__(self, paths: Iterable[Path], opener: Opener) -> None:
-        self._opener = opener
+        self.opener = opener
         self._roots = tuple(paths)
         self._entries: dict[str, Entry] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
@@ -203,6 +203,11 @@ class Library:
                 return self._open[run_id]
             return self._start(entry, revision=1)
 
+    def opened(self, run_id: str) -> OpenRun | None:
+        """The run where it is open; nothing is read for the question."""
+        with self._lock:
+            return self._open.get(run_id)
+
     def picture(self, run_id: str) -> Picture | Loading:
         """The same for those who only draw: they need not wait for the report."""
         found = self.get(run_id)
@@ -254,7 +259,7 @@ class Library:
         began = time.monotonic()
         try:
             loading.fingerprint = fingerprint_of(files_at(entry.path))
-            opened = open_entry(entry, self._opener, loading, revision)
+            opened = open_entry(entry, self.opener, loading, revision)
         except (FsdpDoctorError, OSError) as error:
             loading.error = str(error)
             return
@@ -279,7 +284,9 @@ class Library:
         if now < self._looked.get(entry.id, 0.0):
             return
         self._looked[entry.id] = now + LIVE_SECONDS
-        if fingerprint_of(files_at(entry.path)) != opened.store.fingerprint:
+        # Who is killed writes nothing any more, and is seen to be gone.
+        ended = opened.going and not still_going(opened.measures)
+        if ended or fingerprint_of(files_at(entry.path)) != opened.store.fingerprint:
             self._start(entry, opened.revision + 1)
 
 

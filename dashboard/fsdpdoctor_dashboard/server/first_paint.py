@@ -50,11 +50,6 @@ def early_routes() -> Blueprint:
         answer.headers["Cache-Control"] = f"private, max-age={YEAR_SECONDS}, immutable"
         return answer
 
-    @early.get("/alive")
-    def alive() -> Response:
-        """That somebody answers: what a page asks to know whether it is up to date."""
-        return Response(status=204)
-
     return early
 
 

@@ -4,7 +4,7 @@
 own, with nothing of the job's environment and the lowest priority. It is no child of
 the rank that starts it: a script that waits for its children never meets it. Between
 the two is only a pipe that the rank keeps open; its end, however it comes, is the
-training's end.
+training's end. The dashboard then stays for who still looks at it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from fsdpdoctor.run import is_run_folder
 
 if TYPE_CHECKING:
     from fsdpdoctor_dashboard.serve import Address
+    from fsdpdoctor_dashboard.server.presence import Presence
 
-LINGER_S = 6.0
-"""After the end of the training: a page asks every two seconds whether there is more,
-and so sees the last steps."""
+LONGEST_MINUTES = 30
+"""After the training's end it answers no longer, whoever looks."""
+
+LOOK_S = 0.5
+"""How often it is seen whether a page is still open, once the training has ended."""
 
 POLL_S = 0.1
 LOWEST_PRIORITY = 19
@@ -79,7 +82,10 @@ class LiveView:
             return
         os.close(self._pipe)
         self._pipe = None
-        _say(f"the live view has ended; again with: fsdpdoctor view {self._shown}")
+        _say(
+            "the live view stays while its page is open, at most "
+            f"{LONGEST_MINUTES} min; again with: fsdpdoctor view {self._shown}"
+        )
 
 
 def _say(words: str) -> None:
@@ -97,8 +103,12 @@ def show(folder: Path, pipe: int) -> None:
             return
     try:
         from fsdpdoctor_dashboard.serve import serve
+        from fsdpdoctor_dashboard.server.presence import Presence
 
-        serve([folder], announce=_announce, how=ReadOptions(cache=False))
+        presence = Presence(LONGEST_MINUTES * 60)
+        threading.Thread(target=_stay, args=(ended, presence), daemon=True).start()
+        how = ReadOptions(cache=False)
+        serve([folder], announce=_announce, how=how, presence=presence)
     except (FsdpDoctorError, ImportError) as error:
         _say(f"no live view: {error}")
 
@@ -106,7 +116,14 @@ def show(folder: Path, pipe: int) -> None:
 def _wait_for_end(pipe: int, ended: threading.Event) -> None:
     os.read(pipe, 1)
     ended.set()
-    time.sleep(LINGER_S)
+
+
+def _stay(ended: threading.Event, presence: Presence) -> None:
+    """Stop the server when nobody looks at what has ended."""
+    ended.wait()
+    presence.end()
+    while presence.stays:
+        time.sleep(LOOK_S)
     os.kill(os.getpid(), signal.SIGINT)  # what stops a server
 
 

@@ -34,10 +34,7 @@
           if (found.revision > source.meta.revision) await this.refresh();
         } catch (error) {
           live = true; // it may answer again
-          // fetch() itself fails with a TypeError: nobody answers there.
-          if (error instanceof TypeError) {
-            timeline.say("nobody answers: the dashboard has ended; `fsdpdoctor view` shows the run again");
-          } else timeline.sayError(error);
+          timeline.sayError(error);
         }
       }
       return live;

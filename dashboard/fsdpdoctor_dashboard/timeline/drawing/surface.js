@@ -115,7 +115,10 @@
 
     /** @param {unknown} error */
     sayError(error) {
-      if (!(error instanceof Error)) this.say(String(error));
+      // fetch() itself fails with a TypeError: nobody answers there.
+      if (error instanceof TypeError && /fetch|network|load/i.test(error.message)) {
+        this.say("nobody answers: the dashboard has ended; `fsdpdoctor view` shows the run again");
+      } else if (!(error instanceof Error)) this.say(String(error));
       else if (error.name !== "AbortError") this.say(error.message);
     }
 
