@@ -128,8 +128,15 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/server/tile_middleware.py",
         "dashboard/timeline/component.py",
     ),
-    "dashboard/pages/test_figures.py": ("dashboard/pages/memory_figures.py",),
-    "dashboard/pages/test_unit_bars.py": ("dashboard/pages/unit_map.py",),
+    "dashboard/server/test_share_card.py": ("cli/share.py",),
+    "dashboard/pages/test_verdict_box.py": ("renderers/reading/outlook.py",),
+    "dashboard/pages/test_findings.py": ("renderers/reading/finding_order.py",),
+    "dashboard/pages/pictures/test_figures.py": (
+        "dashboard/pages/pictures/memory_figures.py",
+    ),
+    "dashboard/pages/pictures/test_unit_bars.py": (
+        "dashboard/pages/pictures/unit_map.py",
+    ),
     "dashboard/timeline/test_scripts.py": ("dashboard/timeline/settings.py",),
     "dashboard/test_live.py": (
         "cli/processes/live.py",
@@ -256,6 +263,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "renderers/test_renderers.py": (
         "renderers/formatting.py",
         "renderers/html.py",
+        "renderers/html_style.py",
         "renderers/json.py",
         "renderers/markdown.py",
         "renderers/report_view.py",

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "fsdpdoctor.cli.analyze",
     "report": "fsdpdoctor.cli.report",
     "view": "fsdpdoctor.cli.view",
+    "share": "fsdpdoctor.cli.share",
     "compare": "fsdpdoctor.cli.compare",
     "whatif": "fsdpdoctor.cli.whatif",
     "tune": "fsdpdoctor.cli.tune",

@@ -59,5 +59,5 @@ def command(
         print_report(report, format_, as_json=as_json, out=out)
         return
     limit = MARK_LIMIT if timeline == "part" else None
-    addition = timeline_of(opened, measures, limit=limit)
+    addition = timeline_of(opened, measures, report, limit=limit)
     print_text(render(report, addition), out)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.renderers.palette import EXPOSED, PARTS
+from fsdpdoctor.renderers.formatting import visible_lines
+from fsdpdoctor.renderers.html_style import STYLE
+from fsdpdoctor.renderers.palette import CAUSES, EXPOSED, OUTLOOK, PARTS
+from fsdpdoctor.renderers.reading.finding_order import NOTHING, reading
+from fsdpdoctor.renderers.reading.outlook import (
+    CAUSE_TITLES,
+    known_causes,
+    outlook,
+    outlook_words,
+)
 from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
@@ -16,106 +26,32 @@ from fsdpdoctor.renderers.report_view import (
 )
 from fsdpdoctor.renderers.tables import Cell, Column, Table
 from fsdpdoctor.report.value import Report
+from fsdpdoctor.schema import COLLECTIVE_KINDS
 
 # Everything is refused but the page's own style sheet and the widths of its bars.
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
-STYLE = """
-:root { color-scheme: light dark;
-  --ground: #ffffff; --ink: #1b1f24; --soft: #59636e; --line: #d8dee4;
-  --card: #f6f8fa; --exposed: #d55e00; --bar: #c9ddf2; --exposed-bar: #f5c9a8;
-  --critical: #9a2d00; --warning: #8a6100; --info: #2f5f8f; --code: #eef1f4; }
-@media (prefers-color-scheme: dark) { :root {
-  --ground: #12161b; --ink: #e3e8ee; --soft: #9aa5b1; --line: #323a44;
-  --card: #1a2028; --exposed: #ff8a3d; --bar: #274764; --exposed-bar: #6e3a17;
-  --critical: #ff8f66; --warning: #f0c040; --info: #8fb8d8; --code: #0c0f13; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1180px; padding: 24px 20px 60px;
-  background: var(--ground); color: var(--ink);
-  font: 15px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 22px; line-height: 1.35; margin: 0 0 8px; }
-h2 { font-size: 17px; margin: 34px 0 10px; }
-h3 { font-size: 15px; margin: 0 0 6px; display: flex; flex-wrap: wrap;
-  gap: 4px 10px; align-items: baseline; }
-p { margin: 4px 0; }
-.facts, .where { color: var(--soft); }
-.alert { border-left: 4px solid var(--warning); background: var(--card);
-  padding: 6px 12px; margin: 8px 0; }
-.finding { background: var(--card); border: 1px solid var(--line);
-  border-left: 5px solid var(--info); border-radius: 6px; padding: 12px 16px;
-  margin: 12px 0; }
-.finding.critical { border-left-color: var(--critical); }
-.finding.warning { border-left-color: var(--warning); }
-.severity { text-transform: uppercase; font-size: 12px; letter-spacing: .06em;
-  font-weight: 700; color: var(--info); }
-.critical .severity { color: var(--critical); }
-.warning .severity { color: var(--warning); }
-.cost { color: var(--exposed); font-weight: 700; }
-.advice { margin-top: 10px; }
-.advice b { color: var(--ink); }
-pre { background: var(--code); border: 1px solid var(--line); border-radius: 4px;
-  padding: 8px 12px; margin: 6px 0; overflow-x: auto;
-  font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th { text-align: right; color: var(--soft); font-weight: 600; font-size: 13px;
-  border-bottom: 1px solid var(--line); padding: 4px 8px; white-space: nowrap; }
-td { text-align: right; padding: 3px 8px; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th.left, td.left { text-align: left; }
-td.left { max-width: 360px; overflow: hidden; text-overflow: ellipsis; }
-td { border-right: 6px solid transparent; background-clip: padding-box; }
-td.bar { background-image: linear-gradient(to left, var(--bar) var(--share),
-  transparent var(--share)); }
-td.exposed.bar { background-image: linear-gradient(to left, var(--exposed-bar)
-  var(--share), transparent var(--share)); }
-td.mismatch { color: var(--exposed); font-weight: 700; }
-.budget { display: flex; height: 30px; border-radius: 4px; overflow: hidden; }
-.budget div { min-width: 1px; }
-.budget div + div { border-left: 1px solid var(--ground); }
-.legend { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr));
-  gap: 2px 20px; margin: 10px 0 0; padding: 0; list-style: none; }
-.legend li { display: flex; align-items: center; gap: 8px; }
-.legend .name { flex: 1; }
-.legend .hidden { color: var(--exposed); font-weight: 700; }
-.swatch { width: 13px; height: 13px; border-radius: 2px; flex: none; }
-.hatched { background-image: repeating-linear-gradient(45deg, #ffffff66 0 3px,
-  transparent 3px 8px); }
-ul { margin: 6px 0; padding-left: 20px; }
-li { overflow-wrap: anywhere; }
-p, h1, h3 { overflow-wrap: anywhere; }
-footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
-@page { size: A4; margin: 12mm; }
-@media print {
-  :root { color-scheme: light; --ground: #ffffff; --ink: #1b1f24; --soft: #59636e;
-    --line: #d8dee4; --card: #f6f8fa; --exposed: #b84f00; --code: #eef1f4;
-    --critical: #9a2d00; --warning: #8a6100; --info: #2f5f8f; }
-  body { max-width: none; padding: 0; font-size: 11px; print-color-adjust: exact;
-    -webkit-print-color-adjust: exact; }
-  h2, h3, thead { break-after: avoid; }
-  .budget, .legend li, tr, .alert { break-inside: avoid; }
-  pre { white-space: pre-wrap; font-size: 9px; }
-  .scroll { overflow: visible; }
-  table, th { font-size: 9px; }
-  th, td { white-space: normal; padding: 2px 4px; border-right: 0; }
-  td.bar, td.exposed.bar { background-image: none; }
-}
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """Something below the report, such as a timeline, that brings its own script."""
+    """A timeline in the report, that brings its own script."""
 
     title: str
     note: str  # what it shows of the run
     style: str
     body: str
     policy: str  # that allows it and nothing else
+    jumps: Mapping[int, str] = field(default_factory=dict)
+    """By a finding's place in the report: "rank,from,until" on the timeline."""
 
 
-def render(report: Report, addition: Addition | None = None) -> str:
-    """The report as a page that opens from disk."""
+def render(
+    report: Report, addition: Addition | None = None, picture: str | None = None
+) -> str:
+    """The report as a page that opens from disk.
+
+    `picture` is an SVG that shows it to others: it can be saved from the page.
+    """
     policy = addition.policy if addition else CONTENT_SECURITY_POLICY
     style = STYLE + addition.style if addition else STYLE
     content = content_of(report)
@@ -128,12 +64,33 @@ def render(report: Report, addition: Addition | None = None) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>fsdpdoctor: {escape(title)}</title>",
+            *(_preview(content) if picture else ()),
             f"<style>{style}</style></head><body>",
-            *_body(content),
-            *(_added(addition) if addition else ()),
+            *_body(report, content, addition),
+            *(_picture(picture) if picture else ()),
             f"<footer>fsdpdoctor, report format {report.schema_version}</footer>",
             "</body></html>\n",
         )
+    )
+
+
+def _preview(content: Content) -> Iterator[str]:
+    """What pages that preview links show of this one, where it is put on a server."""
+    said = {
+        "og:title": content.headline,
+        "og:description": " ".join(content.facts),
+        "og:image": "card.svg",
+    }
+    for name, words in said.items():
+        yield f'<meta property="{name}" content="{escape(words)}">'
+
+
+def _picture(drawn: str) -> Iterator[str]:
+    data = base64.b64encode(drawn.encode()).decode()
+    yield '<h2>Picture</h2><p><button data-picture="1">Save as PNG</button></p>'
+    yield (
+        '<div class="card"><img alt="The verdict, the budget and a step of this run" '
+        f'src="data:image/svg+xml;base64,{data}" width="600"></div>'
     )
 
 
@@ -147,22 +104,31 @@ def _meta(name: str, value: str) -> str:
     return f'<meta http-equiv="{name}" content="{escape(value)}">'
 
 
-def _body(content: Content) -> Iterator[str]:
+def _body(report: Report, content: Content, addition: Addition | None) -> Iterator[str]:
+    """In the dashboard's order: the verdict, what to do, the picture, the figures."""
     yield f"<h1>{escape(content.headline)}</h1>"
+    yield from _outlook(report)
     for line in content.lead:
         yield f'<p class="lead">{escape(line)}</p>'
+    best = report.verdict.best_change
+    if best is not None and best.code:
+        yield '<div class="best">The best change:'
+        yield from _code(visible_lines(best.code.strip("\n")), addition)
+        yield "</div>"
     for fact in content.facts:
         yield f'<p class="facts">{escape(fact)}</p>'
     for alert in content.alerts:
         yield f'<p class="alert">{escape(alert)}</p>'
+    if addition is not None:
+        yield from _added(addition)
+    yield "<h2>Findings, those with most to gain first</h2>"
+    if content.no_findings is not None:
+        yield f"<p>{escape(content.no_findings)}</p>"
+    yield from _findings(report, content, addition)
     if content.budget:
         yield f"<h2>Step budget: {escape(content.budget_total)}</h2>"
         yield from _budget(content.budget)
-    yield "<h2>Findings</h2>"
-    if content.no_findings is not None:
-        yield f"<p>{escape(content.no_findings)}</p>"
-    for finding in content.findings:
-        yield from _finding(finding)
+    yield from _causes(report)
     for table in (
         *content.units,
         content.no_grad,
@@ -173,25 +139,117 @@ def _body(content: Content) -> Iterator[str]:
         if table is not None:
             yield from _table(table)
     yield from _list("Not judged", content.not_judged)
-    yield from _list("Health", content.health)
+    yield from _list("How far to trust it", content.health)
 
 
-def _finding(finding: FindingWords) -> Iterator[str]:
+def _outlook(report: Report) -> Iterator[str]:
+    """Now, after the change, and the floor: one bar, whose whole is the mean step."""
+    ends = outlook(report)
+    if ends is None:
+        return
+    now, after, floor = ends
+    pieces = {"floor": floor, "left": after - floor, "gain": now - after}
+    words = f"The mean step: {outlook_words(ends)}."
+    yield f'<div class="outlook" role="img" aria-label="{escape(words)}">'
+    for kind, ns in pieces.items():
+        if ns > 0:
+            yield (
+                f'<div class="{kind}" style="background-color:{OUTLOOK[kind]};'
+                f'width:{100 * ns / now:.3f}%"></div>'
+            )
+    yield f"</div><p>{escape(words)}</p>"
+
+
+def _findings(
+    report: Report, content: Content, addition: Addition | None
+) -> Iterator[str]:
+    """Each with what is part of its cost; what has nothing to change in one line."""
+    order = reading(report.findings)
+
+    def made(at: int) -> Iterator[str]:
+        parts = [line for part in order.parts.get(at, ()) for line in made(part)]
+        yield from _finding(content.findings[at], at, parts, addition)
+
+    for at in order.acting:
+        yield from made(at)
+    if order.folded:
+        names = [
+            f"{report.findings[at].code} {report.findings[at].name}"
+            for at in order.folded
+        ]
+        words = escape(f"{NOTHING} about {', '.join(names)}")
+        yield f'<details class="folded"><summary>{words}</summary>'
+        for at in order.folded:
+            yield from made(at)
+        yield "</details>"
+
+
+def _finding(
+    finding: FindingWords, at: int, parts: Sequence[str], addition: Addition | None
+) -> Iterator[str]:
     yield f'<section class="finding {escape(finding.severity)}"><h3>'
     yield f'<span class="severity">{escape(finding.severity)}</span>'
     yield f"<span>{escape(finding.code)} {escape(finding.name)}</span>"
     if finding.cost is not None:
         yield f'<span class="cost">{escape(finding.cost)}</span>'
     yield "</h3>"
+    if addition is not None and at in addition.jumps:
+        jump = escape(addition.jumps[at])
+        yield f'<button data-jump="{jump}">Show {escape(finding.code)}</button>'
     yield f"<p>{escape(finding.summary)}</p>"
     where = f"{finding.where}; " if finding.where is not None else ""
     yield f'<p class="where">{escape(where)}{escape(finding.confidence)} confidence</p>'
     for advice in finding.advice:
         yield f'<div class="advice"><p><b>Try:</b> {escape(advice.text)}</p>'
         if advice.code is not None:
-            yield f"<pre>{escape(advice.code)}</pre>"
+            yield from _code(advice.code, addition)
+        yield "</div>"
+    if parts:
+        yield '<div class="parts">'
+        yield from parts
         yield "</div>"
     yield "</section>"
+
+
+def _code(code: str, addition: Addition | None) -> Iterator[str]:
+    """Code, with a button where the page has a script that copies."""
+    if addition is not None:
+        yield '<div><button data-copy="1">Copy</button>'
+    yield f"<pre>{escape(code)}</pre>"
+    if addition is not None:
+        yield "</div>"
+
+
+def _causes(report: Report) -> Iterator[str]:
+    """What compute waited for, by kind: all bars to one scale."""
+    exposed = report.exposed_ns_per_step
+    kinds = [kind for kind in COLLECTIVE_KINDS if getattr(exposed, kind.key)]
+    if not kinds:
+        return
+    longest = max(getattr(exposed, kind.key) for kind in kinds)
+    yield "<h2>Exposed time by cause, per step on average</h2>"
+    yield '<div class="stacks">'
+    for kind in kinds:
+        parts = known_causes(exposed.by_kind_and_cause[kind.key])
+        said = ", ".join(f"{CAUSE_TITLES[cause]} {ms(ns)}" for cause, ns in parts)
+        yield (
+            f'<span>{escape(kind.label)}</span><div class="bar" role="img" '
+            f'aria-label="{escape(f"exposed {kind.label}: {said}")}">'
+        )
+        for cause, ns in parts:
+            yield (
+                f'<div style="background-color:{CAUSES[cause]};'
+                f'width:{100 * ns / longest:.2f}%"></div>'
+            )
+        yield f"</div><span>{escape(ms(getattr(exposed, kind.key)))}</span>"
+    yield '</div><ul class="legend">'
+    for cause, ns in known_causes(exposed.by_cause):
+        yield (
+            f'<li><span class="swatch" style="background-color:{CAUSES[cause]}"></span>'
+            f'<span class="name">{escape(CAUSE_TITLES[cause])}</span>'
+            f"<span>{escape(ms(ns))}</span></li>"
+        )
+    yield "</ul>"
 
 
 def _budget(parts: Sequence[BudgetPart]) -> Iterator[str]:

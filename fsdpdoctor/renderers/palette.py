@@ -7,31 +7,6 @@ is told by colour alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-EXPOSED = "#d55e00"
-"""Of reports: told from every other colour by colour-blind eyes too."""
-
-
-class PartColour(NamedTuple):
-    """One part of a report's budget, where neighbours only have to differ."""
-
-    page: str
-    ground: str  # of its letter in a terminal, where the letter has to be read
-    letter: str
-
-
-PLAIN_PARTS = (
-    PartColour("#56b4e9", "#56b4e9", "black"),
-    PartColour("#009e73", "#009e73", "black"),
-    PartColour("#e6c700", "#f0e442", "black"),
-    PartColour("#cc79a7", "#cc79a7", "black"),
-    PartColour("#9a9a9a", "#c8c8c8", "black"),
-    PartColour("#0072b2", "#0072b2", "white"),
-    PartColour("#6b6b6b", "#555555", "white"),
-)
-"""Of the parts that are not exposed, in turn."""
-
 SERIES = {
     "forward": "#0072b2",
     "backward": "#56b4e9",
@@ -107,6 +82,22 @@ INKS = {
 }
 """What the timeline is drawn with, by theme."""
 
+EXPOSED = INKS["light"]["exposed"]
+"""Of reports: told from every other colour by colour-blind eyes too."""
+
+OUTLOOK = {"floor": "#57788f", "left": "#a9c4d6", "gain": "#009e73"}
+"""Of the bar of the step: what stays in any case, what is lost, what a change wins."""
+
+CAUSES = {
+    "host_late": "#56b4e9",
+    "queued": "#cc79a7",
+    "straggler": "#8e7cc3",
+    "wire": "#e8b23a",
+    "tail": "#9a9a9a",
+    "wire_or_straggler": "#b08a5a",
+}
+"""Of what compute waited for."""
+
 PARTS = {
     "forward": SERIES["forward"],
     "backward": SERIES["backward"],
@@ -127,6 +118,17 @@ PARTS = {
     "other": "#d5dbe1",
 }
 """Of the budget's parts beside a timeline; exposed ones have the page's vermillion."""
+
+
+_LIGHT = 140.0
+"""A ground brighter than that, of 255, takes a black letter."""
+
+
+def letter_on(ground: str) -> str:
+    """Black or white, whichever can be read on a ground."""
+    red, green, blue = (int(ground[at : at + 2], 16) for at in (1, 3, 5))
+    brightness = 0.299 * red + 0.587 * green + 0.114 * blue
+    return "black" if brightness > _LIGHT else "white"
 
 
 def inks(theme: str) -> dict[str, str]:

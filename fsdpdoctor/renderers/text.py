@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.formatting import shorten
-from fsdpdoctor.renderers.palette import EXPOSED, PLAIN_PARTS
+from fsdpdoctor.renderers.palette import EXPOSED, PARTS, letter_on
 from fsdpdoctor.renderers.report_view import (
     BudgetPart,
     Content,
@@ -241,13 +241,10 @@ def _budget(console: Console, parts: Sequence[BudgetPart]) -> None:
 
 
 def _part_styles(parts: Sequence[BudgetPart]) -> list[str]:
-    styles: list[str] = []
-    plain = 0
-    for part in parts:
-        if part.exposed:
-            styles.append(f"bold white on {EXPOSED}")
-        else:
-            colour = PLAIN_PARTS[plain % len(PLAIN_PARTS)]
-            styles.append(f"{colour.letter} on {colour.ground}")
-            plain += 1
-    return styles
+    """By what a part is, as in the timeline and in every other run."""
+    return [
+        f"bold white on {EXPOSED}"
+        if part.exposed
+        else f"{letter_on(PARTS[part.part])} on {PARTS[part.part]}"
+        for part in parts
+    ]

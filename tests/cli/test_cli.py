@@ -292,7 +292,11 @@ def test_explains_every_finding() -> None:
     """By code, by name, and all of them in a list."""
     listed = fsdpdoctor("explain").stdout.splitlines()
 
-    assert listed == [f"{detector.code}  {detector.name}" for detector in ALL]
+    codes = [f"{detector.code}  {detector.name}" for detector in ALL]
+    assert listed[: len(codes)] == codes
+    assert listed[-1].startswith("Words: step, judged step, micro-batch, ")
+    meaning = "tail: A cause of exposed time: the collective was done, and compute"
+    assert fsdpdoctor("explain", "Tail").stdout.startswith(meaning)
     by_code = fsdpdoctor("explain", "fd101").stdout
     assert by_code == fsdpdoctor("explain", "exposed-all-gather").stdout
     assert by_code.startswith("FD101 exposed-all-gather\n\nCompute stood still")

@@ -31,6 +31,7 @@
     const cut = node.scrollWidth > node.clientWidth + 1 && style.overflowX === "hidden" && node.clientWidth > 0;
     if (!cut || node.querySelector("canvas, svg") || node.closest(".fd-host canvas")) continue;
     if (style.textOverflow === "ellipsis" && node.title) continue;
+    if (node.matches(".unseen")) continue; // for those who hear the page
     found.push(`cut: ${words(node)} (${node.className || node.tagName})`);
   }
   // Leaves that hold text, with the box of the glyphs.
@@ -75,6 +76,7 @@
     for (let j = i + 1; j < shown.length; j++) {
       const b = shown[j];
       if (b.box.top > a.box.bottom) break;
+      if (b.parent === a.parent) continue; // lines of one text
       const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
       const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
       if (wide > 2 && high > 4) found.push(`overlap: "${a.text}" and "${b.text}"`);

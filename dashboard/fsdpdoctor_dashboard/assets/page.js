@@ -91,7 +91,8 @@
     if (!table) return;
     const text = input.value.toLowerCase();
     for (const row of table.tBodies[0].rows) {
-      row.hidden = !(row.cells[0].textContent || "").toLowerCase().includes(text);
+      const searched = table.id === "runs-table" ? row : row.cells[0];
+      row.hidden = !(searched.textContent || "").toLowerCase().includes(text);
     }
   }
 

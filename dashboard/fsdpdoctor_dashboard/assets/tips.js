@@ -11,6 +11,7 @@
   };
 
   function hide() {
+    document.querySelector("[aria-describedby=tip]")?.removeAttribute("aria-describedby");
     document.getElementById("tip")?.remove();
   }
 
@@ -19,7 +20,9 @@
     hide();
     const tip = document.createElement("div");
     tip.id = "tip";
-    tip.setAttribute("aria-hidden", "true"); // it is the picture's name already
+    // A picture has these words for its name already; a term is described by them.
+    if (picture.getAttribute("aria-label")) tip.setAttribute("aria-hidden", "true");
+    else picture.setAttribute("aria-describedby", "tip");
     tip.textContent = picture.dataset.tip || "";
     document.body.append(tip);
     const box = picture.getBoundingClientRect(), mine = tip.getBoundingClientRect();

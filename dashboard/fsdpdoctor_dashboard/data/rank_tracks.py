@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.finding import Location
 from fsdpdoctor.intervals import Int64s, join, single, subtract, union
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.run import RankData, Run
@@ -30,6 +31,7 @@ from fsdpdoctor.schema import (
     Table,
 )
 from fsdpdoctor_dashboard.data.slices import Exposed, RankNames, StepRows, Track
+from fsdpdoctor_dashboard.data.store import Store
 
 _T = TypeVar("_T", bound=Table)
 
@@ -225,3 +227,20 @@ def _arrivals(
     shift = np.array([by_step.get(int(s), 0) for s in steps], dtype=np.int64)
     arrived[rows] = np.where(last == NO_TIME, NO_TIME, last + shift)
     return arrived
+
+
+class Stretch(NamedTuple):
+    """A place as a timeline counts: ns from its origin on, on the shared clock."""
+
+    rank: int
+    start: int
+    end: int
+
+
+def stretch_of(measures: Measures, store: Store, place: Location) -> Stretch | None:
+    """Where a finding's place lies; None: its step is not in the run."""
+    start = place_on_timeline(measures, place.rank, place.step, place.start_ns)
+    end = place_on_timeline(measures, place.rank, place.step, place.end_ns)
+    if start is None or end is None:
+        return None
+    return Stretch(place.rank, start - store.origin_ns, end - store.origin_ns)

@@ -15,8 +15,6 @@ from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.collective_times import collective_times
 from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages import collective_figures as figures
-from fsdpdoctor_dashboard.pages.collective_figures import KindTimes
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
     Context,
@@ -27,7 +25,10 @@ from fsdpdoctor_dashboard.pages.components import (
     number_cells,
     plot,
     run_page,
+    with_terms,
 )
+from fsdpdoctor_dashboard.pages.pictures import collective_figures as figures
+from fsdpdoctor_dashboard.pages.pictures.collective_figures import KindTimes
 
 
 def page(context: Context) -> Component:
@@ -91,7 +92,7 @@ def _others(name: str, run: OpenRun) -> list[Component]:
     about = f", compute waits {ms(all_ns)} per step for them" if all_ns else ""
     return [
         html.H2(f"Outside FSDP2{about}"),
-        html.P(PER_STEP, className="faint"),
+        html.P(with_terms(PER_STEP), className="faint"),
         data_table(f"{name}-others", heads, zip(*parts, strict=True)),
     ]
 

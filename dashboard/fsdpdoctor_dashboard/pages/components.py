@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,14 +13,14 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.reading.glossary import split_terms, term_of
 from fsdpdoctor.renderers.tables import Cell, Column
-from fsdpdoctor.report.value import ByCause, FindingRow
-from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline
+from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor_dashboard.data.rank_tracks import stretch_of
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
 CAUSES_EXPLAINED = {
@@ -156,15 +157,31 @@ def with_tip(component: Component, words: str) -> Component:
     return with_data(component, tip=words)
 
 
-UNTOLD = "wire_or_straggler"
+def with_terms(words: str) -> list[Component | str]:
+    """Words whose terms say what they mean: to the mouse, a key and a finger."""
+    return [
+        piece
+        if isinstance(piece, str)
+        else with_data(
+            html.Dfn(piece[0], className="term", tabIndex=0), tip=piece[1].meaning
+        )
+        for piece in split_terms(words)
+    ]
 
 
-def by_cause(found: ByCause) -> list[tuple[str, int]]:
-    """What is known and not 0; two causes that cannot be told apart are one."""
-    told = {cause: getattr(found, cause) for cause in CAUSES}
-    if found.wire_or_straggler is not None:
-        told |= {"straggler": 0, "wire": 0, UNTOLD: found.wire_or_straggler}
-    return [(cause, ns) for cause, ns in told.items() if ns]
+def with_codes(context: Context, words: str) -> list[Component | str]:
+    """Words whose finding codes lead to their page."""
+    parts = CODE.split(words)
+    return [
+        dcc.Link(part, href=context.link("explain", code=part), className="code-link")
+        if at % 2
+        else part
+        for at, part in enumerate(parts)
+        if part
+    ]
+
+
+CODE = re.compile(r"(FD\d{3})")
 
 
 def columns(
@@ -192,10 +209,12 @@ def data_table(
     return html.Div(
         html.Table(
             [
-                html.Thead(html.Tr([_head(column) for column in heads])),
+                html.Thead(html.Tr([head_cell(column) for column in heads])),
                 html.Tbody(
                     [
-                        html.Tr([_cell(*pair) for pair in zip(heads, row, strict=True)])
+                        html.Tr(
+                            [table_cell(*pair) for pair in zip(heads, row, strict=True)]
+                        )
                         for row in rows
                     ]
                 ),
@@ -207,10 +226,13 @@ def data_table(
     )
 
 
-def _head(column: Column) -> Component:
+def head_cell(column: Column) -> Component:
+    """A head that sorts, and says what it means where that is a term."""
     kind = "words" if column.left else ""
-    head = html.Th(column.title, className=kind, tabIndex=0, title="sort by this")
-    return with_data(head, sort="1", saved=_saved_title(column))
+    head = html.Th(column.title, className=kind, tabIndex=0)
+    term = term_of(column.title)
+    tip = "Sorts by this." if term is None else f"{term.meaning} Sorts by this."
+    return with_data(head, sort="1", saved=_saved_title(column), tip=tip)
 
 
 def _saved_title(column: Column) -> str:
@@ -218,7 +240,8 @@ def _saved_title(column: Column) -> str:
     return f"{column.title} [{column.unit}]" if column.unit else column.title
 
 
-def _cell(column: Column, cell: Cell) -> Component:
+def table_cell(column: Column, cell: Cell) -> Component:
+    """A cell with its bar, and its value to sort by."""
     content: list[Component | str] = []
     if cell.share:
         kind = "inline exposed" if column.exposed else "inline"
@@ -326,12 +349,8 @@ def place_link(context: Context, run: OpenRun, place: Location) -> str | None:
 
 def on_timeline(run: OpenRun, place: Location) -> tuple[int, int] | None:
     """A place as the timeline counts: ns from its origin on, on the shared clock."""
-    origin = run.store.origin_ns
-    start = place_on_timeline(run.measures, place.rank, place.step, place.start_ns)
-    end = place_on_timeline(run.measures, place.rank, place.step, place.end_ns)
-    if start is None or end is None:
-        return None
-    return start - origin, end - origin
+    found = stretch_of(run.measures, run.store, place)
+    return None if found is None else (found.start, found.end)
 
 
 def side_by_side(context: Context, sections: Sequence[Component]) -> Component:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,26 +9,17 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, size
+from fsdpdoctor.renderers.reading.finding_order import NOTHING, reading
 from fsdpdoctor.renderers.report_view import Content, FindingWords
 from fsdpdoctor.report.value import FindingRow
-from fsdpdoctor.report.verdict import gain_ns
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     place_link,
     shown_place,
+    with_codes,
     with_data,
 )
-
-NOTHING = "Nothing to change"
-"""How advice begins that is none."""
-
-
-def nothing_to_change(row: FindingRow) -> bool:
-    """Whether a finding only informs: nothing is won by acting on it."""
-    if row.advice and all(one.text.startswith(NOTHING) for one in row.advice):
-        return True
-    return row.severity == "info" and not gain_ns(row) and not row.cost_bytes
 
 
 def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Component]:
@@ -39,30 +29,23 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
     if content.no_findings is not None:
         yield html.P(content.no_findings)
     rows = run.report.findings
-    parts: defaultdict[int, list[int]] = defaultdict(list)
-    for at, row in enumerate(rows):
-        if row.part_of is not None:
-            parts[row.part_of.index].append(at)
+    order = reading(rows)
 
     def made(at: int) -> Component:
         words, link = content.findings[at], _link(context, run, rows[at])
         if rows[at].part_of is not None:  # it stands under what it is counted in
             words = replace(words, cost=_own_cost(rows[at]))
-        return finding(words, link, [made(part) for part in parts[at]])
+        return finding(
+            context, words, link, [made(part) for part in order.parts.get(at, ())]
+        )
 
-    def folds(at: int) -> bool:
-        """Not one that holds a finding to act on."""
-        return all(nothing_to_change(rows[each]) for each in (at, *parts[at]))
-
-    whole = [at for at, row in enumerate(rows) if row.part_of is None]
-    yield from (made(at) for at in whole if not folds(at))
-    folded = [at for at in whole if folds(at)]
-    if folded:
-        names = [f"{rows[at].code} {rows[at].name}" for at in folded]
+    yield from (made(at) for at in order.acting)
+    if order.folded:
+        names = [f"{rows[at].code} {rows[at].name}" for at in order.folded]
         yield html.Details(
             [
                 html.Summary(f"{NOTHING} about {', '.join(names)}"),
-                *[made(at) for at in folded],
+                *[made(at) for at in order.folded],
             ],
             className="folded",
         )
@@ -88,12 +71,15 @@ def _link(context: Context, run: OpenRun, row: FindingRow) -> Component | None:
 
 
 def finding(
-    words: FindingWords, link: Component | None, parts: list[Component]
+    context: Context,
+    words: FindingWords,
+    link: Component | None,
+    parts: list[Component],
 ) -> Component:
     """One finding as a card, with its advice, its place and what it holds."""
     head: list[Component] = [
         html.Span(words.severity, className="level"),
-        html.Span(f"{words.code} {words.name}"),
+        html.Span(with_codes(context, f"{words.code} {words.name}")),
     ]
     if words.cost is not None:
         head.append(html.Span(words.cost, className="cost"))
@@ -101,11 +87,15 @@ def finding(
     heading = html.H3(head)
     inside: list[Component] = [
         heading if link is None else html.Div([heading, link], className="head"),
-        html.P(words.summary),
+        html.P(with_codes(context, words.summary)),
         html.P(f"{where}{words.confidence} confidence", className="faint"),
     ]
     for advice in words.advice:
-        inside.append(html.P([html.B("Try: "), advice.text], className="advice"))
+        inside.append(
+            html.P(
+                [html.B("Try: "), *with_codes(context, advice.text)], className="advice"
+            )
+        )
         if advice.code is not None:
             summary = html.Summary(f"Code, {len(advice.code.splitlines())} lines")
             inside.append(html.Details([summary, *code_block(advice.code)]))

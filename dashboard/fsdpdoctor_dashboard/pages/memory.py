@@ -15,7 +15,6 @@ from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.memory_peak import MemoryPeak, memory_peak
 from fsdpdoctor.schema import UNKNOWN, Phase
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages import memory_figures as figures
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     byte_words,
@@ -29,7 +28,8 @@ from fsdpdoctor_dashboard.pages.components import (
     run_page,
     table_tools,
 )
-from fsdpdoctor_dashboard.pages.unit_map import extent
+from fsdpdoctor_dashboard.pages.pictures import memory_figures as figures
+from fsdpdoctor_dashboard.pages.pictures.unit_map import extent
 
 
 def page(context: Context) -> Component:

@@ -11,8 +11,8 @@ from dash.development.base_component import Component
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import PARTS
+from fsdpdoctor.renderers.reading.outlook import CAUSE_TITLES, known_causes
 from fsdpdoctor.renderers.report_view import (
-    CAUSE_WORDS,
     PART_WORDS,
     Content,
     content_of,
@@ -23,11 +23,11 @@ from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.comparison import differences
 from fsdpdoctor_dashboard.pages.components import (
     CAUSES_EXPLAINED,
-    UNTOLD,
     Context,
-    by_cause,
     side_by_side,
     so_far,
+    with_codes,
+    with_terms,
     with_tip,
 )
 from fsdpdoctor_dashboard.pages.findings import cards
@@ -49,7 +49,7 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
     content = content_of(run.report)
     return [
         verdict_box(context, run, content),
-        *[html.P(fact, className="faint") for fact in content.facts],
+        *[html.P(with_terms(fact), className="faint") for fact in content.facts],
         *so_far(run),
         *[html.P(alert, className="alert") for alert in content.alerts],
         *_dear_recording(run.report),
@@ -59,7 +59,7 @@ def _of(context: Context, run: OpenRun) -> list[Component]:
         *_budget(context, run),
         html.H2("Exposed time by cause, per step on average"),
         *_causes(run.report),
-        *_trust(run.report, content),
+        *_trust(context, run.report, content),
     ]
 
 
@@ -150,7 +150,7 @@ def _legend(report: Report) -> Component:
                         style={"backgroundColor": _colour(part)},
                     ),
                     html.Span(
-                        PART_WORDS.get(part, part.replace("_", " ")),
+                        with_terms(PART_WORDS.get(part, part.replace("_", " "))),
                         className="exposed" if exposed else "",
                     ),
                     html.Span(ms(ns)),
@@ -174,7 +174,7 @@ def _causes(report: Report) -> Iterator[Component]:
     longest = max(getattr(exposed, kind.key) for kind in kinds)
     cells: list[Component] = []
     for kind in kinds:
-        parts = by_cause(exposed.by_kind_and_cause[kind.key])
+        parts = known_causes(exposed.by_kind_and_cause[kind.key])
         words = ", ".join(f"{CAUSE_TITLES[cause]} {ms(ns)}" for cause, ns in parts)
         cells += [
             html.Span(kind.label),
@@ -210,24 +210,24 @@ def _causes(report: Report) -> Iterator[Component]:
                     html.Span(ms(ns)),
                 ]
             )
-            for cause, ns in by_cause(exposed.by_cause)
+            for cause, ns in known_causes(exposed.by_cause)
         ],
         className="legend causes",
     )
 
 
-CAUSE_TITLES = CAUSE_WORDS | {UNTOLD: "straggler or wire"}
-
-
-def _trust(report: Report, content: Content) -> Iterator[Component]:
+def _trust(context: Context, report: Report, content: Content) -> Iterator[Component]:
     yield html.H2("How far to trust it")
     for line in content.health:
-        yield html.P(line)
+        yield html.P(with_terms(line))
     if content.not_judged:
         yield html.Details(
             [
                 html.Summary(f"Not judged ({len(report.not_judged)})"),
-                *[html.P(line, className="faint") for line in content.not_judged],
+                *[
+                    html.P(with_codes(context, line), className="faint")
+                    for line in content.not_judged
+                ],
             ]
         )
     if report.run.command:

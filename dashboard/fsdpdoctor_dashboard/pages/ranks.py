@@ -16,7 +16,6 @@ from fsdpdoctor.report.rank_lateness import Lateness, lateness
 from fsdpdoctor.report.value import Health
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages import figures
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
     Context,
@@ -28,7 +27,9 @@ from fsdpdoctor_dashboard.pages.components import (
     run_page,
     share_words,
     table_tools,
+    with_terms,
 )
+from fsdpdoctor_dashboard.pages.pictures import figures
 
 
 def page(context: Context) -> Component:
@@ -91,7 +92,7 @@ def _late(name: str, run: OpenRun) -> list[Component]:
     words = [html.P(f"And {len(late) - len(shown)} more.", className="faint")]
     return [
         head,
-        html.P(PER_STEP, className="faint"),
+        html.P(with_terms(PER_STEP), className="faint"),
         data_table(f"{name}-late", heads, rows),
         *words[: len(late) > MOST_NAMED],
     ]
@@ -111,7 +112,7 @@ def _reason(one: Lateness) -> str:
 def _ranks(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
     """All ranks' figures; of many ranks folded, so that what differs fits a screen."""
     ranks = run.report.ranks
-    per_step = html.P(PER_STEP, className="faint")
+    per_step = html.P(with_terms(PER_STEP), className="faint")
     if len(ranks) <= MOST_NAMED:
         return [html.H2("All ranks"), per_step, _table(name, run, runs)]
     summary = html.Summary(f"All {len(ranks)} ranks")

@@ -25,9 +25,10 @@ from fsdpdoctor_dashboard.pages.components import (
     number_cells,
     so_far,
     table_tools,
+    with_terms,
 )
-from fsdpdoctor_dashboard.pages.unit_bars import longest_ns, unit_bars
-from fsdpdoctor_dashboard.pages.unit_map import unit_map
+from fsdpdoctor_dashboard.pages.pictures.unit_bars import longest_ns, unit_bars
+from fsdpdoctor_dashboard.pages.pictures.unit_map import unit_map
 
 
 class Figure(NamedTuple):
@@ -87,7 +88,7 @@ def page(context: Context) -> Component:
     return html.Main(
         [
             html.H1("Units"),
-            *[html.P(EXPLAINED, className="faint")] * known,
+            *[html.P(with_terms(EXPLAINED), className="faint")] * known,
             *parts,
         ]
     )

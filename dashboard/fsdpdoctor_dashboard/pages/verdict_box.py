@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, of_step, size
 from fsdpdoctor.renderers.formatting import visible, visible_lines
+from fsdpdoctor.renderers.reading.outlook import outlook, outlook_words
 from fsdpdoctor.renderers.report_view import Content, exposed_line
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain
@@ -20,7 +21,9 @@ from fsdpdoctor_dashboard.pages.components import (
     Context,
     place_link,
     shown_place,
+    with_codes,
     with_data,
+    with_terms,
     with_tip,
 )
 from fsdpdoctor_dashboard.pages.try_command import try_command
@@ -32,7 +35,7 @@ def verdict_box(context: Context, run: OpenRun, content: Content) -> Component:
     left = [
         html.H1(content.headline),
         *_bar(report),
-        html.P(_sentence(exposed_line(report)), className="lead"),
+        html.P(with_terms(_sentence(exposed_line(report))), className="lead"),
     ]
     verdict = report.verdict
     todo = []
@@ -64,7 +67,10 @@ def _most_to_gain(context: Context, run: OpenRun, first: MostToGain) -> Componen
         [
             html.H2(f"Most to gain: {gain}"),
             html.P(visible(first.text)),
-            html.P(f"{first.code}; what it costs, not simulated", className="faint"),
+            html.P(
+                with_codes(context, f"{first.code}; what it costs, not simulated"),
+                className="faint",
+            ),
             html.Div([*_show(context, run, row)], className="toolbar"),
         ]
     )
@@ -135,28 +141,23 @@ def _show(
 
 def _bar(report: Report) -> Iterator[Component]:
     """Now, after the change, and the floor: one bar, whose whole is the mean step."""
-    mean, floor = report.step_time_ns.mean, report.verdict.floor_ns
-    if not mean or floor is None:
+    ends = outlook(report)
+    if ends is None:
         return
-    best = report.verdict.best_change
-    after = mean if best is None else max(mean - best.predicted_gain_ns, 0)
-    floor = min(floor, after)
-    pieces = [("floor", floor), ("left", after - floor), ("gain", mean - after)]
-    words = [f"now {ms(mean)}", f"it cannot go below {ms(floor)}"]
-    if best is not None:
-        words.insert(1, f"after the change {ms(after)}")
+    now, after, floor = ends
+    pieces = [("floor", floor), ("left", after - floor), ("gain", now - after)]
     yield with_tip(
         html.Div(
             [
-                html.I(className=kind, style={"width": f"{100 * ns / mean:.3f}%"})
+                html.I(className=kind, style={"width": f"{100 * ns / now:.3f}%"})
                 for kind, ns in pieces
                 if ns > 0
             ],
             className="outlook",
         ),
-        f"The mean step: {', '.join(words)}.",
+        f"The mean step: {outlook_words(ends)}.",
     )
-    yield html.P(_outlook_words(mean, None if best is None else after, floor))
+    yield html.P(_outlook_words(now, None if after == now else after, floor))
 
 
 def _outlook_words(mean: int, after: int | None, floor: int) -> list[Component | str]:

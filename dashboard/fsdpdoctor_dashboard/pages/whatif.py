@@ -23,6 +23,7 @@ from fsdpdoctor_dashboard.pages.components import (
     ns_words,
     so_far,
     with_data,
+    with_terms,
 )
 from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
 
@@ -72,7 +73,7 @@ def page(context: Context) -> Component:
     return html.Main(
         [
             html.H1(f"What if{about}"),
-            *so_far(context.run),
+            html.Div(so_far(context.run), id="whatif-so-far"),
             html.Div(
                 [
                     html.Div(_knobs(context.run.id), className="knobs"),
@@ -188,12 +189,12 @@ def step_meaning(base: Replay) -> str:
 def replay_words(base: Replay) -> Component:
     """How far the replay of the run as it was is off: it stands above everything."""
     calibration = base.calibration
-    return html.P(
+    words = (
         f"The replay gives {ms(base.outcome.step_ns)} against "
         f"{ms(calibration.measured_ns)} measured, the {step_meaning(base)}: off by "
-        f"{signed_percent(base.error)}.",
-        className="faint",
+        f"{signed_percent(base.error)}."
     )
+    return html.P(with_terms(words), className="faint")
 
 
 def prediction_words(

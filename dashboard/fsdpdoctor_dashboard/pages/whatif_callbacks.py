@@ -92,7 +92,7 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         prevent_initial_call=True,
     )
     def show_front(_: int, run_id: str, theme: str | None) -> object:
-        from fsdpdoctor_dashboard.pages.figures import front
+        from fsdpdoctor_dashboard.pages.pictures.figures import front
 
         try:
             run = library.wait(run_id)

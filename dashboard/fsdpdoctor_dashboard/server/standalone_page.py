@@ -8,9 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,11 +24,13 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import duration
 from fsdpdoctor.renderers.html import Addition
+from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
-from fsdpdoctor_dashboard.data.rank_tracks import tracks_of
+from fsdpdoctor_dashboard.data.rank_tracks import Stretch, stretch_of, tracks_of
 from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
+from fsdpdoctor_dashboard.data.slices import RankNames, Track
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
 from fsdpdoctor_dashboard.timeline.scripts import SCRIPTS, script, style
@@ -33,6 +38,7 @@ from fsdpdoctor_dashboard.timeline.settings import settings_script
 
 MARK_LIMIT = 300_000
 """Marks that are embedded unless all are asked for: about 1 MB of a page."""
+NOWHERE: Mapping[int, Stretch] = MappingProxyType({})
 NOT_SAID = -1
 """In the page's columns. None of them can be negative."""
 SAMPLE_LIMIT = 4_000
@@ -50,6 +56,34 @@ START = """(async () => {
   const timeline = new FsdpTimeline(host, { sources: [source], theme: theme() });
   dark.addEventListener("change", () => timeline.setTheme(theme()));
   window.fsdpTimeline = timeline;
+  document.addEventListener("click", async ({ target }) => {
+    const jump = target.closest("[data-jump]"), copy = target.closest("[data-copy]");
+    if (jump) {
+      const [rank, t0, t1] = jump.dataset.jump.split(",").map(Number);
+      host.scrollIntoView({ block: "start" });
+      timeline.jump(t0, t1, timeline.track(rank));
+    }
+    if (target.closest("[data-picture]")) savePicture();
+    if (!copy) return;
+    const code = copy.parentElement.querySelector("pre");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      copy.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code); // ready for Ctrl+C
+    }
+  });
+  // The shared picture, as other programs take it.
+  async function savePicture() {
+    const drawn = document.querySelector(".card img");
+    const canvas = document.createElement("canvas");
+    Object.assign(canvas, { width: drawn.naturalWidth, height: drawn.naturalHeight });
+    canvas.getContext("2d").drawImage(drawn, 0, 0);
+    const link = document.createElement("a");
+    link.href = canvas.toDataURL("image/png");
+    link.download = "card.png";
+    link.click();
+  }
   const PAPER = 690; // pixels across an A4 page inside its margins
   addEventListener("beforeprint", () => {
     const { clientWidth: width, clientHeight: height } = host;
@@ -64,17 +98,22 @@ START = """(async () => {
 })();"""
 
 PAGE_STYLE = """
-#fd-timeline { height: 82vh; min-height: 520px; }
+#fd-timeline { height: 60vh; min-height: 480px; scroll-margin-top: 8px; }
 @media print { #fd-timeline { break-inside: avoid; } .fd-tools { display: none; } }
 """
 
 
 def timeline_page(
-    store: Store, meta: dict[str, Any], *, limit: int | None = MARK_LIMIT
+    store: Store,
+    meta: dict[str, Any],
+    *,
+    limit: int | None = MARK_LIMIT,
+    places: Mapping[int, Stretch] = NOWHERE,
 ) -> Addition:
     """The timeline of a run, or of as many of its steps as `limit` marks hold.
 
-    `meta` is what the server's `api/meta` says of the run.
+    `meta` is what the server's `api/meta` says of the run; `places` are those of
+    findings.
     """
     shown = store if limit is None else shortened(store, limit)
     scripts = [settings_script(), *map(script, SCRIPTS), START]
@@ -93,14 +132,63 @@ def timeline_page(
             f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
             "img-src data: blob:"
         ),
+        jumps={
+            at: f"{place.rank},{place.start},{place.end}"
+            for at, place in places.items()
+            if place.start < shown.end
+        },
     )
 
 
-def timeline_of(run: Run, measures: Measures, *, limit: int | None) -> Addition:
+def timeline_of(
+    run: Run, measures: Measures, report: Report, *, limit: int | None
+) -> Addition:
     """The same of a run that no server has open."""
-    store = build_store(tracks_of(run, measures), run.header.run_id)
-    entry = Entry(id=run.header.run_id, path=Path(run.header.run_id))
-    return timeline_page(store, meta_of(Picture(entry=entry, store=store)), limit=limit)
+    return page_of(measures, store_of(run, measures), report, limit=limit)
+
+
+Words = Callable[[str], str]
+"""What is written in a name's place."""
+
+
+def store_of(run: Run, measures: Measures, words: Words | None = None) -> Store:
+    """A run's timeline, with `words` in the place of its names."""
+    tracks = tracks_of(run, measures)
+    if words is None:
+        return build_store(tracks, run.header.run_id)
+    return build_store((_renamed(track, words) for track in tracks), "shared")
+
+
+OURS = re.compile(r"(FSDP|nccl|gloo|aten::|c10d|all_|reduce_|gather|broadcast|barrier)")
+"""How names begin that torch gives, and nobody's script."""
+
+
+def _renamed(track: Track, words: Words) -> Track:
+    known = track.names
+    names = [
+        words(name) if OURS.match(name) else f"name {at}"
+        for at, name in enumerate(known.names)
+    ]
+    groups = [f"group {at}" for at in range(len(known.groups))]
+    units = tuple(map(words, known.units))
+    return replace(
+        track, names=RankNames(units=units, groups=tuple(groups), names=tuple(names))
+    )
+
+
+def page_of(
+    measures: Measures, store: Store, report: Report, *, limit: int | None
+) -> Addition:
+    """A timeline in a page, and where findings lie on it."""
+    entry = Entry(id=store.fingerprint, path=Path(store.fingerprint))
+    places = {
+        at: stretch
+        for at, row in enumerate(report.findings)
+        if row.places
+        and (stretch := stretch_of(measures, store, row.places[0])) is not None
+    }
+    meta = meta_of(Picture(entry=entry, store=store))
+    return timeline_page(store, meta, limit=limit, places=places)
 
 
 def _note(store: Store, shown: Store) -> str:

@@ -12,9 +12,9 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import Library
-from fsdpdoctor_dashboard.pages.collective_figures import box_name, size_times
 from fsdpdoctor_dashboard.pages.collectives import page
 from fsdpdoctor_dashboard.pages.components import Context
+from fsdpdoctor_dashboard.pages.pictures.collective_figures import box_name, size_times
 
 ALL_TO_ALL = OtherCollectiveRow(
     where="moe.py:3",

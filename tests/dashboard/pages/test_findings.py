@@ -18,6 +18,7 @@ from fsdpdoctor.report.value import FindingRow, PartOf
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.findings import cards
+from tests.dashboard.said import words_of
 
 NOTHING = (Advice(text="Nothing to change: gloo cannot."),)
 
@@ -61,7 +62,7 @@ def test_a_cost_within_another_stands_under_it(opened: OpenRun) -> None:
     found = shown(opened, row("FD101", 5), part)
 
     assert len(found) == 1
-    assert "of FD301" in str(found[0])
+    assert "of FD301" in words_of(found[0])
     assert "of it 3.00 ms per step" in str(found[0])
 
 

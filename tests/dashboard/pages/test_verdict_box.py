@@ -71,5 +71,6 @@ def test_what_has_most_to_gain_is_told_before_the_best_change(library: Library) 
     assert both.index("up to 40.0 ms per step (40.0 % of the step)") < both.index(
         "Best change"
     )
-    assert "FD402; what it costs, not simulated" in both
+    assert "explain?run=before&code=FD402" in both
+    assert "; what it costs, not simulated" in both
     assert "todo" not in shown(library, verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
+from fsdpdoctor.renderers.html import render
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
+from fsdpdoctor_dashboard.pages.components import on_timeline
 from fsdpdoctor_dashboard.server.standalone_page import (
     MARK_LIMIT,
     shortened,
@@ -88,7 +91,24 @@ def test_a_page_is_drawn_without_judging(
     )
     monkeypatch.setattr("fsdpdoctor.report.diagnosis.judge_all", None)
 
-    assert timeline_of(run.run, run.measures, limit=MARK_LIMIT) == expected
+    bare = replace(run.report, findings=())
+    assert timeline_of(run.run, run.measures, bare, limit=MARK_LIMIT) == expected
+
+
+def test_findings_lead_to_their_places(runs: dict[str, Path]) -> None:
+    """Each that has one, where the page's steps hold it, as the server's pages do."""
+    run = Library([runs["before"]], open_run).wait("before")
+    page = timeline_of(run.run, run.measures, run.report, limit=None)
+    expected = {}
+    for at, row in enumerate(run.report.findings):
+        if row.places and (found := on_timeline(run, row.places[0])) is not None:
+            expected[at] = f"{row.places[0].rank},{found[0]},{found[1]}"
+    cut = timeline_of(run.run, run.measures, run.report, limit=1)
+
+    assert page.jumps == expected != {}
+    assert cut.jumps == {}
+    assert f'data-jump="{expected[0]}"' in render(run.report, page)
+    assert "data-jump" not in render(run.report)
 
 
 def test_a_long_run_is_cut_after_whole_steps(runs: dict[str, Path]) -> None:

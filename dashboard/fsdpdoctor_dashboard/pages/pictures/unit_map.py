@@ -19,7 +19,7 @@ from fsdpdoctor.report.value import UnitRow
 from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import middle_step, with_data, with_tip
-from fsdpdoctor_dashboard.pages.unit_bars import exposed_ns
+from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns
 
 MOMENTS = 1000
 """Places of the slider."""
@@ -92,7 +92,10 @@ def _cell(
     waits = exposed_ns(unit)
     said = f"{name}: {size(unit.all_gather_bytes or 0)}, exposed {ms(waits)} per step"
     cell = html.Div(
-        [html.I(style={"opacity": f"{0.85 * waits / most:.3f}"}), html.Span(name)],
+        [
+            html.I(style={"opacity": f"{0.85 * waits / most:.3f}"}),
+            html.Span(name, title=name),
+        ],
         className="map-unit",
         style={"width": f"{100 * (unit.all_gather_bytes or 0) / row:.3f}%"},
     )

@@ -17,8 +17,8 @@ from fsdpdoctor.renderers.formatting import shorten, visible
 from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.report.memory_peak import MemoryPeak
 from fsdpdoctor.schema import UNKNOWN, MemorySamples
-from fsdpdoctor_dashboard.pages.figures import styled
-from fsdpdoctor_dashboard.pages.unit_map import extent
+from fsdpdoctor_dashboard.pages.pictures.figures import styled
+from fsdpdoctor_dashboard.pages.pictures.unit_map import extent
 
 
 class Curve(NamedTuple):
@@ -71,7 +71,14 @@ def memory_step(
             _peak(figure, peak, begin, _unit_of(rank, step, names)[0])
     if units:
         _windows(figure, rank, units, len(heights), (step, begin))
-    figure.update_xaxes(range=[0, length / MS])
+    # No range of its own: what somebody zoomed to stays where a longer step is drawn.
+    figure.update_xaxes(
+        autorangeoptions={
+            "include": [0, length / MS],
+            "clipmin": 0,
+            "clipmax": length / MS,
+        }
+    )
     figure.update_xaxes(title="time into the step, ms", row=len(heights), col=1)
     figure.update_layout(hovermode="x unified" if names else "closest")
     styled(figure, theme, sum(heights) + 110, legend=bool(names))

@@ -21,7 +21,7 @@ from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
-from fsdpdoctor_dashboard.pages.figures import styled
+from fsdpdoctor_dashboard.pages.pictures.figures import styled
 
 MOST_TICKS = 7
 PEAK_IN_SIGHT = 3.0
@@ -283,7 +283,7 @@ def size_times(times: Sequence[SizeTimes], theme: str) -> go.Figure:
             hoverinfo="x+name",
             name=f"{names[id(each)]}: {each.count:,} calls",
         )
-    figure.update_xaxes(title="milliseconds: 5 to 95 % of them, half are in the box")
+    figure.update_xaxes(title="ms; a box holds half of them")
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(autorange="reversed", type="category")
     return styled(figure, theme, max(150, 90 + 30 * len(names)))

@@ -11,8 +11,8 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.pages.figures import LEAST_SPAN, step_heat
-from fsdpdoctor_dashboard.pages.memory_figures import curves_of
+from fsdpdoctor_dashboard.pages.pictures.figures import LEAST_SPAN, step_heat
+from fsdpdoctor_dashboard.pages.pictures.memory_figures import curves_of
 from tests.dashboard.synthetic import Shape, write_run
 
 

@@ -19,7 +19,7 @@ from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit
 from fsdpdoctor.simulate.engine.step import CommCost
-from fsdpdoctor_dashboard.pages.collective_figures import (
+from fsdpdoctor_dashboard.pages.pictures.collective_figures import (
     ALGORITHM,
     BUS,
     KindTimes,

@@ -14,9 +14,9 @@ from dash.development.base_component import Component
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.renderers.palette import SERIES
-from fsdpdoctor.renderers.report_view import CAUSE_WORDS
+from fsdpdoctor.renderers.reading.outlook import CAUSE_TITLES, known_causes
 from fsdpdoctor.report.value import UnitRow
-from fsdpdoctor_dashboard.pages.components import by_cause, with_tip
+from fsdpdoctor_dashboard.pages.components import with_tip
 
 MOST_BARS = 200
 """Beyond that a bar would be a line, and the page all bars."""
@@ -39,10 +39,8 @@ def parts_of(unit: UnitRow) -> list[Part]:
     ]
     if unit.exposed_ns_by_cause is not None:
         found += [
-            Part(
-                f"exposed, {CAUSE_WORDS.get(cause, 'straggler or wire')}", ns, "", cause
-            )
-            for cause, ns in by_cause(unit.exposed_ns_by_cause)
+            Part(f"exposed, {CAUSE_TITLES[cause]}", ns, "", cause)
+            for cause, ns in known_causes(unit.exposed_ns_by_cause)
         ]
     else:
         found.append(Part("exposed", exposed_ns(unit), "var(--exposed-mark)"))

@@ -8,8 +8,8 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
-from fsdpdoctor_dashboard.pages.unit_bars import exposed_ns, parts_of
-from fsdpdoctor_dashboard.pages.unit_map import strips
+from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns, parts_of
+from fsdpdoctor_dashboard.pages.pictures.unit_map import strips
 from fsdpdoctor_dashboard.pages.units import page
 
 

@@ -1,0 +1,1 @@
+"""What pages draw: plotly figures, and bars and maps of plain HTML."""

@@ -1,0 +1,45 @@
+"""In which order findings are read: those to act on, each with what is part of its
+cost, then those with nothing to change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor.report.verdict import gain_ns
+
+NOTHING = "Nothing to change"
+"""How advice begins that is none."""
+
+
+def nothing_to_change(row: FindingRow) -> bool:
+    """Whether a finding only informs: nothing is won by acting on it."""
+    if row.advice and all(one.text.startswith(NOTHING) for one in row.advice):
+        return True
+    return row.severity == "info" and not gain_ns(row) and not row.cost_bytes
+
+
+class Reading(NamedTuple):
+    """Places of findings in the report's list."""
+
+    acting: Sequence[int]
+    folded: Sequence[int]  # and all within them: there is nothing to change
+    parts: dict[int, list[int]]  # what is counted in a finding's cost
+
+
+def reading(rows: Sequence[FindingRow]) -> Reading:
+    """Each second of a step once, and what there is to do about it first."""
+    parts: defaultdict[int, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        if row.part_of is not None:
+            parts[row.part_of.index].append(at)
+    whole = [at for at, row in enumerate(rows) if row.part_of is None]
+    folded = [
+        at
+        for at in whole
+        if all(nothing_to_change(rows[each]) for each in (at, *parts[at]))
+    ]
+    return Reading([at for at in whole if at not in folded], folded, dict(parts))

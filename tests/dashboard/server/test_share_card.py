@@ -1,0 +1,58 @@
+"""The picture to share: what it says, and that it stays within its frame."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from fsdpdoctor.quantities import ms
+from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
+from fsdpdoctor_dashboard.server.share_card import HEIGHT, WIDTH, share_card
+
+
+@pytest.fixture
+def run(runs: dict[str, Path]) -> OpenRun:
+    """One with exposed time."""
+    return Library([runs["after"]], open_run).wait("after")
+
+
+def test_it_says_what_the_report_says(run: OpenRun) -> None:
+    """The verdict, the mean step, the largest parts of the budget, and one step."""
+    drawn = share_card(run.report, run.store)
+    words = " ".join(re.findall(r"<text[^>]*>([^<]*)", drawn))
+    rank = run.measures.ranks[0]
+    judged = sorted(rank.steps.duration_ns[rank.judged].tolist())
+
+    assert run.report.verdict.text in words
+    assert f"now {ms(run.report.step_time_ns.mean or 0)}" in words
+    assert "backward " in words
+    assert f"of rank 0: {ms(judged[len(judged) // 2])}" in words
+
+
+@pytest.mark.parametrize("times", [1, 40])
+def test_it_fits_its_frame(run: OpenRun, times: int) -> None:
+    """Nothing is drawn outside, however long the verdict; it is valid and loads
+    nothing.
+    """
+    verdict = replace(run.report.verdict, text="Compute waits <&> for it. " * times)
+    drawn = share_card(replace(run.report, verdict=verdict), run.store)
+    root = ElementTree.fromstring(drawn)
+    space = "{http://www.w3.org/2000/svg}"
+    right = [
+        float(r.get("x", 0)) + float(r.get("width", 0))
+        for r in root.iter(f"{space}rect")
+    ]
+    texts = [(float(t.get("y", 0)), t.text or "") for t in root.iter(f"{space}text")]
+
+    assert max(right) <= WIDTH
+    assert max(y for y, _ in texts) < HEIGHT
+    assert len([words for y, words in texts if y < 180]) <= 3
+    assert max(len(words) for y, words in texts if y < 180) <= 60
+    assert "href" not in drawn
