@@ -433,6 +433,8 @@ interface Order {
   up: boolean;
 }
 
+declare var Plotly: { relayout(graph: Element, change: object): void } | undefined; // Dash's
+
 declare var fsdpPage: {
   sort(table: HTMLTableElement, order: Order): void;
   filter(input: HTMLInputElement): void;

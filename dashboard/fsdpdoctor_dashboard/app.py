@@ -314,13 +314,7 @@ def _show(
             dash.set_props("whatif-revision", {"data": runs[0].revision})
             dash.set_props("whatif-so-far", {"children": so_far(runs[0])})
             return dash.no_update, state, done
-    page = _page(asked.page)(context)
-    # A growing run's new figure stays zoomed as it is, that of another page does not.
-    for part in page._traverse():  # type: ignore[no-untyped-call]
-        if isinstance(part, dcc.Graph):
-            figure = getattr(part, "figure")  # noqa: B009
-            figure.update_layout(uirevision=repr(state[:-1]))
-    return page, state, done
+    return _page(asked.page)(context), state, done
 
 
 def _show_runs(

@@ -83,6 +83,7 @@
   function forget() {
     for (const held of [kept.open, kept.sorted, kept.filters, kept.moments, kept.scrolled]) held.clear();
     kept.place = 0;
+    document.dispatchEvent(new CustomEvent("fsdp-left"));
   }
 
   function isSet() {

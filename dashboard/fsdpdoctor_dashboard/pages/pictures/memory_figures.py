@@ -71,14 +71,7 @@ def memory_step(
             _peak(figure, peak, begin, _unit_of(rank, step, names)[0])
     if units:
         _windows(figure, rank, units, len(heights), (step, begin))
-    # No range of its own: what somebody zoomed to stays where a longer step is drawn.
-    figure.update_xaxes(
-        autorangeoptions={
-            "include": [0, length / MS],
-            "clipmin": 0,
-            "clipmax": length / MS,
-        }
-    )
+    figure.update_xaxes(range=[0, length / MS])
     figure.update_xaxes(title="time into the step, ms", row=len(heights), col=1)
     figure.update_layout(hovermode="x unified" if names else "closest")
     styled(figure, theme, sum(heights) + 110, legend=bool(names))
