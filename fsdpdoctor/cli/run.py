@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from fsdpdoctor import recorder, redact
-from fsdpdoctor.cli import launchers
+from fsdpdoctor.cli.processes import launchers
 from fsdpdoctor.errors import FsdpDoctorError, PlanError, RehearsalError, UsageError
 from fsdpdoctor.plan_file import Settings, read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S

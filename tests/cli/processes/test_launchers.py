@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
-from fsdpdoctor.cli.launchers import recorded
+from fsdpdoctor.cli.processes.launchers import recorded
 
 COMMANDS = {
     "torchrun --nproc-per-node 2 train.py --lr 1": (
