@@ -48,7 +48,7 @@ def test_a_renewed_page_stays_where_it_was(
             units.page.bring_to_front()
             units.page.locator(".unit-map input").fill("700")
             units.page.locator("#page .scroll").first.evaluate(
-                "e => e.scrollTo(150, 0)"
+                "e => e.scrollTo(60, 0)"
             )
             units.page.evaluate("window.scrollTo(0, 420)")
             units.page.wait_for_timeout(200)
@@ -79,7 +79,7 @@ def test_a_renewed_page_stays_where_it_was(
             assert units.page.locator(".unit-map input").input_value() == "700"
             assert units.page.evaluate("window.scrollY") == 420
             wide = units.page.locator("#page .scroll").first
-            assert wide.evaluate("e => e.scrollLeft") == 150
+            assert wide.evaluate("e => e.scrollLeft") == 60
             assert [visit.wrong for visit in (units, memory)] == [[], []]
             context.close()
 
