@@ -47,9 +47,7 @@ def test_a_renewed_page_stays_where_it_was(
             memory = opened(context, served, "memory")
             units.page.bring_to_front()
             units.page.locator(".unit-map input").fill("700")
-            units.page.locator("#page .scroll").first.evaluate(
-                "e => e.scrollTo(60, 0)"
-            )
+            units.page.locator("#page .scroll").first.evaluate("e => e.scrollTo(60, 0)")
             units.page.evaluate("window.scrollTo(0, 420)")
             units.page.wait_for_timeout(200)
             before = units.page.locator("table.data tbody").inner_text()

@@ -67,4 +67,3 @@ def test_the_scripts_are_kept_by_name(admitted: Client) -> None:
         assert answer.mimetype == "text/javascript"
         assert answer.headers["Cache-Control"].endswith("immutable")
         assert b"fd-first" in answer.data
-    assert admitted.get("/alive") == (204, b"")
