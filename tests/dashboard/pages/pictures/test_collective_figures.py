@@ -139,7 +139,8 @@ def test_the_line_is_fitted_to_the_wire(tmp_path: Path) -> None:
     assert [kind.name for kind in kinds] == ["all_gather", "reduce_scatter"]
     assert all(kind.matched for kind in kinds)
     for kind in kinds:
-        assert kind.fit.count == len(kind.rows)
+        # One whose communicator was busy until its end was never on the wire.
+        assert len(kind.rows) // 2 < kind.fit.count <= len(kind.rows)
         slowest = kind.rows.duration_ns.max()
         assert max(kind.fit.by_unit_ns.values()) <= slowest
 
