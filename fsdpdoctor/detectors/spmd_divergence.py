@@ -23,8 +23,10 @@ from fsdpdoctor.hang.verdict_words import EVERY_RANK
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
 
-Issued = tuple[int, int]
-"""A collective as every rank of its group must issue it: kind and bytes."""
+Issued = tuple[int, int, str | None]
+"""A collective as every rank of its group must issue it: kind, bytes, and the unit
+where every rank has one of that name and a hook said it.
+"""
 
 GroupName = tuple[str, tuple[int, ...]]
 
@@ -121,8 +123,12 @@ def _groups(m: Measures) -> Iterator[tuple[str, list[_Side]]]:
                 ids.setdefault(rank.rank, set()).add(at)
     for (name, _), by_number in members.items():
         sides = [_Side(by_rank[r], by_number[r]) for r in sorted(by_number)]
-        if len(sides) > 1:
-            yield name, sides
+        if len(sides) < 2:
+            continue
+        shared = frozenset.intersection(*(side.names for side in sides))
+        for side in sides:
+            side.shared = shared
+        yield name, sides
 
 
 class _Side:
@@ -136,6 +142,14 @@ class _Side:
         )
         self._rows = rows[np.argsort(table.seq[rows], kind="stable")]
         self._of_step = rows_by_step(table.step[self._rows])
+        self.shared: frozenset[str] = frozenset()  # names of units on every side
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of its units, where hooks said them; ranks may name theirs apart."""
+        if Evidence.KERNELS in self.rank.evidence:
+            return frozenset()
+        return frozenset(spec.fqn for spec in self.rank.units)
 
     def whole_steps(self) -> set[int]:
         steps = self.rank.steps
@@ -170,7 +184,9 @@ class _Side:
 
     def what(self, row: int) -> Issued:
         table = self.rank.collectives
-        return int(table.kind[row]), int(table.bytes[row])
+        name = self.rank.unit_name(int(table.unit[row]))
+        known = name if name in self.shared else None
+        return int(table.kind[row]), int(table.bytes[row]), known
 
 
 def _first_difference(name: str, sides: list[_Side]) -> Iterator[_Difference]:

@@ -375,6 +375,33 @@ def test_another_unit_of_one_size_is_proved_by_its_number() -> None:
     assert finding.evidence["step"] == 3
 
 
+def test_experts_of_one_shape_at_one_place_are_another_unit() -> None:
+    """Kind, bytes and counts agree; the gradients of two experts are added up."""
+    m = two_ranks(["0101", "0101", "0101"], ["0101", "0001", "0001"])
+
+    finding = only(spmd_divergence, m)
+
+    assert finding.severity == Severity.CRITICAL
+    assert finding.summary == (
+        "ranks 0 and 1 differ in step 4, collective 1 of group shard: rank 0 has "
+        "all_gather of layers.1 (1.00 MiB), rank 1 has all_gather of layers.0 (1.00 "
+        "MiB)"
+    )
+
+
+def test_ranks_that_name_their_units_apart_run_the_same() -> None:
+    """A module may be named for its rank: no rank has the other's."""
+    ranks = [
+        numbered(
+            draw(TWO_LAYERS, rank=rank, units=(unit(f"a{rank}"), unit(f"b{rank}"))),
+            *["0101"] * 3,
+        )
+        for rank in (0, 1)
+    ]
+
+    assert found(spmd_divergence, measured(*ranks)) == []
+
+
 def test_ranks_in_collectives_of_their_own_groups_may_go_on() -> None:
     """While they run: a stage that is slow is no divergence. A warning."""
     m = measured(
