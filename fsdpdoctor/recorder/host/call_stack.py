@@ -37,6 +37,9 @@ _DECORATION = frozenset(
 )
 """Functions that only call what was meant."""
 
+_WRAPPERS = frozenset({"wrapper", "inner", "inner_func", "decorate_context"})
+"""Of an installed library these are a decorator's: nobody's line, whoever is called."""
+
 _MOST_FRAMES = 200
 
 
@@ -78,7 +81,8 @@ class CallStack:
     def _is_foreign(self, code: CodeType) -> bool:
         known = self._foreign.get(code)
         if known is None:
-            known = self._foreign[code] = self._foreign_path(code.co_filename)
+            known = _is_wrapper(code) or self._foreign_path(code.co_filename)
+            self._foreign[code] = known
         return known
 
     def _foreign_path(self, path: str) -> bool:
@@ -101,6 +105,11 @@ class CallStack:
 
 def _is_decoration(name: str) -> bool:
     return name in _DECORATION or name.endswith("_wrapper")
+
+
+def _is_wrapper(code: CodeType) -> bool:
+    named = code.co_name in _WRAPPERS or code.co_name.endswith("_wrapper")
+    return named and code.co_filename.startswith(INSTALLED)
 
 
 def _public(name: str) -> str:

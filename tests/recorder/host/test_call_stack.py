@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typing_extensions
 
 from fsdpdoctor.demo import train
 from fsdpdoctor.recorder.host.call_stack import CallStack
@@ -49,6 +51,22 @@ def test_how_a_script_was_started_is_no_place_of_it() -> None:
     inside = function_of_torch(place)
     assert launched(inside) == "?"
     assert inside().startswith("tests/recorder/host/test_call_stack.py:")
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("wrapper", "train.py:2"), ("collate", "typing_extensions.py:2")],
+)
+def test_a_decorator_of_a_library_is_nobody_s_line(name: str, place: str) -> None:
+    """Torch's deprecated functions are wrapped in another package's file."""
+    calls = f"def {name}():\n    return sys._getframe(0)\n"
+    names: dict[str, Any] = {"sys": sys}
+    exec(compile(calls, typing_extensions.__file__, "exec"), names)
+    names["called"] = names[name]
+    mine = "def step():\n    return called()\n"
+    exec(compile(mine, str(Path.cwd() / "train.py"), "exec"), names)
+
+    assert CallStack().site(names["step"]()).place == place
 
 
 def test_the_user_s_line_ends_at_the_launcher_too() -> None:
