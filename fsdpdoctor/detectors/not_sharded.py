@@ -64,6 +64,11 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
         raise CannotTell("no model was recorded", Evidence.CONFIG)
+    if model.wrapper not in SAYS and not any(len(rank.steps) for rank in m.ranks):
+        raise CannotTell(
+            "no step was recorded: units are known from their first forward on",
+            Evidence.STEPS,
+        )
     # Who records a run with this tool expects FSDP2; a trace may come from anyone.
     meant = Evidence.CONFIG in m.evidence and m.run.world_size > 1
     if model.wrapper in SAYS:

@@ -235,3 +235,11 @@ def test_without_a_model_it_cannot_tell() -> None:
     )
 
     assert answer.needs == (Evidence.CONFIG,)
+
+
+def test_units_that_never_ran_are_not_known() -> None:
+    """A script that ended in its first call, past the hooks: it may be sharded."""
+    model = ModelSpec(wrapper="none")
+    data = replace(draw("optimizer xx", units=(), model=model), steps=())
+
+    assert not_judged(not_sharded, measured(data)).needs == (Evidence.STEPS,)
