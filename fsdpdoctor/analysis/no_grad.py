@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -84,6 +85,26 @@ def trained_models(m: Measures) -> frozenset[int]:
             ]
         ).tolist()
     )
+
+
+Role = Literal["trained", "without gradients", "not run"]
+
+
+@lru_cache(maxsize=1)  # asked for every finding of one run
+def models_of(m: Measures) -> Mapping[int, tuple[str, Role]]:
+    """Each model with units by its number: its name, and what it is there for."""
+    header = m.ranks[0].header.model if m.ranks else None
+    names = () if header is None else header.models
+    trained = trained_models(m)
+    ran = {row.model for row in no_grad_passes(m)}
+    numbers = {spec.model for rank in m.ranks for spec in rank.units}
+
+    def role(number: int) -> Role:
+        if number in trained:
+            return "trained"
+        return "without gradients" if number in ran else "not run"
+
+    return {at: (model_name(names, at), role(at)) for at in sorted(numbers)}
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.detectors.of_models import of_its_model
 from fsdpdoctor.finding import Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.schema import Evidence
 
@@ -128,12 +129,13 @@ def judge(detector: Detector, m: Measures) -> list[Finding] | NotJudged:
 
 def _signed(finding: Finding, detector: Detector, m: Measures) -> Finding:
     """A finding with what its detector says once for all of its findings."""
-    return replace(
+    signed = replace(
         finding,
         code=detector.code,
         name=finding.name or detector.name,
         ranks=finding.ranks or m.rank_numbers,
     )
+    return of_its_model(signed, m)
 
 
 def _less_sure(finding: Finding) -> Finding:

@@ -21,7 +21,6 @@ from fsdpdoctor.renderers.formatting import (
     mean_words,
     ranges,
     unit_name,
-    units,
     visible,
     visible_lines,
     whole,
@@ -33,6 +32,7 @@ from fsdpdoctor.renderers.tables import (
     other_table,
     rank_table,
     unit_tables,
+    units_of,
 )
 from fsdpdoctor.report.value import (
     BestChange,
@@ -135,7 +135,7 @@ def content_of(report: Report) -> Content:
         lead=tuple(_lead(report)),
         facts=tuple(_facts(report)),
         alerts=tuple(visible(alert) for alert in _alerts(report)),
-        findings=tuple(_finding(finding) for finding in report.findings),
+        findings=tuple(_finding(finding, report) for finding in report.findings),
         no_findings=_no_findings(report),
         units=unit_tables(report.units, report.models),
         no_grad=no_grad_table(report.no_grad, report.models),
@@ -328,7 +328,7 @@ def _last_seen(stopped: StoppedRank) -> str:
     return seen
 
 
-def _finding(finding: FindingRow) -> FindingWords:
+def _finding(finding: FindingRow, report: Report) -> FindingWords:
     costs = []
     if finding.cost_ns_per_step is not None:
         costs.append(f"{ms(finding.cost_ns_per_step)} per step")
@@ -339,7 +339,7 @@ def _finding(finding: FindingRow) -> FindingWords:
         costs.append(size(finding.cost_bytes))
     where = []
     if finding.units:
-        where.append(units(finding.units))
+        where.append(units_of(finding.units, report.units, report.models))
     if finding.phase:
         where.append(finding.phase)
     if finding.ranks:

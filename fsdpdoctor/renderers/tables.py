@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fsdpdoctor.analysis.no_grad import PURPOSES
 from fsdpdoctor.quantities import ms, percent, size
-from fsdpdoctor.renderers.formatting import counted, unit_name, visible
+from fsdpdoctor.renderers.formatting import counted, unit_name, units, visible
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.report.value import (
     CollectiveRow,
@@ -130,6 +130,19 @@ def _within_model(row: UnitRow) -> UnitRow:
 
 
 _OF_TREE = re.compile(r" \[tree=\d+\]")
+
+
+def units_of(
+    names: Sequence[str], rows: Sequence[UnitRow], models: Sequence[ModelRow]
+) -> str:
+    """A finding's units: of several models by name, of one its summary has it."""
+    model_of = {row.unit: row.model for row in rows}
+    several = len({model_of.get(name, 0) for name in names}) > 1 < len(models)
+    said = []
+    for name in names:
+        of = f" of {models[model_of[name]].name}" if name in model_of else ""
+        said.append(_OF_TREE.sub("", name) + (of if several else ""))
+    return units(said)
 
 
 def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.no_grad import model_name, no_grad_passes, trained_models
+from fsdpdoctor.analysis.no_grad import models_of, no_grad_passes
 from fsdpdoctor.detectors.judged_steps import all_units
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.schema import UnitSpec
-
-Role = Literal["trained", "without gradients", "not run"]
 
 
 def model_rows(m: Measures) -> tuple[ModelRow, ...]:
@@ -19,18 +16,15 @@ def model_rows(m: Measures) -> tuple[ModelRow, ...]:
     units: dict[int, list[UnitSpec]] = defaultdict(list)
     for spec in all_units(m).values():
         units[spec.model].append(spec)
-    header = m.ranks[0].header.model if m.ranks else None
-    names = () if header is None else header.models
-    trained = trained_models(m)
-    ran = {row.model for row in no_grad_passes(m)}
+    known = models_of(m)
     rows = []
     for number in range(max(units, default=-1) + 1):
         specs = units[number]
-        role: Role = "without gradients" if number in ran else "not run"
+        name, role = known.get(number, ("model", "not run"))
         rows.append(
             ModelRow(
-                name=model_name(names, number),
-                role="trained" if number in trained else role,
+                name=name,
+                role=role,
                 units=len(specs),
                 numel=None
                 if any(spec.numel < 0 for spec in specs)

@@ -66,6 +66,7 @@ SHARED = {
     "host_events",
     "judged_stalls",
     "judged_steps",
+    "of_models",
     "reentrant",
     "remedies",
     "unit_order",
