@@ -22,8 +22,9 @@ LEAST_SHARE, WARNING_SHARE = 0.05, 0.25
 # in some of them, which is no fault of the line.
 UNDISTURBED = 0.25
 
-# Per step: so much is worth a change, in however few of the steps it is spent.
-LARGE_NS = 50_000_000
+# Per step: so much is worth a change, in however few of the steps it is spent; and less
+# than so little is what a scheduler takes, and not the script.
+LARGE_NS, LEAST_NS = 50_000_000, 5_000_000
 
 # As many lines as fit a sentence.
 NAMED_LINES = 3
@@ -80,7 +81,8 @@ def script_time(m: Measures) -> Iterator[Finding]:
     *When it is wrong*: a C call that holds the interpreter hides its line: the line
     before it is named. On CPU a small model's step is short, and what is around it is
     much of it: up to a quarter that is information. So is what only some steps have,
-    as on a machine that is busy with something else, below 50 ms per step.
+    as on a machine that is busy with something else, below 50 ms per step, and all
+    below 5 ms.
     """
     step_ns = steady(m)
     cost_ns = m.budget_ns_per_step().get("script", 0)
@@ -92,7 +94,7 @@ def script_time(m: Measures) -> Iterator[Finding]:
     named = ", ".join(f"{ms(lines[line])} {_told(line)}" for line in first)
     yield Finding(
         severity=level(max(share / 2, _sampled(lines) / step_ns), WARNING_SHARE)
-        if cost_ns >= LARGE_NS or _undisturbed(m) >= WARNING_SHARE
+        if _is_the_scripts(m, cost_ns)
         else Severity.INFO,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"the script's own lines outside the model take {ms(cost_ns)} per step "
@@ -105,6 +107,13 @@ def script_time(m: Measures) -> Iterator[Finding]:
         },
         advice=_advice([line for line in first if lines[line] >= LEAST_SHARE * step_ns])
         or _advice(first[:1]),
+    )
+
+
+def _is_the_scripts(m: Measures, cost_ns: int) -> bool:
+    """Whether a machine that is busy with something else does not explain it."""
+    return cost_ns >= LARGE_NS or (
+        cost_ns >= LEAST_NS and _undisturbed(m) >= WARNING_SHARE
     )
 
 

@@ -28,7 +28,15 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
-from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Evidence, Flag, Kind, Phase
+from fsdpdoctor.schema import (
+    COUNTER_GATHERED,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    Kind,
+    Phase,
+    UnitSpec,
+)
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
 EVERY_STEP = 0.5
@@ -175,9 +183,12 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
     by = next(iter(mine.values())).by or "a unit"
     specs = all_units(m)
     trains = any(specs[name].trainable_numel > 0 for name in mine)
-    why, text = _why_dropped(
-        by, frozen=frozen, trains=trains, evaluating=_evaluating(m) > 0
-    )
+    if not frozen and not _evaluating(m) and by in specs and _lists_none(specs[by]):
+        why, text = _without_backward(by)
+    else:
+        why, text = _why_dropped(
+            by, frozen=frozen, trains=trains, evaluating=_evaluating(m) > 0
+        )
     return Finding(
         severity=level(share, WAITED_SHARE),
         confidence=Confidence.HIGH,
@@ -201,6 +212,24 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
         ),
         places=tuple(p for one in mine.values() for p in one.places[:1])[:3],
     )
+
+
+def _lists_none(spec: UnitSpec) -> bool:
+    return spec.backward_prefetch is not None and not spec.backward_prefetch
+
+
+def _without_backward(by: str) -> tuple[str, str]:
+    """FSDP2's own order of backwards is that of all forwards with gradients before."""
+    why = (
+        f"the backward of {by} prefetches what ran before it in a forward with "
+        "gradients that no backward followed"
+    )
+    text = (
+        "A forward whose output is detached needs no gradients: run it under "
+        "torch.no_grad(), which saves its activations. The one gather after it stays, "
+        f"unless {by} has an explicit backward prefetch list that names only itself."
+    )
+    return why, text
 
 
 def _why_dropped(

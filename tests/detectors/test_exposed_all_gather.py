@@ -7,6 +7,7 @@ from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from tests.analysis.test_no_grad import PICTURE
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
 
 LATE_GATHERS = """
@@ -40,6 +41,17 @@ def test_units_with_one_cause_are_one_finding() -> None:
         end_ns=(3 * 48 + 20) * MS,
         unit="layers.1",
     )
+
+
+def test_passes_without_gradients_are_left_out() -> None:
+    """4 of their 8 ms wait in every step: the finding has the 2 ms of training alone,
+    and the budget the passes in a row of their own.
+    """
+    m = measured(draw(PICTURE))
+    finding = only(exposed_all_gather, m)
+
+    assert (finding.units, finding.cost_ns_per_step) == (("layers.0",), 2 * MS)
+    assert m.budget_ns_per_step()["no_grad"] == 8 * MS
 
 
 def test_one_rank_cannot_tell_a_late_rank_from_the_wire() -> None:

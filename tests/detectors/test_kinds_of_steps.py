@@ -1,0 +1,273 @@
+"""What a step is, in kinds of scripts: counts are as expected, and little is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
+from fsdpdoctor.renderers import RENDERERS
+from fsdpdoctor.report import diagnose
+from fsdpdoctor.report.value import FindingRow, PhaseCounts, Report
+from fsdpdoctor.run import open_run
+from tests.recorder.rehearsed import recorded
+
+
+class Actor(nn.Sequential):
+    """One of two models."""
+
+
+class Critic(nn.Sequential):
+    """The other."""
+
+
+def net(of: type[nn.Sequential] = Actor, frozen: int = 0, **given: Any) -> Any:
+    """Three units, the first of them perhaps frozen, and a root without parameters."""
+    model: Any = of(*(nn.Linear(8, 8) for _ in range(3)))
+    for at, layer in enumerate(model):
+        layer.requires_grad_(at >= frozen)
+        fully_shard(layer, **given)
+    return fully_shard(model, **given)
+
+
+def sgd(*models: nn.Module) -> torch.optim.Optimizer:
+    """Of all that trains."""
+    every: Iterable[nn.Parameter] = chain(*(m.parameters() for m in models))
+    return torch.optim.SGD([p for p in every if p.requires_grad], lr=0.1)
+
+
+def batch() -> torch.Tensor:
+    """Two rows."""
+    return torch.ones(2, 8)
+
+
+def trained(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    """One backward, one turn."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def in_turn() -> None:
+    """A critic and an actor, each with an optimizer and a pass of its own."""
+    actor, critic = net(Actor), net(Critic)
+    of_actor, of_critic = sgd(actor), sgd(critic)
+    for _ in range(7):
+        trained(of_critic, critic(actor(batch()).detach()).mean())
+        trained(of_actor, critic(actor(batch())).mean())
+
+
+def one_of_three() -> None:
+    """The critic steps three times for each step of the actor."""
+    actor, critic = net(Actor), net(Critic)
+    of_actor, of_critic = sgd(actor), sgd(critic)
+    for at in range(12):
+        trained(of_critic, critic(actor(batch()).detach()).mean())
+        if at % 3 == 2:
+            trained(of_actor, critic(actor(batch())).mean())
+
+
+def own_optimizer() -> None:
+    """A loop over parameters, of the script's own."""
+    model = net()
+    for _ in range(7):
+        model(batch()).mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad, alpha=0.1)
+                p.grad = None
+
+
+def one_rank_shards() -> None:
+    """Two replicas that shard over one rank each."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    model = net(mesh=mesh)
+    optimizer = sgd(model)
+    for _ in range(7):
+        trained(optimizer, model(batch()).mean())
+
+
+def parts_one_by_one() -> None:
+    """Past the forward of the module that is sharded around them."""
+    model = net()
+    optimizer = sgd(model)
+    for _ in range(7):
+        x = batch()
+        for layer in model:
+            x = layer(x)
+        trained(optimizer, x.mean())
+
+
+def frozen_tower() -> None:
+    """Two blocks that do not train before one that does."""
+    model = net(frozen=2)
+    optimizer = sgd(model)
+    for _ in range(7):
+        trained(optimizer, model(batch()).mean())
+
+
+def evaluated() -> None:
+    """After every second step."""
+    model = net()
+    optimizer = sgd(model)
+    for at in range(9):
+        if at % 2:
+            with torch.no_grad():
+                model(batch())
+        trained(optimizer, model(batch()).mean())
+
+
+Diagnosed = Callable[[Callable[[], None]], Report]
+"""The report of a script."""
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
+    """Each script runs once."""
+
+    @cache
+    def of(script: Callable[[], None]) -> Report:
+        folder = tmp_path_factory.mktemp(script.__name__) / "run"
+        with recorded(folder):
+            torch.manual_seed(0)
+            script()
+        return diagnose(open_run(folder))
+
+    return of
+
+
+def said(report: Report, *codes: str) -> list[FindingRow]:
+    """Findings of some codes."""
+    return [finding for finding in report.findings if finding.code in codes]
+
+
+def gathers(report: Report) -> dict[str, tuple[PhaseCounts, PhaseCounts]]:
+    """By unit, what was counted and what is expected, per micro-batch."""
+    return {u.unit: (u.all_gathers, u.expected_all_gathers) for u in report.units}
+
+
+COUNTED_WRONGLY = ("FD105", "FD107", "FD108", "FD504")
+"""What a step that is cut or counted wrongly brings."""
+
+
+@pytest.mark.parametrize(
+    ("script", "steps", "micro_batches", "backward"),
+    [(in_turn, 7, 2.0, 0.5), (one_of_three, 12, 4 / 3, 0.25)],
+)
+def test_models_in_turn_make_steps_together(
+    script: Callable[[], None],
+    steps: int,
+    micro_batches: float,
+    backward: float,
+    diagnosed: Diagnosed,
+) -> None:
+    """The actor has a backward in one of two micro-batches, or of four: it is expected
+    that often, and so it is counted, but for the unit that ran last in a forward
+    without a backward.
+    """
+    report = diagnosed(script)
+    seldom = PhaseCounts(forward=1.0, backward=backward)
+    always = PhaseCounts(forward=1.0, backward=1.0)
+    dropped = PhaseCounts(forward=1.0, backward=2 * backward)
+
+    assert report.health.judged_steps == tuple(range(3, steps))
+    assert report.run.micro_batches == pytest.approx(micro_batches)
+    assert gathers(report) == {
+        "0": (seldom, seldom),
+        "1": (seldom, seldom),
+        "2": (dropped, seldom),
+        **{f"{at} [tree=1]": (always, always) for at in range(3)},
+    }
+    assert said(report, *COUNTED_WRONGLY) == []
+
+
+def test_a_forward_that_no_backward_follows_is_named(diagnosed: Diagnosed) -> None:
+    """Its output is detached; there is no list whose fault it could be."""
+    report = diagnosed(in_turn)
+    (finding,) = said(report, "FD303")
+
+    assert finding.summary.endswith(
+        "the backward of 0 prefetches what ran before it in a forward with gradients "
+        "that no backward followed"
+    )
+    assert finding.summary.startswith("Actor, trained: 1 unit")
+    assert "torch.no_grad()" in finding.advice[0].text
+
+
+def test_models_are_sections_by_class_and_role(diagnosed: Diagnosed) -> None:
+    """Of their own in each renderer, and no number of a tree is left."""
+    report = diagnosed(in_turn)
+
+    for renderer in ("text", "markdown", "html"):
+        text = RENDERERS[renderer](report)
+        assert "Units of Actor, trained" in text
+        assert "Units of Critic, trained" in text
+        assert "[tree=" not in text
+
+
+def test_an_optimizer_of_ones_own_ends_steps(
+    diagnosed: Diagnosed,
+) -> None:
+    """With the root's backward, and the report says where they end."""
+    report = diagnosed(own_optimizer)
+    once = PhaseCounts(forward=1.0, backward=1.0)
+
+    assert report.health.judged_steps == (3, 4, 5, 6)
+    assert report.run.micro_batches == 1.0
+    assert gathers(report) == {str(at): (once, once) for at in range(3)}
+    assert report.health.warnings == (f"rank 0: {OWN_OPTIMIZER}",)
+    assert said(report, *COUNTED_WRONGLY, "FD303") == []
+
+
+def test_shards_of_one_rank_are_gathered_by_nobody(diagnosed: Diagnosed) -> None:
+    """None is expected, and none counted."""
+    report = diagnosed(one_rank_shards)
+    none = PhaseCounts(forward=0.0, backward=0.0)
+
+    assert gathers(report) == {str(at): (none, none) for at in range(3)}
+    assert said(report, *COUNTED_WRONGLY, "FD101", "FD303") == []
+
+
+def test_a_parent_without_parameters_never_runs(
+    diagnosed: Diagnosed,
+) -> None:
+    """FD504 names it by its class: each part is a root of its own."""
+    report = diagnosed(parts_one_by_one)
+    (finding,) = said(report, "FD504")
+
+    assert finding.summary.startswith(
+        "the forward of Actor, which is sharded, never ran: each of the 3 units"
+    )
+    assert finding.evidence["own_parameters"] == 0
+
+
+def test_a_frozen_tower_is_gathered_for_nothing(
+    diagnosed: Diagnosed,
+) -> None:
+    """The last frozen block, by the first one that trains; in every step."""
+    report = diagnosed(frozen_tower)
+    (finding,) = said(report, "FD303")
+
+    assert (finding.units, finding.phase) == (("1",), "backward")
+    assert finding.evidence["frozen"] is True
+    assert finding.evidence["gathers_per_step"] == {"1": 1.0}
+    assert said(report, *COUNTED_WRONGLY) == []
+
+
+def test_the_gather_after_an_evaluation_is_named(diagnosed: Diagnosed) -> None:
+    """One unit, in steps that begin with one: it may stay."""
+    report = diagnosed(evaluated)
+    (finding,) = said(report, "FD303")
+
+    assert finding.units == ("2",)
+    assert "is of the pass without gradients that ran before" in finding.summary
+    assert finding.advice[0].text.startswith("One gather after such passes")
+    assert said(report, *COUNTED_WRONGLY) == []
