@@ -8,10 +8,11 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
+from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import all_units, few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, of_step, size
-from fsdpdoctor.schema import UNKNOWN, Evidence
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 
 # `docs/detectors.md` D19.
 OPTIMIZER_SHARE, COPY_SHARE = 0.30, 0.10
@@ -34,6 +35,8 @@ def cpu_offload(m: Measures) -> Iterator[Finding]:
     *What to try*: no offload where the device has room; `pin_memory=True`; a fused
     CPU optimizer; more threads per rank; fewer and longer micro-batches per step.
 
+    What a gather from pageable memory waits for its host counts as its copy.
+
     *When it is wrong*: a model that does not fit otherwise needs it. The memory
     that going without would take is given.
     """
@@ -48,24 +51,31 @@ def cpu_offload(m: Measures) -> Iterator[Finding]:
     optimizer_ns, copy_ns = parts["optimizer"], parts["memcpy"]
     pageable = [fqn for fqn in offloaded if specs[fqn].offload == "cpu"]
     threads = _threads(m)
-    slow = optimizer_ns / step_ns >= OPTIMIZER_SHARE or copy_ns / step_ns >= COPY_SHARE
+    late = exposed(m).of(Kind.ALL_GATHER).named(*pageable)
+    late_ns = late.mean(late.rows.host_late) if m.stalls_known else 0
+    slow = (
+        optimizer_ns / step_ns >= OPTIMIZER_SHARE
+        or (copy_ns + late_ns) / step_ns >= COPY_SHARE
+    )
     if not slow and not pageable and threads >= MIN_THREADS:
         return
-    cost_ns = optimizer_ns + copy_ns
+    cost_ns = optimizer_ns + copy_ns + late_ns
+    behind = f", gathers come {ms(late_ns)} late behind copies from pageable memory"
     needed = COPIES * sum(max(specs[fqn].shard_bytes, 0) for fqn in offloaded)
     yield Finding(
         severity=level(cost_ns / step_ns, COPY_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{count(len(offloaded), 'unit')} offloaded to the host: the optimizer "
-        f"takes {ms(optimizer_ns)} and copies {ms(copy_ns)} per step "
-        f"({of_step(cost_ns / step_ns)}); without it each rank needs {size(needed)} "
-        "more",
+        f"takes {ms(optimizer_ns)} and copies {ms(copy_ns)} per step"
+        f"{behind if late_ns else ''} ({of_step(cost_ns / step_ns)}); without it each "
+        f"rank needs {size(needed)} more",
         units=tuple(offloaded),
         cost_ns_per_step=cost_ns,
         cost_bytes=needed,
         evidence={
             "optimizer_ns": optimizer_ns,
             "copies_ns": copy_ns,
+            "late_gathers_ns": late_ns,
             "pageable_units": len(pageable),
             "threads_per_rank": None if threads == UNKNOWN_THREADS else threads,
             "peak_share_of_device": _peak(m),

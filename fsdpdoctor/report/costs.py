@@ -86,7 +86,7 @@ _OWN_PARTS: Mapping[str, frozenset[str]] = {
     "FD104": frozenset(
         PARTS["exposed"]
     ),  # what stands still after a call, not the call
-    "FD304": frozenset({"optimizer", "memcpy"}),
+    "FD304": frozenset({"optimizer", "memcpy", "exposed_all_gather"}),
     "FD403": frozenset({"gc"}),
     "FD405": frozenset({"checkpoint", *PARTS["other_collectives"]}),
     "FD505": frozenset({COMPILING}),
@@ -94,7 +94,7 @@ _OWN_PARTS: Mapping[str, frozenset[str]] = {
 }
 """Codes about other parts than all of their kind: those about others share nothing."""
 
-_STARVED = ("FD103", "FD104")
+_STARVED = frozenset({"FD103", "FD104", "FD304"})
 """What a late host costs is exposed time, where its collectives were late."""
 
 SYMPTOMS = frozenset({"FD101", "FD102"})
@@ -146,7 +146,7 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     if None in kinds or not parts_of(one) & parts_of(other):
         return False
     if "exposed" not in kinds:
-        return len(kinds) == 1
+        return len(kinds) == 1 or {one.code, other.code} <= _STARVED
     return (
         (len(kinds) == 1 or one.code in _STARVED or other.code in _STARVED)
         and (one.phase == other.phase or None in (one.phase, other.phase))

@@ -44,6 +44,25 @@ def test_pageable_memory_blocks() -> None:
     assert "CPUOffloadPolicy(pin_memory=True)" in codes(finding)[0]
 
 
+LATE = """
+    memcpy      0000................
+    issue       ....0...............
+    all_gather  ....00..............
+    wait        000000..............
+    forward     ......00000000000000
+"""
+
+
+def test_gathers_that_come_late_behind_pageable_copies_are_its_cost() -> None:
+    """4 of 20 ms until the gather could be issued; its own 2 ms are not the copy's."""
+    finding = only(cpu_offload, run("cpu", LATE))
+
+    assert finding.severity == Severity.WARNING
+    assert finding.cost_ns_per_step == 4 * MS
+    assert "gathers come 4.00 ms late behind copies from pageable" in finding.summary
+    assert found(cpu_offload, run("cpu-pinned", LATE)) == []
+
+
 def test_cheap_or_no_offload_is_no_finding() -> None:
     """Pinned, with a quick optimizer; or on the device."""
     assert found(cpu_offload, run("cpu-pinned", QUICK)) == []
