@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 
 import numpy as np
 
@@ -210,3 +211,17 @@ def kept_alike(
         if held_bytes > 0 and 2 * sum(e.step_bytes for e in mine) >= held_bytes:
             return mine
     return ()
+
+
+def kept_apart(
+    one: Replica, found: Collection[Exchange], held_bytes: int
+) -> list[Exchange | None]:
+    """For each two ranks that differ, and that the script does not keep alike, the work
+    that they exchange: what exchanges none holds the same, and trains apart.
+    """
+    return [
+        share_work(found, *pair)
+        for camp, others in combinations(one.camps, 2)
+        for pair in product(camp, others)
+        if not kept_alike(found, held_bytes, *pair)
+    ]

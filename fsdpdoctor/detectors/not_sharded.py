@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
 from typing import NamedTuple
 
 from fsdpdoctor.analysis.measures import Measures
@@ -15,7 +14,7 @@ from fsdpdoctor.analysis.replicas import (
     compared,
     exchanges,
     kept_alike,
-    share_work,
+    kept_apart,
 )
 from fsdpdoctor.changes.code import code
 from fsdpdoctor.changes.plan import Plan
@@ -105,7 +104,7 @@ def _by_hand(m: Measures, model: ModelSpec) -> _Judged:
         if one.kind == ReplicaKind.OUTSIDE and one.trainable
     ]
     for one in samples:
-        if one.drifted and _nothing_joins(one, found, held):
+        if one.drifted and None in kept_apart(one, found, held):
             return _apart(one)
     numbers = m.rank_numbers
     if (work := next((e for e in found if e.of_work), None)) is not None:
@@ -120,15 +119,6 @@ def _by_hand(m: Measures, model: ModelSpec) -> _Judged:
     if mine or (samples and all(one.alike and one.changes for one in samples)):
         return _in_step(mine, compared_ranks=bool(samples))
     return _unknown(m, found, samples)
-
-
-def _nothing_joins(one: Replica, found: tuple[Exchange, ...], held: int) -> bool:
-    """Whether two ranks differ that exchange neither work nor what they hold."""
-    return any(
-        share_work(found, *pair) is None and not kept_alike(found, held, *pair)
-        for camp, others in combinations(one.camps, 2)
-        for pair in product(camp, others)
-    )
 
 
 def _apart(one: Replica) -> _Judged:

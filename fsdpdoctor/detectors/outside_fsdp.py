@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from fsdpdoctor.analysis.call_sites import calls
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import Replica, compared
+from fsdpdoctor.analysis.replicas import (
+    Exchange,
+    Replica,
+    compared,
+    exchanges,
+    kept_apart,
+)
 from fsdpdoctor.changes.sharding_code import whole_code
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.unit_order import unit_tree_of
@@ -48,8 +54,10 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
 
     *When it is wrong*: a script may reduce these gradients itself. Then ranks stay
     alike, which is sampled, and nothing is said; ranks that see the same data stay
-    alike, too. Without samples of two ranks it is not known, and said so, unless
-    the script all-reduces as many bytes as these gradients have.
+    alike, too, and ranks that average these parameters now and then differ by right.
+    Ranks that exchange activations may hold other parts: a warning. Without samples
+    of two ranks it is not known, and said so, unless the script all-reduces as many
+    bytes as these gradients have.
     """
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
@@ -61,24 +69,39 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
         for one in compared([rank.header for rank in m.ranks])
         if one.kind == ReplicaKind.OUTSIDE and one.trainable
     ]
-    apart = [one for one in trained if not one.alike and one.began_alike]
+    found, held = exchanges(m.ranks), _trained_bytes(model)
+    works = {one: kept_apart(one, found, held) for one in trained if one.drifted}
+    apart = [one for one, pairs in works.items() if pairs]
     if apart:
-        yield _unreduced(m, model, apart)
+        yield _unreduced(
+            m, model, apart, [work for one in apart for work in works[one]]
+        )
     elif model.unmanaged_trainable and not trained and not _reduced_by_hand(m, model):
         yield _not_known(m, model)
     elif _chosen_by_nobody(model):
         yield _memory(m, model)
 
 
-def _unreduced(m: Measures, model: ModelSpec, apart: Sequence[Replica]) -> Finding:
+def _unreduced(
+    m: Measures,
+    model: ModelSpec,
+    apart: Sequence[Replica],
+    works: Sequence[Exchange | None],
+) -> Finding:
     since = min(one.differ_since for one in apart if one.differ_since is not None)
+    work = None if None in works else works[0]
+    perhaps = (
+        ""
+        if work is None
+        else f"; they exchange {work.kind} in their forwards, and may hold other parts"
+    )
     return _finding(
         m,
         model,
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
+        severity=Severity.CRITICAL if work is None else Severity.WARNING,
+        confidence=Confidence.HIGH if work is None else Confidence.MEDIUM,
         summary=f"{_what(model)}: no collective reduces their gradients, and the "
-        f"ranks' copies differ since step {since}",
+        f"ranks' copies differ since step {since}{perhaps}",
         advice=_advice(m, model),
     )
 
@@ -108,9 +131,15 @@ def _reduced_by_hand(m: Measures, model: ModelSpec) -> bool:
         if of.kind == "all_reduce" and of.phase != Phase.FORWARD
     )
     steps = sum(int(rank.judged.sum()) for rank in m.ranks)
+    return 0 < steps * _trained_bytes(model) / 2 <= reduced
+
+
+def _trained_bytes(model: ModelSpec) -> int:
+    """Of the parameters outside; of an older record, which does not tell, all."""
     mine = model.unmanaged_trainable_numel
-    of_all = mine / model.unmanaged_numel if mine > 0 else 1.0
-    return 0 < steps * model.unmanaged_bytes * of_all / 2 <= reduced
+    if mine <= 0 or model.unmanaged_numel <= 0:
+        return model.unmanaged_bytes
+    return model.unmanaged_bytes * mine // model.unmanaged_numel
 
 
 def _chosen_by_nobody(model: ModelSpec) -> bool:

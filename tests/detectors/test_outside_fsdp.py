@@ -9,7 +9,7 @@ import pytest
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.outside_fsdp import outside_fsdp
 from fsdpdoctor.finding import Severity
-from fsdpdoctor.schema import Evidence, ModelSpec, ReplicaKind, ReplicaSpec
+from fsdpdoctor.schema import Evidence, ModelSpec, Phase, ReplicaKind, ReplicaSpec
 from fsdpdoctor.testing import RECORDED, Call, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, sized, without
 
@@ -149,3 +149,42 @@ def test_reduced_by_hand_as_far_as_is_known(
     judged = found(outside_fsdp, measured(sized(rank, 400)))
 
     assert [f.severity for f in judged] == ([] if severity is None else [severity])
+
+
+def exchanging(call: Call, bytes: int) -> Measures:
+    """Two ranks whose heads began alike and differ, and that issue a collective."""
+    ranks = []
+    for data in two(HEAD, ("same", "a"), ("same", "b")).ranks:
+        drawn = draw(
+            "forward 0000....\nother ....00..",
+            rank=data.rank,
+            model=HEAD,
+            calls=(call,),
+            units=(unit("layers.0"),),
+        )
+        header = replace(drawn.header, replicas=data.header.replicas)
+        ranks.append(sized(replace(drawn, header=header), bytes))
+    return measured(*ranks)
+
+
+@pytest.mark.parametrize(
+    ("call", "bytes", "severities"),
+    [
+        # Averaged now and then: half of what the head has, at least, in some step.
+        (Call(kind="all_reduce", site="t.py:9"), 200, [Severity.INFO]),
+        (Call(kind="all_reduce", site="t.py:9"), 199, [Severity.CRITICAL]),
+        # Other parts, perhaps: experts outside, tensor parallelism by hand.
+        (
+            Call(kind="all_to_all", site="t.py:9", phase=Phase.FORWARD),
+            1 << 16,
+            [Severity.WARNING],
+        ),
+    ],
+)
+def test_what_ranks_exchange_decides(
+    call: Call, bytes: int, severities: list[Severity]
+) -> None:
+    """Copies that differ prove a fault where nothing makes them differ by right."""
+    judged = found(outside_fsdp, exchanging(call, bytes))
+
+    assert [finding.severity for finding in judged] == severities
