@@ -11,7 +11,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("playwright", reason="needs playwright, and Chromium")
 
 from tests.dashboard.conftest import Served, serve_runs
-from tests.dashboard.visits import Visit, visiting
+from tests.dashboard.visits import FAULTS, Visit, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -90,6 +90,30 @@ def test_a_telephone_shows_the_timeline_and_its_findings(
         visit.page.locator("#brand").hover()
         visit.page.locator("header").click(position={"x": 150, "y": 10})
         assert visit.page.locator(".fd-help").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 720])
+def test_no_page_is_wider_than_its_window(
+    browser: Browser, served: Served, width: int
+) -> None:
+    """On a telephone, and on a screen at 200 %: pages and words fit, and where one is
+    stands in sight among the pages.
+    """
+    with visiting(browser, served) as visit:
+        visit.page.set_viewport_size({"width": width, "height": 700})
+        for path in (*PAGES, "explain"):
+            visit.open(f"{path}?run=before")
+            visit.until("document.querySelector('#nav a[aria-current=page]')")
+            visit.page.wait_for_timeout(300)
+            faults = [
+                fault
+                for fault in visit.page.evaluate(FAULTS)
+                if fault.startswith(("the page is", "beyond"))
+            ]
+            assert faults == [], path
+            here = visit.page.locator("#nav a[aria-current=page]").bounding_box()
+            assert here is not None
+            assert -1 <= here["x"] <= width - here["width"] + 1, path
 
 
 def test_pages_say_their_names(browser: Browser, served: Served) -> None:

@@ -1,0 +1,105 @@
+"""What pages say to everybody: bars with names, links of their own, costs as alerts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from dash import dcc, html
+
+from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
+from fsdpdoctor_dashboard.pages import memory, overview
+from fsdpdoctor_dashboard.pages.components import Context
+from tests.dashboard.client import Client
+from tests.dashboard.said import opened, said, words_of
+
+TRACES = Path(__file__).parents[2] / "traces"
+
+
+@pytest.fixture
+def run(library: Library) -> OpenRun:
+    """A run with findings on four ranks."""
+    return library.wait("before")
+
+
+def page_of(module: Any, run: OpenRun) -> Any:
+    """A page about one run."""
+    return module.page(Context(base="/", theme="light", runs=(run,)))
+
+
+def test_bars_say_what_they_show(run: OpenRun) -> None:
+    """Each rank's bar can be reached by key, and has all its parts for a name."""
+    stacks = [
+        part
+        for part in page_of(overview, run)._traverse()
+        if isinstance(part, html.Div) and getattr(part, "className", "") == "stack"
+    ]
+    names = [getattr(stack, "aria-label", "") for stack in stacks]
+
+    assert all(getattr(stack, "tabIndex", None) == 0 for stack in stacks)
+    assert [name.split(":")[0] for name in names[:4]] == [
+        f"rank {rank}" for rank in range(4)
+    ]
+    assert all("backward " in name and "forward " in name for name in names[:4])
+
+
+def test_links_to_places_have_names_of_their_own(run: OpenRun) -> None:
+    """Whoever hears a list of links can tell them apart; none is within a heading."""
+    page = page_of(overview, run)
+    links = [
+        words_of(part)
+        for part in page._traverse()
+        if isinstance(part, dcc.Link) and "Show on the timeline" in words_of(part)
+    ]
+    heads = [part for part in page._traverse() if isinstance(part, html.H3)]
+    rows = Counter(f"{f.code} {f.name}" for f in run.report.findings if f.places)
+
+    assert links
+    assert Counter(w.removeprefix("Show on the timeline ") for w in links) == rows
+    assert all("Show" not in words_of(head) for head in heads)
+
+
+def test_a_dear_recording_is_an_alert_and_said_once(run: OpenRun) -> None:
+    """From some per cent on figures are another run's; below it is a fact."""
+
+    def told(share: float) -> tuple[list[str], int]:
+        recorder = replace(run.report.recorder, overhead_share=share)
+        report = replace(run.report, recorder=recorder)
+        page = page_of(overview, replace(run, report=report))
+        alerts = [
+            words_of(part)
+            for part in page._traverse()
+            if getattr(part, "className", None) == "alert"
+        ]
+        words = [one.words for one in said("overview", page)]
+        return alerts, sum(word.startswith("recorder: ") for word in words)
+
+    alerts, lines = told(0.164)
+    assert [alert for alert in alerts if "16.4 %" in alert] != []
+    assert lines == 1
+    assert [alert for alert in told(0.004)[0] if "Recording" in alert] == []
+
+
+def test_memory_that_was_not_sampled_is_not_drawn() -> None:
+    """A run whose samples lie outside its steps has no empty axes, and says why."""
+    page = page_of(memory, opened(TRACES / "device-healthy"))
+    words = " ".join(one.words for one in said("memory", page))
+    figures = [part.figure for part in page._traverse() if isinstance(part, dcc.Graph)]
+
+    assert "cannot tell" in words.lower()
+    assert [trace.name for f in figures for trace in f.data if not len(trace.x)] == []
+
+
+def test_without_scripts_there_are_words(admitted: Client) -> None:
+    """They name the commands that need none."""
+    page = admitted.get("/units?run=before")[1].decode()
+    words = page.split("<noscript>")[1].split("</noscript>")[0]
+
+    assert "fsdpdoctor analyze" in words
+    assert "report --out report.html" in " ".join(words.split())
