@@ -37,7 +37,7 @@ PAGES: dict[str, tuple[str, str]] = {
     "ranks": ("Ranks", "ranks"),
     "memory": ("Memory", "memory"),
     "whatif": ("What-if", "whatif"),
-    "explain": ("Words", "explain"),
+    "explain": ("Glossary", "explain"),
 }
 """Path to title and module. A module is imported when its page is first asked for, so
 that plotly is never on the way to the first one."""

@@ -11,10 +11,14 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.quantities import ms
+from fsdpdoctor.renderers.reading.anonymous import KEPT
+from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.server.share_card import HEIGHT, WIDTH, share_card
+from tests.rig.ranks import run_python
 
 
 @pytest.fixture
@@ -56,3 +60,30 @@ def test_it_fits_its_frame(run: OpenRun, times: int) -> None:
     assert len([words for y, words in texts if y < 180]) <= 3
     assert max(len(words) for y, words in texts if y < 180) <= 60
     assert "href" not in drawn
+
+
+def test_the_command_writes_a_page_and_a_picture(tmp_path: Path) -> None:
+    """Without the names of modules where that is asked: in no word of either file."""
+    out = tmp_path / "shared"
+    case = Path(__file__).parents[3] / "traces" / "tables-in-root"
+    run_python(
+        *("-m", "fsdpdoctor", "share", str(case), "--anonymous", "--out", str(out))
+    ).ok()
+    page = (out / "report.html").read_text()
+    picture = (out / "card.svg").read_text()
+    report = report_of(measure(open_run(case)))
+    classes = {row.module_class for row in report.units} - {""}
+    names = {part for row in report.units for part in row.unit.split(".")} - {"<root>"}
+    hidden = {
+        name for name in (*classes, *names) if name not in KEPT and not name.isdigit()
+    }
+
+    assert hidden
+    said = re.sub(
+        r"<script(?! type).*?</script>|<style.*?</style>", "", page, flags=re.S
+    )
+    words = set(re.findall(r"[A-Za-z_]\w*", said + picture))
+    assert words & hidden == set()
+    assert ElementTree.fromstring(picture).get("width") == "1200"
+    assert 'property="og:image" content="card.svg"' in page
+    assert "data:image/svg+xml;base64," in page
