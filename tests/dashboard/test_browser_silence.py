@@ -28,14 +28,15 @@ def test_a_server_that_is_gone_is_said_on_every_page(
     with serve_runs(runs["before"]) as served:
         context = browser.new_context(viewport={"width": 1440, "height": 900})
         visits: list[Visit] = []
-        for path in PAGES:
+        for path in (*PAGES, "explain"):
             visit = Visit(context.new_page(), served)
             if not visits:
                 visit.page.goto(served.url)
             visit.open(f"{path}?run=before")
             visits.append(visit)
-    for path, visit in zip(PAGES, visits, strict=True):
+    for path, visit in zip((*PAGES, "explain"), visits, strict=True):
         before = visit.page.url.split("?")[0]
+        words = visit.page.locator("#page").inner_text()
         visit.page.bring_to_front()
         visit.page.locator("#nav a").nth(3 if path != "collectives" else 2).click(
             force=True, no_wait_after=True
@@ -46,6 +47,14 @@ def test_a_server_that_is_gone_is_said_on_every_page(
         assert visit.page.locator("#nav").get_attribute("inert") is not None
         knobs = visit.page.locator(".whatif")
         assert knobs.count() == 0 or knobs.get_attribute("inert") is not None
+        address = visit.page.url
+        for link in (visit.page.locator("#brand"), visit.page.locator("#page a[href]")):
+            if link.count():
+                link.first.click(force=True, no_wait_after=True)
+        visit.page.wait_for_timeout(200)
+        assert visit.page.url == address, path
+        if path not in ("timeline", "whatif"):  # what is drawn has no words to keep
+            assert visit.page.locator("#page").inner_text() == words, path
     visits[0].picture("gone-overview")
     context.close()
 

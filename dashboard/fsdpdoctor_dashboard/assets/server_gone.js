@@ -74,6 +74,15 @@
     }
   }
 
+  // Links and buttons that ask the server lead nowhere: what is shown would stay, under
+  // another page's address.
+  const ASKS = "#page a[href], #brand, #compare, #search, #save-plan";
+  document.addEventListener("click", (event) => {
+    if (!gone || !(event.target instanceof Element) || !event.target.closest(ASKS)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }, true);
+
   // Dash puts a page into #page: from then on the address is its own.
   new MutationObserver((changes) => {
     const page = document.getElementById("page");
