@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fsdpdoctor.analysis.host_lead import host_leads_ns
+from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.analysis.timeline import Timeline, timelines
-from fsdpdoctor.quantities import MS
+from fsdpdoctor.quantities import MS, US
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import NO_TIME, Flag, Kind, Lane, Phase, Spans
 from fsdpdoctor.testing import Drawing, draw
+from tests.importers.drawn_trace import AUTOGRAD
+from tests.importers.kineto.drawn_step import fsdp2_step, imported
 
 PASSES = draw(
     """
@@ -101,3 +105,21 @@ def test_on_the_host_s_clock_there_is_no_lead() -> None:
     on_host = replace(PASSES, header=replace(PASSES.header, clock="host"))
 
     assert leads(hooked(*HOOKS, data=on_host)) == [NO_TIME] * 3
+
+
+@pytest.mark.parametrize(("launched", "held"), [(172, 1), (235, 0)])
+def test_a_traces_kernel_that_is_held_up(
+    launched: float, held: int, tmp_path: Path
+) -> None:
+    """The root's second kernel in backward begins as the gather of layers.0 ends, 24.5
+    us after its first one: launched before that, nothing else explains it.
+    """
+    trace = fsdp2_step()
+    trace.device("head_weights", 254.5, 255, launched=launched, tid=AUTOGRAD)
+    rank = measure_rank(imported(trace, tmp_path))
+    gaps = rank.held_up
+
+    assert len(gaps) == held
+    for unit, by, ns in zip(gaps.unit, gaps.by_unit, gaps.duration_ns, strict=True):
+        assert (rank.unit_name(unit), rank.unit_name(by)) == ("<root>", "layers.0")
+        assert ns == 24.5 * US
