@@ -127,6 +127,29 @@ _RECV = _in_place("recv", Kind.COLLECTIVE, zeros)
 _BARRIER = _in_place("barrier", Kind.COLLECTIVE, nothing)
 
 
+_FUNCTIONAL = {
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "all_to_all_single": "alltoall",
+}
+_FUNCTIONAL_IN_PLACE = {
+    "all_reduce": "allreduce",
+    "all_reduce_": "allreduce",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "all_reduce_coalesced_": "allreduce_coalesced",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+FUNCTIONAL = frozenset({*_FUNCTIONAL, *_FUNCTIONAL_IN_PLACE})
+"""Functional collectives, whose methods these two name."""
+
+
+def _nothing_to_fill() -> None:
+    """Values are there already."""
+
+
 class WireGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group of the modelled job, as this one rank sees it."""
 
@@ -143,6 +166,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         self._name = ""
         self._desc = ""
         self._coalesced: list[WireWork] | None = None
+        self._functional: str | None = None  # the one that is issued now
 
     # What torch.distributed asks a group about itself.
 
@@ -272,6 +296,8 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
         result: list[torch.Tensor] | None = None,
     ) -> WireWork:
         issue_ns = time.perf_counter_ns()
+        if self._functional is not None:
+            name, fill = self._functional, _nothing_to_fill
         size_bytes = sum(t.numel() * t.element_size() for t in payload)
         link = self._modelled.wire.link(self._role, self._reach, kind)
         length_ns = link.duration_ns(kind, size_bytes, self.size())
@@ -302,12 +328,23 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
             self._coalesced.append(work)
         return work
 
-    def fsdpdoctor_modelled(
-        self, kind: Kind, name: str, payload: list[torch.Tensor], *, asynchronous: bool
+    def fsdpdoctor_functional(
+        self, name: str, outputs: list[torch.Tensor], inputs: list[torch.Tensor]
     ) -> WireWork:
-        """A collective whose tensors are none of the group's business."""
-        opts = SimpleNamespace(asyncOp=asynchronous)
-        return self._run(kind, name, payload, opts, lambda: None)
+        """A functional collective whose values others have made: it takes its time.
+
+        By the method that it would call, so that whoever wraps that one sees it.
+        """
+        opts = SimpleNamespace(asyncOp=True)
+        self._functional = name
+        try:
+            if name in _FUNCTIONAL_IN_PLACE:
+                work = getattr(self, _FUNCTIONAL_IN_PLACE[name])(outputs, opts)
+            else:
+                work = getattr(self, _FUNCTIONAL[name])(outputs, inputs, opts)
+        finally:
+            self._functional = None
+        return work  # type: ignore[no-any-return]
 
     def _spin(
         self,

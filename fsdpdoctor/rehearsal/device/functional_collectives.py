@@ -9,24 +9,11 @@ from torch._C._distributed_c10d import _resolve_process_group
 
 from fsdpdoctor.rehearsal.device import operators
 from fsdpdoctor.rehearsal.device.memory.storages import is_shape, on_device
-from fsdpdoctor.schema import Kind
+from fsdpdoctor.rehearsal.modelled_group import FUNCTIONAL
 
 if TYPE_CHECKING:
     from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
 
-_KINDS = {
-    "all_gather_into_tensor": Kind.ALL_GATHER,
-    "all_gather_into_tensor_coalesced": Kind.ALL_GATHER,
-    "reduce_scatter_tensor": Kind.REDUCE_SCATTER,
-    "reduce_scatter_tensor_coalesced": Kind.REDUCE_SCATTER,
-    "all_reduce": Kind.ALL_REDUCE,
-    "all_reduce_": Kind.ALL_REDUCE,
-    "all_reduce_coalesced": Kind.ALL_REDUCE,
-    "all_reduce_coalesced_": Kind.ALL_REDUCE,
-    "all_to_all_single": Kind.COLLECTIVE,
-    "broadcast": Kind.COLLECTIVE,
-    "broadcast_": Kind.COLLECTIVE,
-}
 _WAITS = ("wait_tensor", "_wrap_tensor_autograd")
 """The second, of newer torch, is a tensor that waits where it is used first: nearly
 always at once, so that it waits at once here.
@@ -39,7 +26,7 @@ def register(mode: DispatchMode) -> None:
     found = _Collectives(mode)
     for namespace in ("_c10d_functional", "_c10d_functional_autograd"):
         operators_of: Any = getattr(torch.ops, namespace)
-        for name in (*_KINDS, *_WAITS):
+        for name in (*FUNCTIONAL, *_WAITS):
             packet = getattr(operators_of, name, None)
             if packet is not None:
                 does = found.wait if name in _WAITS else found.issue
@@ -54,16 +41,11 @@ class _Collectives:
         """Shapes as ever; the wire says how long it takes."""
         with self._mode.placement.uncharged():
             results = self._mode.run(func, args, kwargs)
-        name = func._opname
-        group = _resolve_process_group(args[-1])
-        kind = _KINDS[name]
+        group: Any = _resolve_process_group(args[-1])
         given = operators.tensors_of(args, kwargs)
         outs = operators.flat_results(results)
-        payload = given if kind is Kind.REDUCE_SCATTER else outs
         with self._mode.placement.above():
-            done = group.fsdpdoctor_modelled(  # type: ignore[attr-defined]
-                kind, name, payload, asynchronous=True
-            )
+            done = group.fsdpdoctor_functional(func._opname, outs, given)
         for out in outs:
             if is_shape(out) and on_device(out):
                 setattr(torch.Tensor.untyped_storage(out), _DONE, done)

@@ -105,3 +105,27 @@ def test_a_dtensor_is_gathered_for_compute(x: torch.Tensor, log: Log) -> None:
     local.sum().backward()
     assert x.grad is not None
     assert x.grad.shape == x.shape
+
+
+def test_who_wraps_a_groups_methods_sees_them(
+    x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the recorder does: a rehearsed full_tensor() would be in no record."""
+    seen: list[str] = []
+    group: Any = dist.group.WORLD
+
+    def wrapped(name: str) -> Any:
+        original = getattr(type(group), name)
+
+        def call(*args: Any) -> Any:
+            seen.append(name)
+            return original(*args)
+
+        return call
+
+    for name in ("all_gather_single", "allreduce"):
+        monkeypatch.setattr(type(group), name, wrapped(name))
+    ops.wait_tensor(ops.all_gather_into_tensor(x, RANKS, group.group_name))
+    ops.wait_tensor(ops.all_reduce(x, "sum", group.group_name))
+
+    assert seen == ["all_gather_single", "allreduce"]
