@@ -12,10 +12,11 @@ above of a healthy twin and is not true, or of a fault what calls it wrong by mi
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fsdpdoctor.quantities import MS
@@ -31,7 +32,7 @@ RESULTS = Path(__file__).parent / "zoo-results.md"
 class Outcome:
     """What was said of an entry and of its twin."""
 
-    entry: Entry
+    number: str
     fault: str = "-"  # all that was said
     twin: str = "-"
     fault_ms: str = "-"
@@ -39,10 +40,15 @@ class Outcome:
     miss: str | None = None
     false: list[str] = field(default_factory=list)
 
+    @property
+    def entry(self) -> Entry:
+        """What was run."""
+        return next(entry for entry in ENTRIES if entry.number == self.number)
+
 
 def outcome(entry: Entry) -> Outcome:
     """Run both."""
-    result = Outcome(entry=entry)
+    result = Outcome(number=entry.number)
     with tempfile.TemporaryDirectory() as folder:
         said = entry.fault.report(Path(folder) / "fault")
         result.fault, result.fault_ms = in_words(said), _step_ms(said)
@@ -133,12 +139,24 @@ def page(outcomes: list[Outcome]) -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def kept_in(path: Path | None) -> dict[str, Outcome]:
+    """What a run that was broken off has left."""
+    if path is None or not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [Outcome(**json.loads(line)) for line in lines]
+    return {one.number: one for one in rows}
+
+
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("numbers", nargs="*")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--fast", action="store_true", help="the default suite's group")
+    parser.add_argument(
+        "--kept", type=Path, help="a file of outcomes; those in it are not run again"
+    )
     asked = parser.parse_args()
     chosen = [
         entry
@@ -146,10 +164,17 @@ def main() -> None:
         if (not asked.numbers or entry.number in asked.numbers)
         and (entry.fast or not asked.fast)
     ]
+    kept = kept_in(asked.kept)
     outcomes = []
     for entry in chosen:
         start = time.monotonic()
+        if entry.number in kept:
+            outcomes.append(kept[entry.number])
+            continue
         outcomes.append(one := outcome(entry))
+        if asked.kept:
+            with asked.kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(one)) + "\n")
         verdict = "ok" if one.miss is None and not one.false else "WRONG"
         took = time.monotonic() - start
         print(f"{entry.number} {verdict} {took:.1f} s: {one.fault} | {one.twin}")  # noqa: T201

@@ -9,8 +9,13 @@ from typing import NamedTuple
 
 from tests.zoo import (
     accumulation,
+    calls,
     contention,
+    divergence,
     exposure,
+    host_memory,
+    optimizers,
+    ranks_and_input,
     recompute,
     resharding,
     shards,
@@ -33,6 +38,11 @@ FAMILIES = (
     contention,
     topology,
     shards,
+    ranks_and_input,
+    optimizers,
+    host_memory,
+    divergence,
+    calls,
 )
 
 ROWS: tuple[Entry | Untold, ...] = tuple(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +25,11 @@ from fsdpdoctor.rehearsal.device.virtual_session import on_device
 from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.run import in_memory, open_run
-from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.run import RankData, in_memory, open_run
+from fsdpdoctor.schema import Counters, RunHeader
 from fsdpdoctor.testing import TRACED, Drawing, draw
+from tests.rig.forked import Job as Forked
+from tests.rig.forked import Nursery, nursery
 from tests.zoo.job import Job, train
 
 
@@ -114,19 +118,22 @@ class Drawn:
     around: Drawing = field(default_factory=Drawing)
     # What differs from rank to rank, as fields of `Drawing`.
     each: tuple[Mapping[str, Any], ...] = ()
+    rising: Mapping[str, int] = field(default_factory=dict)  # counters, by step
 
     def report(self, folder: Path) -> Report:
         """Draw it, and diagnose it."""
         world = max(self.around.world_size, len(self.pictures))
         ranks = [
-            draw(
-                picture,
-                replace(
-                    self.around,
-                    rank=rank,
-                    world_size=world,
-                    **(self.each[rank] if self.each else {}),
-                ),
+            self._risen(
+                draw(
+                    picture,
+                    replace(
+                        self.around,
+                        rank=rank,
+                        world_size=world,
+                        **(self.each[rank] if self.each else {}),
+                    ),
+                )
             )
             for rank, picture in enumerate(self.pictures)
         ]
@@ -139,7 +146,68 @@ class Drawn:
         )
         return diagnose(in_memory(header, ranks))
 
+    def _risen(self, data: RankData) -> RankData:
+        """With counters that rise from step to step."""
+        known = len(data.names)
+        steps = tuple(
+            replace(
+                step,
+                counters=Counters.build(
+                    len(self.rising),
+                    name=[known + at for at in range(len(self.rising))],
+                    time_ns=step.end_ns,
+                    value=[each * number for each in self.rising.values()],
+                ),
+            )
+            if self.rising
+            else step
+            for number, step in enumerate(data.steps)
+        )
+        return replace(data, steps=steps, names=(*data.names, *self.rising))
 
-def drawn(*pictures: str, each: Any = (), **around: Any) -> Drawn:
+
+def drawn(
+    *pictures: str,
+    each: Iterable[Mapping[str, Any]] = (),
+    rising: Mapping[str, int] | None = None,
+    **around: Any,
+) -> Drawn:
     """One picture for each rank. `around` are fields of `Drawing`."""
-    return Drawn(pictures=pictures, around=Drawing(**around), each=tuple(each))
+    return Drawn(
+        pictures=pictures,
+        around=Drawing(**around),
+        each=tuple(each),
+        rising=rising or {},
+    )
+
+
+SCRIPT = Path(__file__).parent / "scripts" / "ranks.py"
+
+
+@cache
+def _nursery() -> Nursery:
+    """One process that has imported torch, for all jobs of several ranks."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(nursery())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A script as several processes over gloo."""
+
+    told: ClassVar[str] = "ranks"
+    way: str
+    count: int = 2
+
+    def report(self, folder: Path) -> Report:
+        """Record it, and diagnose the record, however the ranks ended."""
+        job = Forked(
+            script=str(SCRIPT),
+            argv=(self.way,),
+            ranks=self.count,
+            folder=str(folder / "out"),
+            run=str(folder / "run"),
+        )
+        _nursery().run(job)
+        return diagnose(open_run(folder / "run"))

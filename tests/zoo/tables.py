@@ -138,7 +138,6 @@ ENTRIES: list[Entry | Untold] = [
         cure=but(TABLES, shard=with_tables),
         codes=("FD203",),
         units=("<root>",),
-        fast=True,
     ),
     Entry(
         number="C02",

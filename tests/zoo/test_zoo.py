@@ -28,7 +28,18 @@ STILL_TO_COME: dict[str, str] = {
     "H03": "as H01",
     "H06": "as H01",
     "I01": "a cast of the layer's own is not seen: information only",
+    "C03": "as F03",
     "J05": "94 % frozen, and not said",
+    "L07": "a read that costs the host's lead is not seen",
+    "L08": "as L07",
+    "L09": "as L07",
+    "L10": "as L07",
+    "L11": "a small all-reduce of each micro-batch is not named",
+    "M02": "gathers of full_tensor() take no time in a rehearsal, and are not recorded",
+    "M03": "clipping by hand is not told from other lines",
+    "N05": "copies from pageable memory are not counted",
+    "P01": "FD506 is said of a model that ended before its units ran",
+    "Q01": "layers that are compiled after they were sharded are not seen",
     "K01": "parts that are not aligned are not named before a GPU is there",
 }
 """What is not answered rightly yet, and what is said in its place."""
@@ -62,14 +73,21 @@ def test_the_fault_is_found_and_its_twin_is_quiet(entry: Entry, tmp_path: Path) 
 
 def test_each_report_has_a_row() -> None:
     """Told, or not told with the reason; none twice, none that the catalogue lacks."""
-    numbers = [row.number for row in ROWS]
-    assert sorted(set(numbers)) == sorted(numbers)
-    assert set(numbers) <= set(reports())
+    assert [row.number for row in ROWS] == sorted(reports())
 
 
 def test_what_cannot_be_told_says_why() -> None:
     """A reason, and not a word."""
     assert [row.number for row in UNTOLD if len(row.why.split()) < 5] == []
+
+
+MOST_LEFT_OUT = 55
+"""Of 175 reports: what no CPU, rehearsal or drawing can show."""
+
+
+def test_most_reports_are_told() -> None:
+    """All but those of other vendors, of settings that leave no trace, and the like."""
+    assert len(UNTOLD) <= MOST_LEFT_OUT
 
 
 def test_a_job_with_a_fault_has_a_twin() -> None:

@@ -240,7 +240,6 @@ ENTRIES: list[Entry | Untold] = [
         fault=rehearsed(prepare=mixed, raises="AssertionError"),
         cure=rehearsed(),
         codes=("FD408",),
-        fast=True,
     ),
     Entry(
         number="I07",
