@@ -11,7 +11,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import per_step
-from fsdpdoctor.finding import Advice, Confidence, Finding, Location
+from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.quantities import count, duration, percent
 from fsdpdoctor.schema import Evidence, Kind, Within
@@ -45,17 +45,22 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
     share = sum(taken_ns) / all_ns
     if share < WARNING_SHARE:
         return
-    cost_ns = _cost_ns(m)
+    aside = not any(
+        rank.in_judged(rank.host.step[rank.host.kind == Kind.CHECKPOINT_SAVE]).any()
+        for rank in m.ranks
+    )
     number = max(len(saves) for saves in by_rank.values())
     places = [place for saves in by_rank.values() for _, place in saves]
+    cost_ns = None if aside else _cost_ns(m)
     yield Finding(
-        severity=level(share, WARNING_SHARE),
+        # What the device outlasts stops nobody.
+        severity=Severity.INFO if cost_ns == 0 else level(share, WARNING_SHARE),
         confidence=Confidence.MEDIUM,
         summary=f"{count(number, 'checkpoint save')} of "
         f"{duration(round(median(taken_ns)))} {'takes' if number == 1 else 'take'} "
-        f"{percent(share)} of the recorded time{'' if cost_ns else ASIDE}",
+        f"{percent(share)} of the recorded time{ASIDE if aside else ''}",
         ranks=tuple(rank for rank, saves in by_rank.items() if saves),
-        cost_ns_per_step=cost_ns or None,
+        cost_ns_per_step=cost_ns,
         evidence={
             "share_of_recorded_time": round(share, 4),
             "longest_ns": max(taken_ns),

@@ -10,7 +10,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Within
 from fsdpdoctor.testing import RECORDED, Call, draw, measured
-from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
 
 PLAIN = "forward 0000000000"
 SAVING = "forward 00000\ncheckpoint .....xxxxx"
@@ -44,6 +44,18 @@ def test_a_save_that_is_set_aside_costs_no_mean_step() -> None:
         "are set aside: no mean step has one"
     )
     assert finding.cost_ns_per_step is None
+
+
+def test_a_save_under_work_of_the_device_costs_nothing() -> None:
+    """The host saves for 5 ms while the device computes on: nobody stands still."""
+    picture = "forward 0000000000\ncheckpoint .....xxxxx"
+    data, saving = (draw(text, CUDA) for text in ("forward 0000000000", picture))
+    once = replace(data, steps=(*data.steps[:3], saving.steps[3], *data.steps[4:]))
+
+    finding = only(checkpoint_stall, measured(once))
+
+    assert finding.summary.endswith("takes 8.3 % of the recorded time")
+    assert (finding.severity, finding.cost_ns_per_step) == (Severity.INFO, 0)
 
 
 def test_a_checkpoint_of_several_parts_is_one() -> None:
