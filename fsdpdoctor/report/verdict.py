@@ -5,6 +5,7 @@ It is made once, from the report's own figures, and every front end says it firs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -46,6 +47,10 @@ CAUSE_WORDS = {
     "tail": "after the collective has ended",
     "wire_or_straggler": "for the wire or for a late rank, which cannot be told apart",
 }
+
+
+OF_MODEL = re.compile(r"\S+( #\d+)?, (trained|without gradients|not run): ")
+"""How a finding of one of several models begins: with the name of a class."""
 
 
 def with_verdict(report: Report) -> Report:
@@ -101,23 +106,25 @@ def _verdict(report: Report) -> Verdict:
         verdict = replace(
             verdict,
             kind="ended" if fault.code in ENDED else "fault",
-            text=_joined(fault.summary, beside),
+            text=joined(fault.summary, beside),
             code=fault.code,
         )
     elif (ended := _ended(report.health)) is not None:
         beside = verdict.text if verdict.kind != "nothing" else ""
-        verdict = replace(verdict, kind="ended", text=_joined(ended, beside), code=None)
+        verdict = replace(verdict, kind="ended", text=joined(ended, beside), code=None)
     best = _best_change(report.findings)
     first = most_to_gain(report.findings, best, mean)
     return replace(verdict, most_to_gain=first, best_change=best, floor_ns=floor)
 
 
-def _joined(first: str, then: str) -> str:
+def joined(first: str, then: str) -> str:
     """Two statements as one sentence."""
     first = f"{first[:1].upper()}{first[1:]}"
     if not then:
         return first
-    return f"{first.rstrip('.')}; beside that, {then[:1].lower()}{then[1:]}"
+    if OF_MODEL.match(then) is None:
+        then = f"{then[:1].lower()}{then[1:]}"
+    return f"{first.rstrip('.')}; beside that, {then}"
 
 
 def _ended(health: Health) -> str | None:
@@ -179,7 +186,7 @@ def _little(report: Report, mean: int) -> Verdict:
     first = warned[0]
     return Verdict(
         kind="nothing",
-        text=_joined(text, first.summary),
+        text=joined(text, first.summary),
         cost_ns_per_step=lost,
         code=first.code,
     )

@@ -18,7 +18,7 @@ from fsdpdoctor.report.costs import (
     parts_of,
 )
 from fsdpdoctor.report.value import FindingRow, PartOf, Report
-from fsdpdoctor.report.verdict import gain_ns
+from fsdpdoctor.report.verdict import gain_ns, joined
 from fsdpdoctor.run import open_run
 from tests.gallery.cases import CASES
 
@@ -253,6 +253,18 @@ def row(
         "places": (),
     }
     return FindingRow(**fields | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ("Nothing waits", "beside that, nothing waits"),
+        ("Critic #2, trained: It waits", "beside that, Critic #2, trained: It waits"),
+    ],
+)
+def test_a_class_keeps_its_name_in_a_sentence(then: str, said: str) -> None:
+    """What else begins a second statement does so in small letters."""
+    assert joined("a fault.", then) == f"A fault; {said}"
 
 
 def test_a_symptom_is_part_of_its_cause() -> None:
