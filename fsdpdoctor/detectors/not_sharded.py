@@ -35,6 +35,8 @@ SAYS = {
 }
 """Of wrappers that were seen: that it is not FSDP2's unit is proved."""
 
+FALLEN_BACK = "Accelerate was told to use FSDP and fell back"
+
 NOTHING = "nothing of PyTorch's shards or replicates the model"
 
 GRADIENT_BYTES = 4
@@ -72,7 +74,10 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
     meant = Evidence.CONFIG in m.evidence and m.run.world_size > 1
     if model.wrapper in SAYS:
         severity = Severity.CRITICAL if meant else Severity.INFO
-        judged = _Judged(severity, Confidence.HIGH, SAYS[model.wrapper], {})
+        says = SAYS[model.wrapper]
+        if model.wrapper == "ddp" and _meant_by_accelerate(m):
+            says = f"{FALLEN_BACK}: {says}"
+        judged = _Judged(severity, Confidence.HIGH, says, {})
     elif meant:
         judged = _by_hand(m, model)
     else:
@@ -83,8 +88,32 @@ def not_sharded(m: Measures) -> Iterator[Finding]:
         summary=f"no FSDP2 unit: {judged.says}",
         evidence={"wrapper": model.wrapper, "model_class": model.model_class}
         | judged.evidence,
-        advice=(_shard(model.blocks),),
+        advice=(_of_accelerate(m, model) or _shard(model.blocks),),
     )
+
+
+def _meant_by_accelerate(m: Measures) -> bool:
+    """Whether its file, or a Trainer's arguments, ask for FSDP."""
+    asked = m.ranks[0].header.environment.get("ACCELERATE_USE_FSDP", "")
+    return asked.lower() == "true"
+
+
+def _of_accelerate(m: Measures, model: ModelSpec) -> Advice | None:
+    """What to change where Accelerate shards."""
+    if not _meant_by_accelerate(m):
+        return None
+    if model.wrapper == "ddp":
+        text = (
+            "On CPU (`use_cpu: true`, or no device) Accelerate has no FSDP, whatever "
+            "its file says. Run it on a device."
+        )
+        return Advice(text=text)
+    if model.wrapper == "fsdp1":
+        return Advice(
+            text="Accelerate shards with FSDP1 unless its file says `fsdp_version: 2` "
+            'under `fsdp_config` (a Trainer: `fsdp_config={"version": 2}`).'
+        )
+    return None
 
 
 class _Judged(NamedTuple):

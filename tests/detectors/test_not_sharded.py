@@ -46,6 +46,32 @@ def test_a_model_without_units(wrapper: str, says: str) -> None:
     assert "for name in [" in codes(finding)[0]
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "says", "advises"),
+    [
+        ("ddp", "told to use FSDP and fell back", "On CPU"),
+        (
+            "fsdp1",
+            "FullyShardedDataParallel (FSDP1)",
+            "fsdp_version: 2",
+        ),
+    ],
+)
+def test_what_accelerate_made_of_it(wrapper: str, says: str, advises: str) -> None:
+    """Its file asks for FSDP: the cause is named, and no code in its place."""
+    model = ModelSpec(wrapper=wrapper, blocks=BLOCKS)
+    data = draw("optimizer xx", units=(), model=model)
+    asked = {"ACCELERATE_USE_FSDP": "true"}
+    data = replace(data, header=replace(data.header, environment=asked))
+
+    finding = only(not_sharded, measured(data))
+
+    (advice,) = finding.advice
+    assert says in finding.summary
+    assert advises in advice.text
+    assert advice.code is None
+
+
 def bare(
     *values: str, calls: tuple[Call, ...] = (), bytes: int = 1 << 20, before: int = -1
 ) -> Measures:

@@ -192,12 +192,15 @@ def test_keeps_only_the_environment_that_explains_a_run() -> None:
         "NCCL_NET_PLUGIN": f"x;{HF}",
         "TORCH_NCCL_ENABLE_TIMING": "1",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "ACCELERATE_USE_FSDP": "true",
+        "ACCELERATE_TOKEN": "abc",
         "HF_TOKEN": HF,
         "HOME": "/root",
         "MY_NCCL_THING": "1",
     }
 
     assert environment(variables) == {
+        "ACCELERATE_USE_FSDP": "true",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "NCCL_DEBUG": "INFO",
         "NCCL_NET_PLUGIN": f"x;{HIDDEN}",
