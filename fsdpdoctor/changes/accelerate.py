@@ -32,7 +32,8 @@ VERSION = "Accelerate 1.15"
 _FILE = f"in the file of accelerate launch --config_file ({VERSION})"
 
 _BEFORE = (
-    f"before accelerator.prepare(model) ({VERSION}; build the optimizer after this)"
+    f"before accelerator.prepare(model) ({VERSION}; build the optimizer after this), "
+    "or before trainer.train() with trainer.accelerator and trainer.model"
 )
 
 _AFTER = (

@@ -7,7 +7,6 @@ process. `pytest -m frameworks` writes a table beside the benchmarks.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -15,20 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.run import RankData, open_run
-from fsdpdoctor.schema import Kind as Span
-from fsdpdoctor.schema import Phase
+from fsdpdoctor.run import open_run
+from tests.frameworks.counts import counted, recorded_by, whole
 from tests.frameworks.kinds import KINDS, Kind
+from tests.frameworks.results import write
 from tests.rig.forked import Ended, Job, Pool, pool
 from tests.rig.selected import selected
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.ranks]
 
 SCRIPTS = Path(__file__).parent / "scripts"
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "frameworks-results.md"
-
-Counts = Counter[tuple[int, str, str]]
-"""How many, by step, what and phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,42 +66,14 @@ def table() -> Iterator[list[str]]:
     rows: list[str] = []
     yield rows
     if len(rows) >= len(KINDS):
-        head = (
-            "# Scripts of frameworks' kinds\n\nWritten by `pytest -m frameworks`: each "
-            "script plain and recorded. Gathers and\nreductions are counted at FSDP2's "
-            "own functions, apart from the recorder; per rank\nand whole run.\n\n"
+        write(
+            "Scripts of frameworks' kinds",
+            "Written by `pytest -m frameworks`: each script plain and recorded. "
+            "Gathers and\nreductions are counted at FSDP2's own functions, apart from "
+            "the recorder; per rank\nand whole run.\n\n"
             "| script | ranks | steps | micro-batches a step | gathers | reductions | "
-            "output |\n|---|---|---|---|---|---|---|\n"
+            "output |\n|---|---|---|---|---|---|---|\n" + "\n".join(rows),
         )
-        RESULTS.write_text(head + "\n".join(rows) + "\n", "utf-8")
-
-
-def counted(kind: Kind, text: str) -> Counts:
-    """What was counted beside the recorder, by step."""
-    counts: Counts = Counter()
-    for turn, what, _, phase, number in json.loads(text)["counts"]:
-        at = turn // max(kind.turns, 1)
-        counts[at, what, phase if what == "all_gather" else "backward"] += number
-    return counts
-
-
-def recorded_by(rank: RankData) -> Counts:
-    """What the record has, by step."""
-    counts: Counts = Counter()
-    names = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
-    for step in rank.steps:
-        spans = step.spans
-        for unit, phase in zip(
-            spans.unit[spans.kind == Span.ALL_GATHER],
-            spans.phase[spans.kind == Span.ALL_GATHER],
-            strict=True,
-        ):
-            if unit >= 0:
-                counts[step.step, "all_gather", names[Phase(phase)]] += 1
-        reductions = spans.kind == Span.REDUCE_SCATTER
-        number = int((spans.unit[reductions] >= 0).sum())
-        counts[step.step, "reduce", "backward"] += number
-    return +counts
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -121,30 +88,22 @@ def test_counts_and_output(
     assert ours.stdout == plain.stdout
     assert ours.counts == plain.counts
     for rank, text in zip(loaded, ours.counts, strict=True):
-        whole = [step for step in rank.steps if step.complete]
-        assert [step.step for step in whole] == list(range(kind.steps))
-        total = sum(step.micro_batches for step in whole)
+        ended = [step for step in rank.steps if step.complete]
+        assert [step.step for step in ended] == list(range(kind.steps))
+        total = sum(step.micro_batches for step in ended)
         assert total == round(kind.micro_batches * kind.steps)
         assert json.loads(text)["turns"] == kind.turns * kind.steps
         if kind.turns:
-            assert recorded_by(rank) == counted(kind, text)
+            assert recorded_by(rank) == counted(text, kind.turns)
         else:
-            assert _whole(recorded_by(rank)) == _whole(counted(kind, text))
+            assert whole(recorded_by(rank)) == whole(counted(text, kind.turns))
     table.append(_row(kind, ours))  # what fails has no row
 
 
-def _whole(counts: Counts) -> Counter[tuple[str, str]]:
-    """Over all steps: where none of torch's optimizers tells them apart."""
-    whole: Counter[tuple[str, str]] = Counter()
-    for (_, what, phase), number in counts.items():
-        whole[what, phase] += number
-    return whole
-
-
 def _row(kind: Kind, ended: Ended) -> str:
-    whole = _whole(counted(kind, ended.counts[0]))
-    gathers = whole["all_gather", "forward"] + whole["all_gather", "backward"]
+    found = whole(counted(ended.counts[0], kind.turns))
+    gathers = found["all_gather", "forward"] + found["all_gather", "backward"]
     return (
         f"| {kind} | {kind.ranks} | {kind.steps} | {kind.micro_batches:.3g} | "
-        f"{gathers} | {whole['reduce', 'backward']} | same |"
+        f"{gathers} | {found['reduce', 'backward']} | same |"
     )
