@@ -152,6 +152,11 @@ def unsharded_bytes(group: Any) -> int:
     )
 
 
+def is_part(state: Any) -> bool:
+    """Whether it is known to belong to another root's tree."""
+    return getattr(state, "_is_root", None) is False
+
+
 def all_states(state: Any) -> tuple[Any, ...]:
     """The states of a state's tree, root first, in the order of the modules."""
     return tuple(state._state_ctx.all_states)

@@ -24,9 +24,17 @@ class PassListener(Protocol):
     """Who is told of root forwards and of the end of backwards."""
 
     def root_forward_begins(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tree: int
+        self,
+        module: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tree: int,
+        *,
+        part: bool,
     ) -> None:
-        """A root's forward starts. Not called for recomputation."""
+        """A root's forward starts, or that of a part of a tree which is called by
+        itself. Not called for recomputation.
+        """
         ...
 
     def root_forward_ended(self, unit: int) -> None:
@@ -346,11 +354,13 @@ class StateHooks:
         self._units.forward_state = state
         running = state._state_ctx.iter_forward_root
         if (running is None or running is state) and not internals.in_backward():
-            if self._units.in_forward(state):
+            part = internals.is_part(state)
+            if self._units.in_forward(state) and not part:
                 # Its last forward never ended: an exception did.
                 self._units.abort_forwards()
                 self._passes.pass_aborted()
-            self._passes.root_forward_begins(module, args, kwargs, id(state._state_ctx))
+            tree = id(state._state_ctx)
+            self._passes.root_forward_begins(module, args, kwargs, tree, part=part)
         return state
 
     def _root_begun(self, state: Any, error: BaseException | None) -> None:

@@ -68,7 +68,10 @@ class LightHooks:
             try:
                 if not internals.in_backward():
                     module, args, kwargs = given
-                    passes.root_forward_begins(module, args, kwargs, id(context))
+                    part = internals.is_part(state)
+                    passes.root_forward_begins(
+                        module, args, kwargs, id(context), part=part
+                    )
             except Exception as error:
                 rec.guard.fail(error)
             result = original(state, *given, **named)

@@ -8,6 +8,9 @@ passes are given their micro-batches at the step's end.
 
 Where a tree had as many forwards as backwards, the first forward belongs to the first
 backward. Where it had more, forwards belong to the next backward, whichever it is.
+A backward that no forward of its root led to (a loss taken in chunks, of a head called
+by itself, and then the model's; two losses of one forward) goes on with the micro-batch
+before.
 Several models in one process (a pipeline's stages, a generator and a discriminator)
 are counted each on its own: a backward through several of them is the latest
 micro-batch of any.
@@ -77,12 +80,13 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor 
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """A root's forward with gradients, or a backward."""
+    """A root's forward with gradients, or a part's alone, or a backward."""
 
     number: int
     start_ns: int
     trees: set[Tree] = field(default_factory=set)
     backward: bool = False
+    part: bool = False
     inputs: Inputs = NO_INPUTS
     end_ns: int = UNKNOWN
     aborted: bool = False
@@ -106,7 +110,8 @@ class MicroBatches:
         self._next = 0
         self._open: _Pass | None = None  # the backward that runs
         self._begun: Counter[tuple[Tree, bool]] = Counter()  # by tree and direction
-        self._backwards: Counter[Tree] = Counter()  # by tree, up to the boundary
+        self._forwards: Counter[Tree] = Counter()  # by tree, up to the boundary
+        self._backwards: Counter[Tree] = Counter()  # those that a forward led to
         self._of_pass: dict[int, int] = {}
         self._kept_from = 0  # earlier passes belong to steps that are written
         self.count = 0  # of the step, up to the boundary
@@ -117,12 +122,18 @@ class MicroBatches:
         """The number of the last pass."""
         return self._next - 1
 
-    def forward(self, tree: Tree, start_ns: int, inputs: Inputs) -> tuple[int, int]:
+    def forward(
+        self, tree: Tree, start_ns: int, inputs: Inputs, *, part: bool = False
+    ) -> tuple[int, int]:
         """A root's forward with gradients begins. The number of its pass, and how
         many of its tree came before in the step.
         """
         made = _Pass(
-            number=self._take(), start_ns=start_ns, trees={tree}, inputs=inputs
+            number=self._take(),
+            start_ns=start_ns,
+            trees={tree},
+            inputs=inputs,
+            part=part,
         )
         self._passes.append(made)
         self._begun[tree, False] += 1
@@ -164,11 +175,8 @@ class MicroBatches:
         self._open = None if last is None else self._open
         ended = [one for one in passes if one.backward]
         first = max(self._backwards.values(), default=0)
-        for one in ended:
-            for tree in one.trees:
-                self._backwards[tree] += 1
-            most = max((self._backwards[tree] for tree in one.trees), default=1)
-            self._of_pass[one.number] = most - 1
+        for one in passes:
+            self._count(one)
         starts: dict[int, int] = {}
         counted: set[int] = set()
         for one, backward in _pairs(passes):
@@ -192,6 +200,18 @@ class MicroBatches:
             if one.end_ns != UNKNOWN
         ]
 
+    def _count(self, one: _Pass) -> None:
+        """Take a pass in turn; a backward gets its micro-batch."""
+        if not one.backward:
+            self._forwards.update(() if one.part else one.trees)
+            return
+        for tree in one.trees:
+            before = self._backwards[tree]
+            if before == 0 or self._forwards[tree] > before:
+                self._backwards[tree] += 1
+        most = max((self._backwards[tree] for tree in one.trees), default=1)
+        self._of_pass[one.number] = most - 1
+
     def step_ended(self) -> None:
         """The step ends at the last boundary; later passes are the next one's."""
         self._of_pass = {
@@ -200,6 +220,7 @@ class MicroBatches:
             if number >= self._kept_from
         }
         self._kept_from = self._passes[0].number if self._passes else self._next
+        self._forwards.clear()
         self._backwards.clear()
         self._begun.clear()
         self.count, self.inputs = 0, NO_INPUTS

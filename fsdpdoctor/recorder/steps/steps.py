@@ -29,6 +29,7 @@ from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.steps.micro_batches import (
     NO_INPUTS,
     NO_TREE,
+    Inputs,
     MicroBatches,
     Tree,
     inputs_of,
@@ -143,27 +144,32 @@ class Steps:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tree: Tree = NO_TREE,
+        *,
+        part: bool = False,
     ) -> None:
-        """A root's forward starts, with or without gradients."""
+        """A root's forward starts, with or without gradients, or a part's alone."""
         grad = torch.is_grad_enabled()
         self._units.grad = grad
         rec = self._rec
         rec.in_forward = True
         if grad and not self._shapes.forward(tree):
-            self._pass_begins(module, args, kwargs, tree)
+            inputs = NO_INPUTS
+            if self._rec.on and not part:
+                inputs = inputs_of(args, kwargs)
+            self._pass_begins(module, inputs, tree, part=part)
         if rec.on:
             self._passes.begins(module, args, kwargs, grad=grad)
         if grad and rec.on:
             self._sink.pass_boundary(Phase.FORWARD)
 
     def _pass_begins(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tree: Tree
+        self, module: Any, inputs: Inputs, tree: Tree, *, part: bool
     ) -> None:
         self._may_end_step()
         rec = self._rec
         first = rec.micro_batch == UNKNOWN
-        inputs = inputs_of(args, kwargs) if rec.on else NO_INPUTS
-        rec.enter_pass(self._batches.forward(tree, perf_counter_ns(), inputs))
+        now_ns = perf_counter_ns()
+        rec.enter_pass(self._batches.forward(tree, now_ns, inputs, part=part))
         if first:
             rec.beat(Kind.MICRO_BATCH, Phase.FORWARD, UNKNOWN)
             self._sink.root_forward(module)

@@ -17,11 +17,14 @@ A, B = 1, 2
 
 
 def ran(*passes: str) -> MicroBatches:
-    """Passes as words: "A" is a forward of tree A, "bA" a backward, "bAB" of both."""
+    """Passes as words: "A" is a forward of tree A, "a" one of a part of it, "bA" a
+    backward, "bAB" of both.
+    """
     batches = MicroBatches()
     for at, word in enumerate(passes):
         if word[0] != "b":
-            batches.forward({"A": A, "B": B}[word], at, NO_INPUTS)
+            tree = {"A": A, "B": B}[word.upper()]
+            batches.forward(tree, at, NO_INPUTS, part=word.islower())
             continue
         for tree in word[1:]:
             batches.backward({"A": A, "B": B}[tree], at)
@@ -45,6 +48,12 @@ def ran(*passes: str) -> MicroBatches:
             ["A", "A", "B", "bB", "B", "bA", "bB", "bA"],
             [0, 1, 0, 0, 1, 0, 1, 1],
         ),
+        # A loss in chunks before the model's own backward; two losses of one forward.
+        (["A", "bA", "bA", "A", "bA", "bA"], [0, 0, 0, 1, 1, 1]),
+        (["A", "B", "bA", "bAB"], [0, 0, 0, 0]),
+        (["A", "bA", "a", "bA", "bA"] * 2, [0] * 5 + [1] * 5),
+        # A part called before its root.
+        (["a", "A", "bA"] * 2, [0, 0, 0, 1, 1, 1]),
         # Two models, one after the other, and one through the other.
         (["A", "bA", "B", "bB"], [0, 0, 0, 0]),
         (["A", "B", "A", "bA", "B", "A", "bAB"], [0, 0, 0, 0, 1, 1, 1]),
