@@ -235,10 +235,11 @@ def paste(
 def _into_torchtitan(texts: dict[str, str], pasted: Path) -> None:
     """Its own file, with lines before and after its call."""
     name = "torchtitan.models.llama3.parallelize"
-    spec = importlib.util.find_spec(name)
+    spec = importlib.util.find_spec("torchtitan")  # the module itself imports much
     assert spec is not None
     assert spec.origin is not None
-    source = Path(spec.origin).read_text("utf-8")
+    home = Path(spec.origin).parent
+    source = (home / "models" / "llama3" / "parallelize.py").read_text("utf-8")
     call, end = "    apply_fsdp_to_decoder(\n", "    return model\n"
     assert source.count(call) == source.count(end) == 1
 
