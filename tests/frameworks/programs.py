@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROGRAMS = Path(__file__).parent / "scripts" / "installed"
 
@@ -68,10 +69,10 @@ def titan_assets(folder: Path) -> None:
 
 def tune_files(folder: Path) -> None:
     """A recipe's configuration, with a model, a tokenizer and texts of its own."""
-    import sentencepiece
     import torch
-    from torchtune.models.llama2 import llama2
 
+    sentencepiece: Any = importlib.import_module("sentencepiece")
+    llama2: Any = importlib.import_module("torchtune.models.llama2").llama2
     size = {
         "vocab_size": 64,
         "num_layers": 3,

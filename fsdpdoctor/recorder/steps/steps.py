@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -38,7 +38,7 @@ from fsdpdoctor.recorder.steps.optimizer_turns import OptimizerTurns
 from fsdpdoctor.recorder.steps.own_steps import End, OwnSteps
 from fsdpdoctor.recorder.steps.root_passes import RootPasses
 from fsdpdoctor.recorder.steps.shape_passes import ShapePasses
-from fsdpdoctor.recorder.steps.step_bounds import Moment, StepBounds
+from fsdpdoctor.recorder.steps.step_bounds import Moment, Sink, StepBounds
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
@@ -54,46 +54,6 @@ OWN_OPTIMIZER = (
     "were used; fsdpdoctor.step() says where it ends"
 )
 """What a record says whose steps are told so."""
-
-
-class Sink(Protocol):
-    """Who writes steps down, and switches between full and light hooks."""
-
-    def turn(self, on: bool) -> None:
-        """Keep rows from here on, or stop."""
-        ...
-
-    def step_recorded(
-        self, bounds: StepBounds, rows: BufferPosition, of_pass: dict[int, int]
-    ) -> None:
-        """A step has ended whose rows are the first of the buffers, each with the
-        pass in which it was made; passes are of micro-batches.
-        """
-        ...
-
-    def step_timed(self, bounds: StepBounds) -> None:
-        """A step has ended that was not recorded."""
-        ...
-
-    def boundary(self) -> None:
-        """A recorded step ends, perhaps: another optimizer may follow."""
-        ...
-
-    def step_began(self) -> None:
-        """What follows belongs to the next step, which is recorded."""
-        ...
-
-    def pass_boundary(self, phase: Phase) -> None:
-        """A root's forward or backward begins or ends."""
-        ...
-
-    def tree_known(self, root_state: Any) -> None:
-        """A tree of units can be described."""
-        ...
-
-    def root_forward(self, module: Any) -> None:
-        """A root's forward with gradients begins."""
-        ...
 
 
 _OF_NO_STEP = {Kind.COLLECTIVE, Kind.COLLECTIVE_WAIT, Kind.GC}

@@ -23,8 +23,8 @@ def ran(*passes: str) -> MicroBatches:
     batches = MicroBatches()
     for at, word in enumerate(passes):
         if word[0] != "b":
-            tree = {"A": A, "B": B}[word.upper()]
-            batches.forward(tree, at, NO_INPUTS, part=word.islower())
+            root = {"A": A, "B": B}[word.upper()]
+            batches.forward(root, at, NO_INPUTS, part=word.islower())
             continue
         for tree in word[1:]:
             batches.backward({"A": A, "B": B}[tree], at)
