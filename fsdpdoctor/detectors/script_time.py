@@ -9,7 +9,7 @@ import numpy as np
 from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
+from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Activity, Evidence
@@ -93,7 +93,7 @@ def script_time(m: Measures) -> Iterator[Finding]:
     first = list(lines)[:NAMED_LINES]
     named = ", ".join(f"{ms(lines[line])} {_told(line)}" for line in first)
     yield Finding(
-        severity=level(max(share / 2, _sampled(lines) / step_ns), WARNING_SHARE)
+        severity=level(max(_sure(m, cost_ns), _sampled(lines)) / step_ns, WARNING_SHARE)
         if _is_the_scripts(m, cost_ns)
         else Severity.INFO,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
@@ -126,10 +126,15 @@ def _undisturbed(m: Measures) -> float:
     )
 
 
-def _sampled(lines: Mapping[GapLine, int]) -> int:
-    """What samples saw: of what only edges name, all that is known is that it is no
-    pass. That raises an alarm at twice as much.
+def _sure(m: Measures, cost_ns: int) -> int:
+    """What counts where only edges name lines: a device stood still meanwhile; of a
+    host, all that is known is that it was no pass.
     """
+    return cost_ns // 2 if on_cpu(m) else cost_ns
+
+
+def _sampled(lines: Mapping[GapLine, int]) -> int:
+    """What samples saw."""
     return sum(ns for line, ns in lines.items() if line.activity != Activity.EDGE)
 
 

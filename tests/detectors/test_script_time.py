@@ -53,6 +53,20 @@ def test_what_only_edges_name_lies_between_them() -> None:
     assert "between train.py:8 and train.py:2" in finding.advice[0].text
 
 
+@pytest.mark.parametrize(
+    ("device", "severity"), [("cpu", Severity.INFO), ("cuda", Severity.WARNING)]
+)
+def test_a_device_stood_still_between_two_lines(
+    device: str, severity: Severity
+) -> None:
+    """40 % by edges alone: on a host it may be what surrounds any small step."""
+    samples = (seen(6, Activity.EDGE), seen(10, Activity.EDGE, "train.py:2"))
+    picture = "forward 000000...."
+    data = draw(picture, SAMPLED, samples=samples, device=device, scale_ns=2 * MS)
+
+    assert only(script_time, measured(data)).severity == severity
+
+
 def test_a_ninth_is_information() -> None:
     """A small step on CPU has as much around it by nature."""
     samples = (seen(8, Activity.USER),)
