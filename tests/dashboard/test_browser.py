@@ -296,6 +296,28 @@ def test_hovering_says_what_is_there(visit: Visit) -> None:
     )
 
 
+def test_the_cursors_time_is_that_of_the_view(visit: Visit) -> None:
+    """Also where the view moved under a mouse that did not."""
+    visit.open("timeline?run=before")
+    box = visit.page.locator(".fd-stage").bounding_box()
+    assert box is not None
+    visit.page.mouse.move(box["x"] + 700, box["y"] + 120)
+    visit.until("fsdpTimeline.hover")
+    visit.page.evaluate(
+        "(() => { const pen = fsdpTimeline.over, draw = pen.fillText.bind(pen);"
+        " window.drawn = []; pen.fillText = (text, ...at) => {"
+        " window.drawn.push(text); draw(text, ...at); }; })()"
+    )
+    for stretch in ("t.end / 2, t.end / 2 + 2e6", "t.end / 3, t.end / 3 + 9e6"):
+        visit.timeline(f"(window.drawn.length = 0, t.setView({stretch}), 0)")
+        visit.until("window.drawn.length > 0")
+        visit.page.wait_for_timeout(600)
+        said = visit.page.evaluate("window.drawn.at(-1)")
+        assert said == visit.timeline(
+            "fsdpFormat.moment(t.time(t.hover.x), (t.view.t1 - t.view.t0) / t.plot)"
+        )
+
+
 def test_sixty_four_ranks_fit_a_screen(visit: Visit) -> None:
     """Condensed, each rank is a line, and all lines are on the screen."""
     visit.open("timeline?run=wide")

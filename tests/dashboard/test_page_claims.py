@@ -49,6 +49,29 @@ def test_bars_say_what_they_show(run: OpenRun) -> None:
     assert all("backward " in name and "forward " in name for name in names[:4])
 
 
+def test_two_runs_have_one_scale(library: Library) -> None:
+    """Bars of both are as long as their steps, the slowest fills its place."""
+    both = tuple(library.wait(name) for name in ("before", "after"))
+    page: Any = overview.page(Context(base="/", theme="light", runs=both))
+    stacks: list[Any] = [
+        part
+        for part in page._traverse()
+        if getattr(part, "aria-label", "").startswith("rank ")
+    ]
+    widths = [
+        sum(float(piece.style["width"].rstrip("%")) for piece in stack.children)
+        for stack in stacks
+    ]
+    steps = [
+        float(rank.steps.duration_ns[rank.judged].mean())
+        for run in both
+        for rank in run.measures.ranks
+    ]
+
+    assert widths == pytest.approx([100 * ns / max(steps) for ns in steps], abs=0.01)
+    assert min(widths) < 99
+
+
 def test_links_to_places_have_names_of_their_own(run: OpenRun) -> None:
     """Whoever hears a list of links can tell them apart; none is within a heading."""
     page = page_of(overview, run)
