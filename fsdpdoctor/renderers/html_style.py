@@ -88,6 +88,7 @@ footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
     --critical: #9a2d00; --warning: #8a6100; --info: #2f5f8f; }
   body { max-width: none; padding: 0; font-size: 11px; print-color-adjust: exact;
     -webkit-print-color-adjust: exact; }
+  h1 { font-size: 17px; } h2 { font-size: 14px; } h3 { font-size: 12px; }
   h2, h3, thead { break-after: avoid; }
   .budget, .legend li, tr, .alert { break-inside: avoid; }
   pre { white-space: pre-wrap; font-size: 9px; }

@@ -25,6 +25,7 @@ from fsdpdoctor.renderers.formatting import (
     visible_lines,
     whole,
 )
+from fsdpdoctor.renderers.reading.finding_order import is_held
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -334,7 +335,8 @@ def _finding(finding: FindingRow, report: Report) -> FindingWords:
         costs.append(f"{ms(finding.cost_ns_per_step)} per step")
     if finding.part_of is not None:
         whole = finding.part_of
-        costs.append(f"counted in {whole.code} (finding {whole.index + 1})")
+        held = "counted" if is_held(finding, report.findings) else "partly counted"
+        costs.append(f"{held} in {whole.code} (finding {whole.index + 1})")
     if finding.cost_bytes is not None:
         costs.append(size(finding.cost_bytes))
     where = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, size
-from fsdpdoctor.renderers.reading.finding_order import NOTHING, reading
+from fsdpdoctor.renderers.reading.finding_order import NOTHING, is_held, reading
 from fsdpdoctor.renderers.report_view import Content, FindingWords
 from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
@@ -34,7 +34,7 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
     def made(at: int) -> Component:
         words, link = content.findings[at], _link(context, run, rows[at])
         if rows[at].part_of is not None:  # it stands under what it is counted in
-            words = replace(words, cost=_own_cost(rows[at]))
+            words = replace(words, cost=_own_cost(rows[at], rows))
         return finding(
             context, words, link, [made(part) for part in order.parts.get(at, ())]
         )
@@ -51,9 +51,10 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
         )
 
 
-def _own_cost(row: FindingRow) -> str:
+def _own_cost(row: FindingRow, rows: Sequence[FindingRow]) -> str:
     """What a part of another finding's cost comes to."""
-    said = [f"of it {ms(row.cost_ns_per_step or 0)} per step"]
+    held = "of it" if is_held(row, rows) else "partly of it,"
+    said = [f"{held} {ms(row.cost_ns_per_step or 0)} per step"]
     if row.cost_bytes is not None:
         said.append(size(row.cost_bytes))
     return ", ".join(said)

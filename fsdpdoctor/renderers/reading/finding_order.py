@@ -43,3 +43,13 @@ def reading(rows: Sequence[FindingRow]) -> Reading:
         if all(nothing_to_change(rows[each]) for each in (at, *parts[at]))
     ]
     return Reading([at for at in whole if at not in folded], folded, dict(parts))
+
+
+def is_held(part: FindingRow, findings: Sequence[FindingRow]) -> bool:
+    """Whether all of a part is in what holds it: information may cost more than the
+    warning that it is counted in.
+    """
+    if part.part_of is None:
+        return False
+    whole = findings[part.part_of.index]
+    return (part.cost_ns_per_step or 0) <= (whole.cost_ns_per_step or 0)

@@ -66,6 +66,20 @@ def test_a_cost_within_another_stands_under_it(opened: OpenRun) -> None:
     assert "of it 3.00 ms per step" in str(found[0])
 
 
+def test_what_costs_more_than_what_holds_it_is_only_partly_of_it(
+    opened: OpenRun,
+) -> None:
+    """Information within a warning may say more of the step than that does."""
+    part = row("FD401", 9, part_of=PartOf(code="FD101", index=0))
+    found = shown(opened, row("FD101", 5), part)
+    run = replace(opened.report, findings=(row("FD101", 5), part))
+
+    assert "partly of it, 9.00 ms per step" in str(found[0])
+    assert content_of(run).findings[1].cost == (
+        "9.00 ms per step, partly counted in FD101 (finding 1)"
+    )
+
+
 def test_nothing_to_change_is_one_line(opened: OpenRun) -> None:
     """Advice that is none, and information that gains nothing, come last and closed."""
     idle = row("FD102", 9, advice=NOTHING)
