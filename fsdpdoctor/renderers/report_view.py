@@ -25,7 +25,7 @@ from fsdpdoctor.renderers.formatting import (
     visible_lines,
     whole,
 )
-from fsdpdoctor.renderers.reading.finding_order import is_held
+from fsdpdoctor.renderers.reading.finding_order import counted_in
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -334,9 +334,7 @@ def _finding(finding: FindingRow, report: Report) -> FindingWords:
     if finding.cost_ns_per_step is not None:
         costs.append(f"{ms(finding.cost_ns_per_step)} per step")
     if finding.part_of is not None:
-        whole = finding.part_of
-        held = "counted" if is_held(finding, report.findings) else "partly counted"
-        costs.append(f"{held} in {whole.code} (finding {whole.index + 1})")
+        costs.append(counted_in(finding, finding.part_of, report.findings))
     if finding.cost_bytes is not None:
         costs.append(size(finding.cost_bytes))
     where = []

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor.report.value import FindingRow, PartOf
 from fsdpdoctor.report.verdict import gain_ns
 
 NOTHING = "Nothing to change"
@@ -53,3 +53,9 @@ def is_held(part: FindingRow, findings: Sequence[FindingRow]) -> bool:
         return False
     whole = findings[part.part_of.index]
     return (part.cost_ns_per_step or 0) <= (whole.cost_ns_per_step or 0)
+
+
+def counted_in(part: FindingRow, whole: PartOf, findings: Sequence[FindingRow]) -> str:
+    """Where a part's cost is counted already, all of it or not."""
+    held = "counted" if is_held(part, findings) else "partly counted"
+    return f"{held} in {whole.code} (finding {whole.index + 1})"
