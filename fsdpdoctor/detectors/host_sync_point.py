@@ -124,14 +124,17 @@ def _fed_finding(
     )
 
 
-def _fed(calls: HostEvents) -> Int64s:
+def _fed(rank: RankMeasures, calls: HostEvents) -> Int64s:
     """[calls]: time before each, since one before it outside forwards and backwards,
     in which the host issued what the device ran at once.
 
     The first wait of such a row is how far the host was ahead: without the calls no
-    more than that could have been hidden.
+    more than that could have been hidden. Where kernels are known they say what ran
+    meanwhile, and labels may lack of what ran in a pass: nothing is guessed there.
     """
     fed = np.zeros(len(calls), dtype=np.int64)
+    if Evidence.KERNELS in rank.evidence:
+        return fed
     outside = np.flatnonzero(calls.phase == Phase.OTHER)
     order = outside[np.lexsort((calls.start_ns[outside], calls.step[outside]))]
     ahead_ns = 0
@@ -155,7 +158,7 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
         syncs = rank.host.kind == Kind.SYNC
         events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
         mine = stalls.where(stalls.rows.rank == rank.rank).rows
-        starved, fed = _starved(events, mine, rank.collectives), _fed(events)
+        starved, fed = _starved(events, mine, rank.collectives), _fed(rank, events)
         for at in range(len(events)):
             site = sites[rank.name(int(events.name[at])) or "an unknown call"]
             start, end = int(events.start_ns[at]), int(events.end_ns[at])

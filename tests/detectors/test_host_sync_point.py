@@ -151,6 +151,14 @@ def test_calls_in_a_row_feed_the_device_by_hand() -> None:
     )
 
 
+def test_a_trace_knows_what_ran_between_calls() -> None:
+    """Its kernels say it, and a pass without a label would be taken for none."""
+    evidence = (*RECORDED, Evidence.KERNELS)
+    m = measured(draw(FED_BY_HAND, CUDA, names=("sync",), evidence=evidence))
+
+    assert found(host_sync_point, m) == []
+
+
 @pytest.mark.parametrize(
     "calls",
     [
