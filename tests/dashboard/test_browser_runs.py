@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,12 +10,28 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("playwright", reason="needs playwright, and Chromium")
 
+from tests.dashboard.conftest import serve_runs
+from tests.dashboard.synthetic import Shape, write_run
+from tests.dashboard.visits import Visit
+
 if TYPE_CHECKING:
-    from tests.dashboard.visits import Visit
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
 ROWS = "#runs-table tbody tr:not([hidden]) td:first-child a"
+
+
+def test_a_server_ends_while_runs_are_read(browser: Browser, tmp_path: Path) -> None:
+    """Whatever its readers are at: Ctrl+C is waited for half a minute at most."""
+    shape = Shape(ranks=8, layers=24, steps=40)
+    large = [write_run(tmp_path / name, shape) for name in ("a", "b")]
+    with serve_runs(*large) as served:
+        context = browser.new_context()
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.until("document.body.textContent.includes('being read')")
+    context.close()
 
 
 def test_runs_are_found_sorted_and_compared(visit: Visit) -> None:

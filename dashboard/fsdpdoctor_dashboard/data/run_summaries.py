@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.open_paths import files_at
 from fsdpdoctor.report import Report
-from fsdpdoctor_dashboard.data.read_run import reading
+from fsdpdoctor_dashboard.data.read_run import Reader, reading
 from fsdpdoctor_dashboard.data.run_registry import Entry, Library
 from fsdpdoctor_dashboard.data.store import fingerprint_of
 
@@ -85,6 +86,7 @@ class Summaries:
         self._again = 0.0  # when files are looked at again
         self._lock = threading.Lock()
         self._closed = False
+        self._reader: Reader | None = None
         self.version = 0  # rises with each row that is new
 
     def known(self) -> dict[str, RunSummary]:
@@ -103,8 +105,10 @@ class Summaries:
             thread.join()
 
     def close(self) -> None:
-        """Read no further."""
+        """Read no further, and let go of what is being read."""
         self._closed = True
+        if self._reader is not None:
+            self._reader.stop()
 
     def _read_all(self) -> None:
         self._library.look()
@@ -131,10 +135,13 @@ class Summaries:
         try:
             run = self._library.opener(entry.path)
             with reading(run) as reader:
+                self._reader = reader
                 measures = reader.measure(lambda _: None)
                 found = summary_of(measures, reader.report(measures, None))
-        except (FsdpDoctorError, OSError) as error:
+        except (FsdpDoctorError, OSError, BrokenExecutor) as error:
             return RunSummary(error=str(error))
+        finally:
+            self._reader = None
         if not any(rank.header.ended == "running" for rank in measures.ranks):
             _keep(fingerprint, found)
         return found
