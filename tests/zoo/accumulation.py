@@ -163,6 +163,7 @@ ENTRIES: list[Entry | Untold] = [
         cure=but(NODES, before=sync_on_last),
         codes=("FD108",),
         units=("layers.3",),
+        still={"FD501": "one mesh over two nodes; replicas were not tried"},
     ),
     Entry(
         number="F06",
