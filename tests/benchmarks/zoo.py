@@ -113,7 +113,8 @@ INTRODUCTION = """# The zoo of faults
 
 Written by `python -m tests.benchmarks.zoo --write`. What each entry is, and why others
 cannot be told: `tests/zoo/README.md`. Times are of a step, the fault's and its twin's,
-on modelled devices; those of drawn timelines are as drawn.
+on modelled devices; those of drawn timelines are as drawn. With `--kept` a row is of
+the last time that its entry was run.
 """
 
 

@@ -12,35 +12,12 @@ from tests.zoo.catalogue import ENTRIES, ROWS, UNTOLD, reports
 from tests.zoo.entry import Entry, false_alarms, in_words, missed, wrong_proofs
 
 STILL_TO_COME: dict[str, str] = {
-    "A03": "FD104 as information: the gather that waits after a read is not its cost",
-    "A04": "as A03",
     "C02": "a root of twice a block's size is not called heavy",
-    "C04": "a gather in backward that nobody needs is not seen",
     "C08": "the head is a tree of its own, and has no name",
-    "D-07": "gathers of forward that repeat under a pipeline are only called exposed",
-    "F03": "of the twin: the last all-reduce counts as one too many",
-    "G01": "gathers that queue behind reductions are not told from slow ones",
-    "G08": "as G01",
-    "G09": "as G01",
-    "G10": "as G01",
-    "H01": "nothing is said of nodes",
-    "H02": "as H01",
-    "H03": "as H01",
-    "H06": "as H01",
     "I01": "a cast of the layer's own is not seen: information only",
-    "C03": "as F03",
-    "J05": "94 % frozen, and not said",
-    "L07": "a read that costs the host's lead is not seen",
-    "L08": "as L07",
-    "L09": "as L07",
-    "L10": "as L07",
+    "L08": "reads that take the host's lead away are not seen",
     "L11": "a small all-reduce of each micro-batch is not named",
-    "M02": "gathers of full_tensor() take no time in a rehearsal, and are not recorded",
-    "M03": "clipping by hand is not told from other lines",
-    "N05": "copies from pageable memory are not counted",
-    "P01": "FD506 is said of a model that ended before its units ran",
     "Q01": "layers that are compiled after they were sharded are not seen",
-    "K01": "parts that are not aligned are not named before a GPU is there",
 }
 """What is not answered rightly yet, and what is said in its place."""
 
