@@ -60,6 +60,10 @@ SLEEPS = "FD404"
 """Its cost is a sleep here, which no other optimizer step shortens."""
 
 
+OF_SOME_UNITS = ("FD301",)
+"""Said of some units and not of others, each with advice of its own."""
+
+
 def slow_but(quick: tuple[str, ...]) -> list[Any]:
     """All scripts by name; those that are not quick are marked."""
     return [
@@ -139,6 +143,8 @@ def check_gain(
         return
     same = (finding.code, finding.phase, finding.severity)  # milder: memory, perhaps
     left = [f for f in findings if (f.code, f.phase, f.severity) == same]
+    if finding.code in OF_SOME_UNITS:
+        left = [f for f in left if {*f.units} & {*finding.units}]
     cost = max((f.cost_ns_per_step or 0 for f in left), default=0)
     assert not left or cost < (finding.cost_ns_per_step or 0)
 
@@ -189,16 +195,16 @@ def applied(
     parts = snippets(dialect, plan, before, after, known.constraints.blocks)
     if dialect == "fully_shard":
         return run(script, folder, "".join(part.text for part in parts))
-    options = script.options()
-    mesh = options.get("mesh")
-    given = Given(
-        units=[paths for paths, _ in script.calls if paths != ("",)],
-        ranks=script.world_size,
-        replicate=1 if mesh is None else mesh.size(0),
-        policy=options.get("mp_policy"),
-    )
 
     def shard(model: Any) -> None:
+        options = script.options()
+        mesh = options.get("mesh")
+        given = Given(
+            units=[paths for paths, _ in script.calls if paths != ("",)],
+            ranks=script.world_size,
+            replicate=1 if mesh is None else mesh.size(0),
+            policy=options.get("mp_policy"),
+        )
         TRAINERS[dialect](patch, model, parts, given)
 
     # Whoever sets the flags of accumulation, FSDP2 gets the same.

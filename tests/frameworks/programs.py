@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,10 @@ def tune_files(folder: Path) -> None:
     """A recipe's configuration, with a model, a tokenizer and texts of its own."""
     import torch
 
-    sentencepiece: Any = importlib.import_module("sentencepiece")
-    llama2: Any = importlib.import_module("torchtune.models.llama2").llama2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it imports is deprecated by now
+        sentencepiece: Any = importlib.import_module("sentencepiece")
+        llama2: Any = importlib.import_module("torchtune.models.llama2").llama2
     size = {
         "vocab_size": 64,
         "num_layers": 3,
@@ -159,6 +162,7 @@ class Program:
     dialect: str = ""  # none: what-if has no words for it
     losses: str = r"^loss (.+)$"
     files: Callable[[Path], None] = nothing
+    resharded: tuple[str, ...] = ()  # units that something else reshards, too
 
     def __str__(self) -> str:
         return self.name
@@ -217,6 +221,7 @@ INSTALLED = [
         dialect="torchtitan",
         losses=r"step: +(\d+) .*loss: +([\d.]+)",
         files=titan_assets,
+        resharded=("norm, lm_head",),  # by its loss, after its chunks
     ),
     Program(
         name="torchtune",
