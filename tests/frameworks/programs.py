@@ -85,7 +85,8 @@ def tune_files(folder: Path) -> None:
         "max_seq_len": 64,
     }
     torch.manual_seed(0)
-    torch.save(llama2(**size).state_dict(), folder / "model.pt")
+    (folder / "weights").mkdir()
+    torch.save(llama2(**size).state_dict(), folder / "weights" / "model.pt")
     texts = [" ".join(f"{(at * 7 + i) % 100}" for i in range(30)) for at in range(24)]
     (folder / "texts.txt").write_text("\n".join(texts), "utf-8")
     sentencepiece.SentencePieceTrainer.train(
@@ -115,7 +116,7 @@ def tune_files(folder: Path) -> None:
         "model": {component: "torchtune.models.llama2.llama2", **size},
         "checkpointer": {
             component: "torchtune.training.FullModelTorchTuneCheckpointer",
-            "checkpoint_dir": str(folder),
+            "checkpoint_dir": str(folder / "weights"),
             "checkpoint_files": ["model.pt"],
             "recipe_checkpoint": None,
             "output_dir": str(folder / "tuned"),
