@@ -10,7 +10,13 @@ from fsdpdoctor.analysis.call_sites import CalledFrom, Calls, calls
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.sharding_code import dimensions
 from fsdpdoctor.detectors.base import STALLS_KNOWN, detector, level
-from fsdpdoctor.detectors.judged_steps import all_units, few_steps, per_step, steady
+from fsdpdoctor.detectors.judged_steps import (
+    all_units,
+    few_steps,
+    on_cpu,
+    per_step,
+    steady,
+)
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, of_step, size
 from fsdpdoctor.schema import Evidence, Phase, Within
@@ -75,7 +81,8 @@ def other_collectives(m: Measures) -> Iterator[Finding]:
     `torch.nn.utils.clip_grad_norm_`; let each rank load its own part of the batch.
 
     *When it is wrong*: one small collective per step is normal (a gradient norm),
-    and what it waits for is then the last rank: FD401 says which. Those of tensor,
+    and what it waits for is then the last rank: FD401 says which; over gloo, where it
+    takes turns with all else on the host's cores, it is information. Those of tensor,
     context or expert parallelism are how it works: they are named, as information.
     What runs under compute costs nothing and is not counted.
     """
@@ -122,8 +129,10 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
     severity = level(share, WARNING_SHARE, CRITICAL_SHARE)
     if many and not site.of_model:
         severity = max(severity, Severity.WARNING)
-    if single and site.within == Within.CLIP:
-        severity = Severity.INFO
+    if single and (site.within == Within.CLIP or on_cpu(m)):
+        severity = (
+            Severity.INFO
+        )  # on busy cores its own time is mostly a process's turn
     return Finding(
         severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fsdpdoctor.detectors.other_collectives import other_collectives
 from fsdpdoctor.detectors.unexplained import unexplained
 from fsdpdoctor.finding import Severity
@@ -193,6 +195,19 @@ def test_a_norm_that_is_slow_is_information() -> None:
 
     assert finding.severity == Severity.INFO
     assert finding.advice[0].text.startswith("Nothing to change")
+
+
+@pytest.mark.parametrize(
+    ("device", "severity"), [("cpu", Severity.INFO), ("cuda", Severity.CRITICAL)]
+)
+def test_one_small_one_on_busy_cores_is_no_alarm(
+    device: str, severity: Severity
+) -> None:
+    """2 of 10 ms for one reduction: over gloo it takes turns with all else."""
+    call = Call(kind="all_reduce", site="train.py:3")
+    data = draw(ONE, AROUND, calls=(call,), device=device)
+
+    assert [f.severity for f in found(other_collectives, measured(data))] == [severity]
 
 
 def test_a_barrier_in_every_step_is_a_finding() -> None:
