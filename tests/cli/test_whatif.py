@@ -83,7 +83,7 @@ def test_the_terminal_has_error_gain_and_code(run: Path) -> None:
     result = whatif(run, "--reshard", "false")
     lines = result.stdout.splitlines()
 
-    assert lines[0].endswith("(0.0 %), rank 0, 4 steps")
+    assert lines[0].endswith("mean step (0.0 % of it), rank 0, 4 steps")
     assert [line.strip() for line in lines[lines.index("    for name in keep:") :]][
         :3
     ] == [

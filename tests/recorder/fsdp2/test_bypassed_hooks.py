@@ -37,11 +37,12 @@ class Scorer(Stack):
 
 
 def bypassed(folder: Path) -> dict[str, int]:
-    """The counters of that kind."""
+    """The counters of that kind, of steps and of what came after the last."""
     data = open_run(folder).sources[0].load()
     named = {
         data.name(int(name)) or "": int(value)
-        for step in data.steps
+        for step in (*data.steps, data.rest)
+        if step is not None
         for name, value in zip(step.counters.name, step.counters.value, strict=True)
     }
     return {n: v for n, v in named.items() if n.startswith(COUNTER_DIRECT_METHODS)}
