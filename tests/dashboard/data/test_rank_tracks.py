@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.finding import Location
 from fsdpdoctor.quantities import MS, SECOND
 from fsdpdoctor.run import RankData, Run, in_memory
 from fsdpdoctor.schema import NO_TIME, Flag, Kind, RunHeader, Spans
 from fsdpdoctor.testing import draw
-from fsdpdoctor_dashboard.data.rank_tracks import place_on_timeline, tracks_of
+from fsdpdoctor_dashboard.data.rank_tracks import (
+    Stretch,
+    place_on_timeline,
+    stretch_of,
+    tracks_of,
+)
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
 
 STEP = """
@@ -117,6 +125,18 @@ def test_a_time_of_a_rank_is_placed(measures: Measures) -> None:
     assert place_on_timeline(measures, 0, 4, own) == own
     assert place_on_timeline(measures, 1, 99, own) == 4 * WIDTH + 2
     assert place_on_timeline(measures, 2, 4, own) is None
+
+
+def test_where_a_findings_place_lies(measures: Measures) -> None:
+    """From the timeline's origin on, on the shared clock; nowhere without its rank."""
+    store: Any = SimpleNamespace(origin_ns=WIDTH)
+    own = 5 * SECOND + 4 * WIDTH
+    place = Location(rank=1, step=4, start_ns=own + 2, end_ns=own + 9)
+
+    assert stretch_of(measures, store, place) == Stretch(
+        1, 3 * WIDTH + 2, 3 * WIDTH + 9
+    )
+    assert stretch_of(measures, store, replace(place, rank=2)) is None
 
 
 def cut_off(device: str) -> Track:
