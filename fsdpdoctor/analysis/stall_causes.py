@@ -9,9 +9,9 @@ whose last rank arrived at a:
     a ... c1   wire       all there, bytes moving
     c1 ... w1  tail       done; launch latency, copy-out queueing
 
-Collectives of one communicator run one at a time,
-whatever their spans say: a recorder sees one from where its stream came to it, or on
-the host from its issue on. Until those before it have ended, it moves nothing.
+Collectives of one communicator run one at a time, whatever their spans say: a recorder
+sees one from where its stream came to it, or on the host from its issue on. Until those
+before it have ended, it moves nothing.
 """
 
 from __future__ import annotations

@@ -59,16 +59,17 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
     own on the device looks alike. On CPU nothing runs
     beside the host: what the variable will do on a GPU is said as information.
     """
-    if without_gpu(m):
-        yield from one_queue(m)
+    without = without_gpu(m)
+    predicted = [*one_queue(m)] if without else []
+    yield from predicted
     if on_cpu(m):
-        if any(one_queue(m)):
+        if predicted:
             return
         raise CannotTell(
             "on CPU no collective runs beside another", Evidence.ISSUE_TIMES
         )
     step_ns = steady(m)
-    if not without_gpu(m):
+    if not without:
         yield from _environment(m)
     yield from _held_up(m, step_ns)
     total, units, places = 0, dict[str, int](), list[Location]()

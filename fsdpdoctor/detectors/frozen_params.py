@@ -11,7 +11,7 @@ from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.frozen_backward import backward_for_nothing
 from fsdpdoctor.detectors.frozen_wide import wide_findings
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import all_units, gathered_bytes, per_step
+from fsdpdoctor.detectors.judged_steps import all_units, gathered_by_unit, per_step
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
@@ -77,11 +77,12 @@ def _frozen_share(
 def _gathered(
     m: Measures, specs: dict[str, UnitSpec], frozen: list[str], share: float
 ) -> Finding:
-    moved = 0
-    for name in frozen:
-        # A unit that trains in part is gathered for that part all the same.
-        of_unit = gathered_bytes(m, [name])
-        moved += of_unit * specs[name].frozen_numel // specs[name].numel
+    # A unit that trains in part is gathered for that part all the same.
+    gathered = gathered_by_unit(m)
+    moved = sum(
+        gathered[name] * specs[name].frozen_numel // specs[name].numel
+        for name in frozen
+    )
     stalls = exposed(m).of(Kind.ALL_GATHER).named(*frozen)
     timed = m.stalls_known and len(m.step_ns) > 0
     cost_ns = stalls.ns_per_step if timed else None

@@ -6,6 +6,7 @@ All figures per step are means over the judged steps of all ranks, as in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Protocol, SupportsIndex
 
@@ -139,20 +140,28 @@ def judged_collectives(m: Measures) -> Iterator[tuple[RankMeasures, Collectives]
         yield rank, rank.collectives.rows(rank.in_judged(rank.collectives.step))
 
 
+def gathered_by_unit(m: Measures, phase: Phase | None = None) -> Counter[str | None]:
+    """What all-gathers of judged steps brought, of a phase or all, by unit; None: of
+    those whose unit is not known, which count from the end.
+    """
+    found: Counter[str | None] = Counter()
+    for rank, rows in judged_collectives(m):
+        mine = rows.kind == Kind.ALL_GATHER
+        if phase is not None:
+            mine &= rows.phase == phase
+        sums = np.zeros(len(rank.units) + 1, dtype=np.int64)
+        np.add.at(sums, rows.unit[mine], rows.bytes[mine].clip(0))
+        for name, total in zip((*(u.fqn for u in rank.units), None), sums, strict=True):
+            found[name] += int(total)
+    return found
+
+
 def gathered_bytes(
     m: Measures, names: Collection[str] | None = None, phase: Phase | None = None
 ) -> int:
     """What all-gathers of judged steps brought: all of them, some units', a phase's."""
-    total = 0
-    for rank, rows in judged_collectives(m):
-        mine = rows.kind == Kind.ALL_GATHER
-        if names is not None:
-            ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
-            mine &= np.isin(rows.unit, ids)
-        if phase is not None:
-            mine &= rows.phase == phase
-        total += int(rows.bytes[mine].clip(0).sum())
-    return total
+    found = gathered_by_unit(m, phase)
+    return found.total() if names is None else sum(found[name] for name in {*names})
 
 
 def counter_rows(rank: RankMeasures, counter: str) -> CounterRows:

@@ -183,11 +183,12 @@ def _dropped_finding(m: Measures, mine: dict[str, _Dropped], frozen: bool) -> Fi
     by = next(iter(mine.values())).by or "a unit"
     specs = all_units(m)
     trains = any(specs[name].trainable_numel > 0 for name in mine)
-    if not frozen and not _evaluating(m) and by in specs and _lists_none(specs[by]):
+    evaluating = _evaluating(m) > 0
+    if not frozen and not evaluating and by in specs and _lists_none(specs[by]):
         why, text = _without_backward(by)
     else:
         why, text = _why_dropped(
-            by, frozen=frozen, trains=trains, evaluating=_evaluating(m) > 0
+            by, frozen=frozen, trains=trains, evaluating=evaluating
         )
     return Finding(
         severity=level(share, WAITED_SHARE),
