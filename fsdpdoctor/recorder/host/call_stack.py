@@ -8,8 +8,6 @@ worked out once.
 from __future__ import annotations
 
 import os
-import sys
-from types import CodeType, FrameType
 from typing import NamedTuple
 
 from fsdpdoctor.recorder.host.source_paths import (
@@ -20,6 +18,7 @@ from fsdpdoctor.recorder.host.source_paths import (
     Paths,
     is_ours,
 )
+from fsdpdoctor.recorder.host.thread_stacks import Code, StackFrame, ThreadStacks
 
 _DECORATION = frozenset(
     {
@@ -59,10 +58,10 @@ class CallStack:
         skipped = (TORCH,) if of_python else (TORCH, PYTHON)
         self._skipped = skipped
         self._paths = Paths()
-        self._foreign: dict[CodeType, bool] = {}
-        self._places: dict[tuple[CodeType, int], str] = {}
+        self._foreign: dict[Code, bool] = {}
+        self._places: dict[tuple[Code, int | None], str] = {}
 
-    def site(self, frame: FrameType | None, functions: int = 8) -> CallSite:
+    def site(self, frame: StackFrame | None, functions: int = 8) -> CallSite:
         """The call site of a frame, with the names of so many functions around it."""
         via = ""
         count = 0
@@ -78,7 +77,7 @@ class CallStack:
             count += 1
         return CallSite("?", via, ())
 
-    def _is_foreign(self, code: CodeType) -> bool:
+    def _is_foreign(self, code: Code) -> bool:
         known = self._foreign.get(code)
         if known is None:
             known = _is_wrapper(code) or self._foreign_path(code.co_filename)
@@ -94,7 +93,7 @@ class CallStack:
             path.startswith(TORCH) or not path.startswith(INSTALLED)
         )
 
-    def _place(self, frame: FrameType) -> str:
+    def _place(self, frame: StackFrame) -> str:
         key = frame.f_code, frame.f_lineno
         known = self._places.get(key)
         if known is None:
@@ -107,7 +106,7 @@ def _is_decoration(name: str) -> bool:
     return name in _DECORATION or name.endswith("_wrapper")
 
 
-def _is_wrapper(code: CodeType) -> bool:
+def _is_wrapper(code: Code) -> bool:
     named = code.co_name in _WRAPPERS or code.co_name.endswith("_wrapper")
     return named and code.co_filename.startswith(INSTALLED)
 
@@ -117,19 +116,37 @@ def _public(name: str) -> str:
     return name if name.startswith("__") else name.lstrip("_") or name
 
 
-def _is_ours(code: CodeType) -> bool:
+def _is_ours(code: Code) -> bool:
     return code.co_filename.startswith("<") or is_ours(code.co_filename)
 
 
-def _names(frame: FrameType, most: int) -> tuple[str, ...]:
+def _names(frame: StackFrame, most: int) -> tuple[str, ...]:
     found: list[str] = []
-    at: FrameType | None = frame
+    at: StackFrame | None = frame
     while at is not None and len(found) < most:
         found.append(at.f_code.co_name)
         at = at.f_back
     return tuple(found)
 
 
-def frame_of(thread: int) -> FrameType | None:
-    """What a thread is running now."""
-    return sys._current_frames().get(thread)
+class WaitingThread:
+    """Where the training thread waits while its backward runs on another thread, as a
+    device's does: at one line for all of a micro-batch, which is asked for once.
+    """
+
+    def __init__(self, stack: CallStack) -> None:
+        self._stack = stack
+        self._stacks = ThreadStacks()
+        self._of: object = None
+        self._site = CallSite("?", "", ())
+
+    def site(self, thread: int, of: object) -> CallSite:
+        """Its call site; the same for equal `of`, which is None where it may move."""
+        if of is None or of != self._of:
+            self._site = self._stack.site(self._stacks.of(thread))
+            self._of = of
+        return self._site
+
+    def close(self) -> None:
+        """It is asked no more."""
+        self._stacks.close()

@@ -30,7 +30,7 @@ import torch
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, frame_of
+from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread
 from fsdpdoctor.recorder.host.collective_operators import (
     C10D,
     KEY,
@@ -119,6 +119,7 @@ class CollectiveCalls:
         self._groups = groups
         self._within = within
         self._stack = CallStack()
+        self._waiting = WaitingThread(self._stack)
         self._patches = Patches()
         self._libraries: list[Any] = []
         self._inside: list[None] = []  # calls that are in a kernel now, of any thread
@@ -139,6 +140,7 @@ class CollectiveCalls:
         self._of_output.clear()
         self._rec.gathered.clear()
         self._last = None
+        self._waiting.close()
         if on and supported():
             self._see()
 
@@ -295,7 +297,7 @@ class CollectiveCalls:
             self._flush()
         site = self._stack.site(sys._getframe())
         if site.place == "?" and backward and thread != self._training:
-            site = self._stack.site(frame_of(self._training))
+            site = self._waiting.site(self._training, (rec.step, rec.micro_batch))
         call = _Call(kind, site)
         call.group = self._groups.index(group)
         call.seq = sequence_number(group)

@@ -11,8 +11,8 @@ import linecache
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from types import FrameType, TracebackType
+from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from fsdpdoctor import redact
 from fsdpdoctor.rank_end import Call, Frame, GroupCount, Position, ThreadPosition
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, Paths
+from fsdpdoctor.recorder.host.thread_stacks import StackFrame, ThreadStacks
 
 MOST_FRAMES = 64
 """Innermost; what comes before them is the launcher's way into the script."""
@@ -46,17 +47,20 @@ _ASKING = (
 )
 """How functions begin that issue nothing, some of them within a collective."""
 
+_FRAMES_CAN_BE_HAD = not (3, 11) <= sys.version_info < (3, 11, 5)
+"""Before, asking for all frames could end in a deadlock (python/cpython 106883)."""
 
-def frames_of(frame: FrameType | None) -> list[FrameType]:
+
+def frames_of(frame: StackFrame | None) -> list[StackFrame]:
     """A frame and those that called it, innermost first."""
-    found: list[FrameType] = []
+    found: list[StackFrame] = []
     while frame is not None and len(found) < MOST_FRAMES:
         found.append(frame)
         frame = frame.f_back
     return found
 
 
-def stack_of(frames: list[FrameType]) -> tuple[Frame, ...]:
+def stack_of(frames: Sequence[StackFrame]) -> tuple[Frame, ...]:
     """A stack, innermost last."""
     return _stack([(frame, frame.f_lineno) for frame in frames])
 
@@ -80,7 +84,7 @@ def _traces(trace: TracebackType | None) -> list[TracebackType]:
     return found[::-1][:MOST_FRAMES]
 
 
-def _stack(lines: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+def _stack(lines: Sequence[tuple[StackFrame, int | None]]) -> tuple[Frame, ...]:
     paths = Paths()
     found: list[Frame] = []
     code_shown = False
@@ -92,10 +96,10 @@ def _stack(lines: list[tuple[FrameType, int]]) -> tuple[Frame, ...]:
         found.append(
             Frame(
                 file=paths.short(path),
-                line=line,
+                line=line or 0,
                 function=frame.f_code.co_name,
                 user=user,
-                code=_code(path, line) if user and not code_shown else None,
+                code=_code(path, line or 0) if user and not code_shown else None,
             )
         )
         code_shown = code_shown or user
@@ -107,12 +111,13 @@ def _code(path: str, number: int) -> str | None:
     return redact.text(line)[:MOST_CODE] if line else None
 
 
-def call_in(frames: list[FrameType]) -> Call | None:
+def call_in(frames: Sequence[StackFrame]) -> Call | None:
     """The collective that a stack, innermost first, is in: its outermost function,
-    which the caller knows by name, and the tensors of the innermost, which are sent.
+    which the caller knows by name, and the tensors of the innermost, which are sent,
+    where the frames have their variables.
     """
-    inside: list[FrameType] = []
-    logged: FrameType | None = None
+    inside: list[StackFrame] = []
+    logged: StackFrame | None = None
     of_dtensor: str | None = None  # "full_tensor": what a DTensor was asked for
     for frame in frames:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -138,9 +143,9 @@ def call_in(frames: list[FrameType]) -> Call | None:
     )
 
 
-def _logged(wrapper: FrameType) -> Call | None:
+def _logged(wrapper: StackFrame) -> Call | None:
     """The collective whose error is being noted down."""
-    local = wrapper.f_locals
+    local = _variables(wrapper)
     name = getattr(local.get("func"), "__name__", None)
     if not isinstance(name, str) or name in _NO_COLLECTIVE or name.startswith(_ASKING):
         return None
@@ -149,10 +154,16 @@ def _logged(wrapper: FrameType) -> Call | None:
     return Call(name=name, operands=", ".join(shown[:4]) or None)
 
 
-def _operands(frame: FrameType) -> str | None:
+def _variables(frame: StackFrame) -> dict[str, Any]:
+    """Its local variables; none of a frame that was only told."""
+    return getattr(frame, "f_locals", {})
+
+
+def _operands(frame: StackFrame) -> str | None:
     """The tensors that a collective was given, by type and shape."""
-    count = frame.f_code.co_argcount
-    given = [frame.f_locals.get(n) for n in frame.f_code.co_varnames[:count]]
+    count: int = getattr(frame.f_code, "co_argcount", 0)
+    names: tuple[str, ...] = getattr(frame.f_code, "co_varnames", ())
+    given = [_variables(frame).get(name) for name in names[:count]]
     shown = [_tensor(t) for value in given for t in _tensors(value)]
     return ", ".join(shown[:4]) or None
 
@@ -170,8 +181,11 @@ def _tensor(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]"
 
 
-def _group_name(frame: FrameType) -> str | None:
-    group = frame.f_locals.get("group") or frame.f_locals.get("pg")
+def _group_name(frame: StackFrame) -> str | None:
+    variables = _variables(frame)
+    if not variables:
+        return None
+    group = variables.get("group") or variables.get("pg")
     try:
         if group is None:
             group = dist.group.WORLD
@@ -199,36 +213,73 @@ def _count_of(group: Any) -> Iterator[GroupCount]:
         return  # this backend does not count, or the group is being torn down
 
 
-def position_now(training: int, step: int, micro_batch: int, moved: int) -> Position:
-    """Where the threads of this process are."""
-    frames = {ident: frames_of(frame) for ident, frame in sys._current_frames().items()}
-    mine = frames.pop(training, [])
-    frames.pop(threading.get_ident(), None)
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    call = call_in(mine)
-    others: list[ThreadPosition] = []
-    for ident, stack in frames.items():
-        found = call_in(stack)
-        if found is None:
-            continue
-        # Of a device's backward the hooks run on threads that Python did not start.
-        if call is None and _in_backward(mine) and _not_pythons(names.get(ident)):
-            call = found
-            continue
-        name = redact.text(names.get(ident, "unnamed"))
-        others.append(ThreadPosition(thread=name, call=found, stack=stack_of(stack)))
-    return Position(
-        step=step,
-        micro_batch=micro_batch,
-        progress_unix_ns=moved,
-        stack=stack_of(mine),
-        call=call,
-        groups=group_counts(),
-        threads=tuple(others[:MOST_THREADS]),
-    )
+class Positions:
+    """Tells where the threads of this process are."""
+
+    def __init__(self) -> None:
+        self._stacks = ThreadStacks()
+        self._asked: dict[int, tuple[object, Call]] = {}
+
+    def forget(self) -> None:
+        """Something has moved: the same line may be another collective's."""
+        self._asked.clear()
+
+    def close(self) -> None:
+        """It is asked no more."""
+        self._stacks.close()
+
+    def now(self, training: int, step: int, micro_batch: int, moved: int) -> Position:
+        """Where they are, the training thread and those that are in a collective."""
+        here = threading.get_ident()
+        told = self._stacks.all()
+        told.pop(here, None)
+        if training == here:
+            mine = frames_of(sys._getframe(1))
+            call = call_in(mine)
+        else:
+            mine = frames_of(told.pop(training, None))
+            call = self._call(training, mine)
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        others: list[ThreadPosition] = []
+        for ident, frame in told.items():
+            stack = frames_of(frame)
+            found = self._call(ident, stack)
+            if found is None:
+                continue
+            # Of a device's backward the hooks run on threads that Python did not start.
+            if call is None and _in_backward(mine) and _not_pythons(names.get(ident)):
+                call = found
+                continue
+            name = redact.text(names.get(ident, "unnamed"))
+            at = ThreadPosition(thread=name, call=found, stack=stack_of(stack))
+            others.append(at)
+        return Position(
+            step=step,
+            micro_batch=micro_batch,
+            progress_unix_ns=moved,
+            stack=stack_of(mine),
+            call=call,
+            groups=group_counts(),
+            threads=tuple(others[:MOST_THREADS]),
+        )
+
+    def _call(self, thread: int, told: list[StackFrame]) -> Call | None:
+        """The collective that a thread is in. Its variables are in its own frames
+        alone: they are looked at once, and of a thread that stands in a collective.
+        """
+        call = call_in(told)
+        if call is None or not _FRAMES_CAN_BE_HAD:
+            return call
+        stack = tuple((frame.f_code, frame.f_lineno) for frame in told)
+        asked = self._asked.get(thread)
+        if asked is None or asked[0] != stack:
+            live = call_in(frames_of(sys._current_frames().get(thread)))
+            same = live is not None and live.name == call.name
+            asked = self._asked[thread] = (stack, live if live and same else call)
+        return asked[1]
 
 
-def _in_backward(frames: list[FrameType]) -> bool:
+def _in_backward(frames: Sequence[StackFrame]) -> bool:
     return any(f.f_code.co_name == "_engine_run_backward" for f in frames[:4])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sysconfig
 from pathlib import Path
@@ -20,19 +21,34 @@ INSTALLED = tuple(
 )
 
 
+_ROOTS = (f"{Path(TORCH).parent}{os.sep}", *INSTALLED, PYTHON)
+
+
 def is_ours(path: str) -> bool:
     """Whether a file is of this package, its demonstration's script apart."""
     return path.startswith(OURS) and not path.startswith(_DEMO)
+
+
+def module_of(path: str) -> str:
+    """The module of an installed package's file, or of Python's library, as it is
+    imported; empty for a file of the user's own.
+    """
+    for root in _ROOTS:
+        if path.startswith(root):
+            name = path.removeprefix(root).removesuffix(".py")
+            return name.removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+    return ""
 
 
 class Paths:
     """Says whose a file is, and shortens its name."""
 
     def __init__(self) -> None:
-        try:
-            self._here = f"{Path.cwd()}{os.sep}"
-        except OSError:
-            self._here = "\0"  # the folder is gone: paths stay whole
+        known = [*INSTALLED, PYTHON, _BESIDE]
+        with contextlib.suppress(OSError):  # the folder is gone
+            known.append(f"{Path.cwd()}{os.sep}")
+        # An environment may lie in the working folder: the innermost folder counts.
+        self._known = sorted(set(known), key=len, reverse=True)
 
     def is_users(self, path: str) -> bool:
         """Neither torch's, nor Python's, nor ours."""
@@ -44,7 +60,7 @@ class Paths:
 
     def short(self, path: str) -> str:
         """Without what is the machine's alone, where it is known."""
-        for prefix in (self._here, *INSTALLED, PYTHON, _BESIDE):
+        for prefix in self._known:
             if path.startswith(prefix):
                 return path.removeprefix(prefix)
         return path

@@ -2,12 +2,12 @@
 
 [Note: Samples of the stack] A thread of its own notes which line of the user's code
 runs where a recorded step is outside every pass, optimizer and pause. Each time it
-wakes, the training thread has to give up the interpreter and get it back, which takes
-ten times as long as the note. So it sleeps through passes, and through gaps that were
-short the last time: the training thread, which knows where a gap begins, wakes it. It
-looks by itself a few times a second, for what happens now and then. A gap without a
-sample is named by its edges, the lines at which a pass or an optimizer step ended and
-the next began.
+wakes, the training thread has to give up the interpreter while all threads' stacks are
+written down, see [Note: Stacks of other threads]. So it sleeps fifty times as long as
+that took, and through passes, and through gaps that were short the last time: the
+training thread, which knows where a gap begins, wakes it. It looks by itself a few
+times a second, for what happens now and then. A gap without a sample is named by its
+edges, the lines at which a pass or an optimizer step ended and the next began.
 
 The thread lives only while steps are recorded.
 """
@@ -20,10 +20,11 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from time import perf_counter_ns, sleep
-from types import FrameType
+from time import perf_counter_ns, sleep, thread_time_ns
 
-from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, frame_of
+from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread
+from fsdpdoctor.recorder.host.source_paths import module_of
+from fsdpdoctor.recorder.host.thread_stacks import StackFrame, ThreadStacks
 from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Activity, Within
@@ -33,6 +34,8 @@ LEAST_INTERVAL_S = 0.001
 MOST_INTERVAL_S = 0.25
 WORTH_NS = 2_000_000
 """Gaps from this length on are looked into the next time."""
+SLEEPS_PER_SAMPLE = 50
+"""At most two percent of a gap go into looking at it."""
 SAMPLES = 8
 """Taken of a gap as long as the last time. Then the interval doubles, so that a gap of
 any length costs a few dozen at most."""
@@ -52,7 +55,7 @@ _BY_MODULE = (
     ("tensorboard", Activity.LOGGING),
     ("tqdm", Activity.LOGGING),
 )
-"""What a module's frame says, the innermost first."""
+"""What a frame in a module's file says, the innermost first."""
 
 _BY_LINE = (
     (re.compile(r"\bsleep\("), Activity.SLEEP),
@@ -70,6 +73,8 @@ class StackSampler:
         self._rec = recording
         self._within = within
         self._stack = CallStack()
+        self._stacks = ThreadStacks()
+        self._waiting = WaitingThread(self._stack)
         self._training = 0
         self._on = False
         self._alive = False
@@ -80,6 +85,7 @@ class StackSampler:
         self._taken = 0
         self._gap: tuple[str, int] | None = None  # where, and when, the last one began
         self._lengths_ns: dict[str, int] = {}  # by place
+        self._least_s = LEAST_INTERVAL_S  # between two samples, for what one costs
         self._of_line: dict[str, Activity] = {}
 
     def turn(self, on: bool) -> None:
@@ -88,6 +94,7 @@ class StackSampler:
         self._gap = None
         self._look(FIRST_INTERVAL_S)  # a gap may have begun; or to its end
         if not on:
+            self._waiting.close()
             return
         self._training = threading.get_ident()
         if not self._alive:
@@ -96,11 +103,15 @@ class StackSampler:
 
     def edge(self, *, ends_pass: bool = False) -> None:
         """A pass, or an optimizer step, begins or ends here."""
-        mine = threading.get_ident() == self._training
-        # The caller's: a frame that held itself would keep all above it, and their
-        # tensors, until the garbage collector comes.
-        frame = sys._getframe(1) if mine else frame_of(self._training)
-        site = self._stack.site(frame, 1)
+        if threading.get_ident() == self._training:
+            # The caller's: a frame that held itself would keep all above it, and their
+            # tensors, until the garbage collector comes.
+            site = self._stack.site(sys._getframe(1), 1)
+        else:
+            rec = self._rec
+            inside = rec.micro_batch != UNKNOWN
+            of = (rec.step, rec.micro_batch) if inside else None
+            site = self._waiting.site(self._training, of)
         now = perf_counter_ns()
         self._rec.stacks.add(now, Activity.EDGE, site.place, site.via)
         if self._gap is not None:
@@ -117,7 +128,7 @@ class StackSampler:
 
     def _look(self, interval_s: float) -> None:
         """Wake the thread."""
-        self._interval_s = min(max(interval_s, LEAST_INTERVAL_S), MOST_INTERVAL_S)
+        self._interval_s = min(max(interval_s, self._least_s), MOST_INTERVAL_S)
         self._taken = 0
         self._looks = True
         if self._asleep.locked():
@@ -137,6 +148,7 @@ class StackSampler:
             self._on = False
             self._rec.guard.fail(error)
         finally:
+            self._stacks.close()
             self._alive = False
 
     def _in_gap(self) -> bool:
@@ -149,15 +161,19 @@ class StackSampler:
         )
 
     def _sample(self) -> None:
-        frame = frame_of(self._training)
+        now, began = perf_counter_ns(), thread_time_ns()
+        frame = self._stacks.of(self._training)
+        self._least_s = max(
+            (thread_time_ns() - began) * SLEEPS_PER_SAMPLE / 1e9, LEAST_INTERVAL_S
+        )
         if frame is None:
             return
-        now = perf_counter_ns()
         modules = _modules(frame)
         site = self._stack.site(frame, 1)
         activity = self._activity(site, modules)
         self._rec.stacks.add(now, activity, site.place, site.via)
         self._taken += 1
+        self._interval_s = max(self._interval_s, self._least_s)
         if self._taken % SAMPLES == 0:
             self._interval_s = min(self._interval_s * 2, MOST_INTERVAL_S)
 
@@ -172,10 +188,10 @@ class StackSampler:
         return known
 
 
-def _modules(frame: FrameType | None, most: int = 40) -> list[str]:
+def _modules(frame: StackFrame | None, most: int = 40) -> list[str]:
     found: list[str] = []
     while frame is not None and len(found) < most:
-        found.append(str(frame.f_globals.get("__name__", "")))
+        found.append(module_of(frame.f_code.co_filename))
         frame = frame.f_back
     return found
 

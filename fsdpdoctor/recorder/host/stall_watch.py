@@ -25,7 +25,7 @@ from fsdpdoctor.rank_end import (
     Stall,
     ThreadPosition,
 )
-from fsdpdoctor.recorder.host.position import group_counts, position_now
+from fsdpdoctor.recorder.host.position import Positions, group_counts
 from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number
@@ -47,6 +47,7 @@ class StallWatch:
         self._after_s = after_s
         self._path = (folder / rank_stem(rank)).with_suffix(STALL_SUFFIX)
         self._folder = folder
+        self._positions = Positions()
         self._training = _thread.get_ident()
         self._over = _thread.allocate_lock()  # held while it lasts
         self._over.acquire()
@@ -85,7 +86,7 @@ class StallWatch:
 
     def _now(self) -> Position:
         """Where this rank is; groups that are torn down, as they last were."""
-        now = position_now(
+        now = self._positions.now(
             self._training, self._rec.step, self._rec.micro_batch, self._moved_ns
         )
         if now.groups or not self._counts:
@@ -98,6 +99,7 @@ class StallWatch:
             # Whatever fails here: it is no affair of the training's.
             with contextlib.suppress(Exception):
                 self._look()
+        self._positions.close()
 
     def _look(self) -> None:
         counts = group_counts()
@@ -105,6 +107,7 @@ class StallWatch:
         now = time.monotonic()
         if seen != self._seen:
             self._seen, self._counts = seen, counts or self._counts
+            self._positions.forget()
             if self._written:
                 self._stood_s = now
             self._moved_ns, self._moved_s = time.time_ns(), now

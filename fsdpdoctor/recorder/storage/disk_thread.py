@@ -111,13 +111,13 @@ class DiskThread:
             if job is None:
                 self._flush()
                 return
+            self._flush()  # first: a step on the disk has its events there, too
             try:
                 job[0]()
             except Exception as error:
                 self._error = error
             finally:
                 job[1].release()
-            self._flush()
 
     def _flush(self) -> None:  # untraced: its own thread
         if self.beat_error is not None:

@@ -12,9 +12,18 @@ import torch
 import typing_extensions
 
 from fsdpdoctor.demo import train
+from fsdpdoctor.recorder.host import source_paths
 from fsdpdoctor.recorder.host.call_stack import CallStack
 from fsdpdoctor.recorder.host.host_hooks import user_line
-from fsdpdoctor.recorder.host.source_paths import LAUNCHER, Paths, is_ours
+from fsdpdoctor.recorder.host.source_paths import (
+    INSTALLED,
+    LAUNCHER,
+    PYTHON,
+    TORCH,
+    Paths,
+    is_ours,
+    module_of,
+)
 from fsdpdoctor.recorder.launch import run_script
 
 LAUNCHED = "def begin(act):\n    return act()\n"
@@ -67,6 +76,32 @@ def test_a_decorator_of_a_library_is_nobody_s_line(name: str, place: str) -> Non
     exec(compile(mine, str(Path.cwd() / "train.py"), "exec"), names)
 
     assert CallStack().site(names["step"]()).place == place
+
+
+def test_an_environment_in_the_working_folder_is_no_part_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The innermost folder that is known is what is left out of a name."""
+    installed = f"{tmp_path}/.venv/lib/site-packages/"
+    monkeypatch.setattr(source_paths, "INSTALLED", (installed,))
+    monkeypatch.chdir(tmp_path)
+    paths = Paths()
+    assert paths.short(f"{installed}wandb/run.py") == "wandb/run.py"
+    assert paths.short(f"{tmp_path}/train.py") == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "module"),
+    [
+        (f"{TORCH}utils/data/__init__.py", "torch.utils.data"),
+        (f"{PYTHON}logging/handlers.py", "logging.handlers"),
+        (f"{INSTALLED[0]}tqdm/std.py", "tqdm.std"),
+        ("/home/me/train.py", ""),
+    ],
+)
+def test_a_file_s_module_is_named_as_it_is_imported(path: str, module: str) -> None:
+    """Of torch, of Python's library and of what is installed; a script has none."""
+    assert module_of(path) == module
 
 
 def test_the_user_s_line_ends_at_the_launcher_too() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.recorder.host import stack_sampler
+from fsdpdoctor.recorder.host.source_paths import INSTALLED, PYTHON, TORCH
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.schema import UNKNOWN, Activity, Within
 
@@ -30,6 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The sampler's clock; its thread never starts."""
     clock = Clock()
     monkeypatch.setattr(stack_sampler, "perf_counter_ns", clock)
+    monkeypatch.setattr(stack_sampler, "thread_time_ns", lambda: 0)
     monkeypatch.setattr(stack_sampler, "start_thread", lambda run: None)
     return clock
 
@@ -112,14 +114,13 @@ class Stacks:
         self.rows.append((time_ns, activity, place, via))
 
 
-def sampled(recording: Any, path: Path, text: str, name: str = "train") -> Stacks:
+def sampled(recording: Any, path: Path, text: str) -> Stacks:
     """A sample of a script's thread, which calls `look` from a line of it."""
     stacks = recording.stacks = Stacks()
     sampler = StackSampler(recording, lambda: Within.SCRIPT)
     sampler.turn(True)
     path.write_text(text)
-    names = {"__name__": name, "look": sampler._sample}
-    exec(compile(text, str(path), "exec"), names)
+    exec(compile(text, str(path), "exec"), {"look": sampler._sample})
     return stacks
 
 
@@ -155,21 +156,28 @@ print = Anything()
 
 
 @pytest.mark.parametrize(
-    ("module", "activity"),
+    ("file", "activity"),
     [
-        ("torch.utils.data.dataloader", Activity.INPUT),
-        ("torch.distributed.checkpoint.state_dict_saver", Activity.CHECKPOINT),
-        ("torch.distributed.distributed_c10d", Activity.COLLECTIVE),
-        ("wandb", Activity.LOGGING),
-        ("wandbox", Activity.USER),
+        (f"{TORCH}utils/data/dataloader.py", Activity.INPUT),
+        (f"{TORCH}distributed/checkpoint/state_dict_saver.py", Activity.CHECKPOINT),
+        (f"{TORCH}distributed/distributed_c10d.py", Activity.COLLECTIVE),
+        (f"{PYTHON}logging/__init__.py", Activity.LOGGING),
+        (f"{INSTALLED[0]}wandb/sdk/wandb_run.py", Activity.LOGGING),
+        (f"{INSTALLED[0]}wandbox/run.py", Activity.USER),
+        ("/home/me/wandb/run.py", Activity.USER),
     ],
 )
 def test_a_module_on_the_stack_says_more_than_the_line(
-    module: str, activity: Activity, recording: Any, clock: Clock, tmp_path: Path
+    file: str, activity: Activity, recording: Any, clock: Clock, tmp_path: Path
 ) -> None:
-    """By the names of all frames, the innermost first, and by whole words."""
-    text = "x = 1\nlook()\n"
-    ((_, found, _, _),) = sampled(recording, tmp_path / "a.py", text, module).rows
+    """By the files of all frames, the innermost first, and by whole names."""
+    stacks = recording.stacks = Stacks()
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    names = {"look": sampler._sample}
+    exec(compile("def within():\n    look()\n", file, "exec"), names)
+    exec(compile("x = 1\nwithin()\n", str(tmp_path / "a.py"), "exec"), names)
+    ((_, found, _, _),) = stacks.rows
     assert found == activity
 
 
@@ -187,6 +195,23 @@ def test_a_long_gap_is_looked_into_less_and_less(
             seen.append(sampler._interval_s)
     assert seen == [0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.25, 0.25]
     assert len(recording.stacks.rows) == 72
+
+
+def test_looking_takes_a_small_share_of_a_gap(
+    recording: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a sample costs, the thread sleeps fifty times."""
+    recording.stacks = Stacks()
+    times = iter([0, 100_000, 200_000, 600_000])
+    monkeypatch.setattr(stack_sampler, "thread_time_ns", lambda: next(times))
+    sampler = StackSampler(recording, lambda: Within.SCRIPT)
+    sampler.turn(True)
+    sampler._sample()
+    assert sampler._interval_s == 0.005
+    sampler._sample()
+    assert sampler._interval_s == 0.02
+    sampler._look(0.001)
+    assert sampler._interval_s == 0.02
 
 
 def test_a_thread_that_is_gone_has_no_stack(recording: Any, clock: Clock) -> None:

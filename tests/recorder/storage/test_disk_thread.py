@@ -106,6 +106,16 @@ def test_a_heartbeat_that_fails_is_named_and_not_tried_again() -> None:
     disk.stop()
 
 
+def test_a_step_that_is_written_has_its_events_written() -> None:
+    """The heartbeat goes first: a killed rank's last event is none of before."""
+    order: list[str] = []
+    disk = DiskThread(lambda: order.append("beat"))
+    disk.start()
+    disk.write(lambda: order.append("step"))
+    assert order == ["beat", "step"]
+    disk.stop()
+
+
 def test_our_own_thread_is_known() -> None:
     """What is called back on it must not wait for it."""
     seen: list[bool] = []

@@ -1,0 +1,223 @@
+"""Stacks of threads that run, wait, and are many."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdpdoctor.recorder.host import thread_stacks
+from fsdpdoctor.recorder.host.position import Positions, frames_of
+from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks, ToldFrame
+from tests.rig.ranks import run_python
+
+
+@contextmanager
+def thread(run: Callable[[], Any]) -> Iterator[int]:
+    """A thread's identity, while it runs until the event is set in it."""
+    one = threading.Thread(target=run, daemon=True)
+    one.start()
+    assert one.ident is not None
+    yield one.ident
+    one.join(10)
+
+
+def compiled(source: str, path: str, **names: Any) -> dict[str, Any]:
+    """A module's names, as if it were a file's."""
+    exec(compile(source, path, "exec"), names)
+    return names
+
+
+def told(frame: ToldFrame | None) -> list[tuple[str, str, int | None]]:
+    """A stack by file, function and line, innermost first."""
+    return [
+        (Path(f.f_code.co_filename).name, f.f_code.co_name, f.f_lineno)
+        for f in frames_of(frame)
+    ]
+
+
+WAITS = "def wait(over):\n    inner(over)\n\ndef inner(over):\n    over.acquire()\n"
+
+
+def test_a_waiting_thread_is_told_line_by_line() -> None:
+    """File, function and line of each frame, innermost first; and of no other."""
+    over = threading.Lock()
+    over.acquire()
+    names = compiled(WAITS, "/somewhere/wärts \U0001f600.py")
+    stacks = ThreadStacks()
+    with thread(lambda: names["wait"](over)) as ident:
+        while len(told(stacks.of(ident))) < 2 or told(stacks.of(ident))[0][2] != 5:
+            time.sleep(0.001)
+        found = told(stacks.of(ident))
+        own = told(stacks.of(threading.get_ident()))
+        over.release()
+    stacks.close()
+
+    file = "wärts \U0001f600.py"
+    assert found[:2] == [(file, "inner", 5), (file, "wait", 2)]
+    assert [name for _, name, _ in own[:4]] == [
+        "_dump",
+        "all",
+        "of",
+        "test_a_waiting_thread_is_told_line_by_line",
+    ]
+
+
+def test_a_thread_that_is_gone_has_no_stack() -> None:
+    """It is not told."""
+    with thread(lambda: None) as ident:
+        pass
+    stacks = ThreadStacks()
+    assert stacks.of(-1) is None
+    assert stacks.of(ident) is None
+    stacks.close()
+
+
+def test_the_file_is_begun_again_before_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often it is asked; a dump that has no room tells nothing, once."""
+    monkeypatch.setattr(thread_stacks, "SIZE_BYTES", 1 << 15)
+    monkeypatch.setattr(thread_stacks, "ROOM_BYTES", 1 << 14)
+    stacks = ThreadStacks()
+    me = threading.get_ident()
+    here = [told(stacks.of(me))[3] for _ in range(40)]
+    assert {name for _, name, _ in here} == {"<listcomp>"}
+    monkeypatch.setattr(thread_stacks, "ROOM_BYTES", 0)
+    stacks._at = thread_stacks.SIZE_BYTES - 8
+    os.lseek(stacks._descriptor, stacks._at, os.SEEK_SET)
+    assert stacks.of(me) is None
+    assert stacks.of(me) is not None
+    stacks.close()
+
+
+def test_nothing_is_written_to_who_got_the_number(tmp_path: Path) -> None:
+    """A script that closes what it did not open, and opens data of its own."""
+    stacks = ThreadStacks()
+    me = threading.get_ident()
+    assert stacks.of(me) is not None
+    ours = stacks._descriptor
+    data = tmp_path / "data"
+    opened = os.open(data, os.O_RDWR | os.O_CREAT)
+    os.dup2(opened, ours)
+    assert stacks.of(me) is not None
+    assert stacks._descriptor != ours
+    assert data.read_bytes() == b""
+    stacks.close()
+    os.write(ours, b"x")  # still open, and theirs
+    os.close(ours)
+    os.close(opened)
+
+
+def test_its_descriptor_is_given_back() -> None:
+    """As many are open after it as before; asked again, it opens another."""
+    before = len([*Path("/proc/self/fd").iterdir()])
+    stacks = ThreadStacks()
+    for _ in range(3):
+        assert stacks.of(threading.get_ident()) is not None
+        stacks.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+STRESS = """
+import gc, sys, threading, time
+from fsdpdoctor.recorder.host.call_stack import CallStack
+from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks
+
+sys.setswitchinterval(1e-6)
+gc.set_threshold(5, 1, 1)
+training = threading.get_ident()
+over = False
+seen = [0]
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        for _ in range(20):
+            len([0])
+
+def look():
+    stacks, stack = ThreadStacks(), CallStack()
+    while not over:
+        frame = stacks.of(training)
+        stack.site(frame, 8)
+        seen[0] += frame is not None
+
+threads = [threading.Thread(target=look) for _ in range(2)]
+for thread in threads:
+    thread.start()
+
+def numbers(depth):
+    if depth:
+        yield from numbers(depth - 1)
+    yield [Cycle() for _ in range(3)]
+
+end = time.monotonic() + 1
+while time.monotonic() < end or seen[0] < 50:
+    for _ in numbers(20):
+        pass
+over = True
+for thread in threads:
+    thread.join()
+print("seen")
+"""
+
+
+def test_frames_that_come_and_go_are_told_without_harm() -> None:
+    """Two threads look, as fast as they can, at one that calls and returns, while
+    the garbage collector runs code of its own in the midst of it.
+    """
+    ended = run_python("-c", STRESS)
+    assert (ended.status, ended.stdout) == (0, "seen\n"), ended.stderr
+
+
+def test_frames_of_running_threads_are_asked_for_in_one_place() -> None:
+    """Where a thread stands in a collective. Walking those of a running one ended a
+    recorded rank in a segmentation fault.
+    """
+    recorder = Path(thread_stacks.__file__).parents[1]
+    asking = [
+        path.name
+        for path in recorder.rglob("*.py")
+        if "sys._current_frames(" in path.read_text()
+    ]
+    assert asking == ["position.py"]
+
+
+def test_a_collective_that_another_thread_stands_in_is_told_with_its_tensors() -> None:
+    """Its frames are asked for once, and again when something has moved."""
+    import torch
+    from torch.distributed import distributed_c10d
+
+    over = threading.Lock()
+    over.acquire()
+    source = "def all_reduce(tensor, group=None):\n    over.acquire()\n"
+    names = compiled(source, str(distributed_c10d.__file__), over=over)
+    positions = Positions()
+    with thread(lambda: names["all_reduce"](torch.ones(3, 2))) as ident:
+        frame = sys._current_frames()
+        while frame[ident].f_code.co_name != "all_reduce":
+            time.sleep(0.001)
+            frame = sys._current_frames()
+        del frame
+        time.sleep(0.05)  # until it waits
+        first = positions.now(ident, 4, 1, 0)
+        kept = dict(positions._asked)
+        again = positions.now(ident, 4, 1, 0)
+        assert positions._asked == kept
+        positions.forget()
+        assert positions._asked == {}
+        over.release()
+    positions.close()
+    assert first.call is not None
+    assert (first.call.name, first.call.operands) == ("all_reduce", "float32[3, 2]")
+    assert again == first
+    assert [f.function for f in first.stack][-1] == "all_reduce"
