@@ -31,6 +31,11 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/frozen_backward.py",
         "detectors/frozen_wide.py",
     ),
+    "report/comparison/test_runs.py": (
+        "report/comparison/settings.py",
+        "report/comparison/times.py",
+        "report/comparison/difference.py",
+    ),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
         "analysis/call_sites.py",
@@ -88,15 +93,14 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/test_cli.py": (
         "__main__.py",
         "cli/analyze.py",
-        "cli/compare.py",
         "cli/explain.py",
         "cli/export.py",
         "cli/import_.py",
         "cli/output.py",
         "cli/report.py",
         "errors.py",
-        "renderers/comparison.py",
     ),
+    "cli/test_compare.py": ("renderers/comparison.py",),
     "cli/test_hang.py": ("hang/match_units.py", "renderers/hang.py"),
     "cli/test_rehearse.py": ("cli/demo.py", "demo/train.py"),
     "cli/test_whatif.py": ("renderers/whatif.py",),

@@ -1,4 +1,4 @@
-"""`fsdpdoctor compare`: what differs between two runs."""
+"""`fsdpdoctor compare`: what differs between runs, for people and for CI."""
 
 from __future__ import annotations
 
@@ -9,30 +9,113 @@ from rich.console import Console
 
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
-from fsdpdoctor.open_paths import ReadOptions, open_paths
+from fsdpdoctor.errors import InputError, UsageError
+from fsdpdoctor.open_paths import ReadOptions, open_paths, runs_at
+from fsdpdoctor.quantities import percent
 from fsdpdoctor.renderers.comparison import show_comparison
 from fsdpdoctor.report import report_of
-from fsdpdoctor.report.comparison import Subject, compare, encode_comparison
+from fsdpdoctor.report.comparison import (
+    Comparison,
+    Subject,
+    compare,
+    encode_comparisons,
+)
+
+
+def _share(context: click.Context, option: click.Parameter, text: str | None) -> object:
+    """The value of `--max-regression`: `5%`, or `0.05`."""
+    if text is None:
+        return None
+    try:
+        number = text.strip().removesuffix("%")
+        share = float(number) / (100 if number != text.strip() else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 10:
+        raise click.BadParameter(f"{text!r} is no share; expected for example 5%")
+    return share
 
 
 @click.command(name="compare")
-@click.argument("run_a", type=click.Path(path_type=Path))
-@click.argument("run_b", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, exists=True),
+    help="A run, or a folder of repeated ones, that RUNS are compared with. Of "
+    "several the newest is the first run, and a step has to be longer than all.",
+)
+@click.option(
+    "--max-regression",
+    metavar="SHARE",
+    callback=_share,
+    help="End with status 1 where a median step is longer than the first run's by "
+    "more than this, and beyond noise: 5%.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @jobs_option
-def command(run_a: Path, run_b: Path, as_json: bool, jobs: int | None) -> None:
-    r"""Show what differs from RUN_A to RUN_B: settings, then times beyond noise.
+def command(
+    runs: tuple[Path, ...],
+    baseline: Path | None,
+    max_regression: float | None,
+    as_json: bool,
+    jobs: int | None,
+) -> None:
+    r"""Show what differs from the first run to each other one: settings, what they
+    may be credited with, findings that went and came, and times beyond noise.
 
     \b
     fsdpdoctor compare fsdpdoctor-runs/before fsdpdoctor-runs/after
-    fsdpdoctor compare before after --json
+    fsdpdoctor compare before after-one-change after-another --json
+    fsdpdoctor compare --baseline known-good --max-regression 5% latest
     """
-    comparison = compare(_subject(run_a, jobs), _subject(run_b, jobs))
+    firsts = (runs[0],) if baseline is None else tuple(_newest_first(baseline))
+    others = runs[1:] if baseline is None else runs
+    if not others:
+        raise UsageError(
+            "one run is compared with nothing: name a second, or give --baseline"
+        )
+    first, *repeats = (_subject(path, jobs) for path in firsts)
+    spread_ns = _spread_ns(first, *repeats)
+    found = tuple(
+        compare(first, _subject(other, jobs), spread_ns=spread_ns) for other in others
+    )
     never_fail_to_encode()
     if as_json:
-        click.echo(encode_comparison(comparison), nl=False)
+        click.echo(encode_comparisons(found), nl=False)
     else:
-        show_comparison(comparison, Console(highlight=False, markup=False))
+        console = Console(highlight=False, markup=False)
+        for index, each in enumerate(found):
+            if index:
+                console.print()
+            show_comparison(each, console)
+    if max_regression is not None:
+        _exit_on(max_regression, found)
+
+
+def _newest_first(baseline: Path) -> list[Path]:
+    found = runs_at(baseline)
+    if not found:
+        raise InputError(f"{baseline}: no run here; expected one, or a folder of them")
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _spread_ns(*subjects: Subject) -> int:
+    """What repeated runs differ by in their median step."""
+    known = [s.measures.median_step_ns for s in subjects]
+    steps = [step for step in known if step is not None]
+    return max(steps) - min(steps) if steps else 0
+
+
+def _exit_on(max_regression: float, found: tuple[Comparison, ...]) -> None:
+    for each in found:
+        if each.regression_share is None:
+            raise InputError(
+                f"{each.b}: whether its step is longer cannot be told "
+                f"({each.not_compared[0] if each.not_compared else 'no whole step'})"
+            )
+    if any((each.regression_share or 0) > max_regression for each in found):
+        click.echo(f"longer by more than {percent(max_regression)}", err=True)
+        raise SystemExit(1)
 
 
 def _subject(path: Path, jobs: int | None) -> Subject:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
+from fsdpdoctor.quantities import NOT_MEASURED, ms, size
 from fsdpdoctor.renderers.formatting import shorten, units, visible
-from fsdpdoctor.report.comparison import Comparison, Difference, Scalar
+from fsdpdoctor.report.comparison import ComparedFinding, Comparison
+from fsdpdoctor.report.comparison.difference import Difference, Scalar
 
 MOST_LINES = 40
 """Differences shown of each sort; --json has them all."""
@@ -22,6 +23,9 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     _print(console, _headline(comparison), "bold")
     _print(console, f"A: {visible(comparison.a)}", "dim")
     _print(console, f"B: {visible(comparison.b)}", "dim")
+    _print(console, visible(f"{comparison.conclusion}."))
+    _show_findings(console, "Gone", comparison.findings_gone)
+    _show_findings(console, "New", comparison.findings_new)
     for title, kinds in (
         ("Settings (A, B)", ("setting",)),
         ("Counts and bytes per unit (A, B)", ("count", "bytes")),
@@ -41,6 +45,18 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         _print(console, f"not compared: {visible(reason)}", "yellow")
 
 
+def _show_findings(
+    console: Console, word: str, found: Sequence[ComparedFinding]
+) -> None:
+    if found:
+        console.print()
+        _print(console, f"{word} findings", "bold")
+    for row in found:
+        cost = row.cost_ns_per_step
+        known = f" ({ms(cost)} per step)" if cost is not None else ""
+        _print(console, f"  {row.code} {row.name}{known}: {visible(row.summary)}")
+
+
 def _print(console: Console, line: str, style: str = "") -> None:
     console.print(Text(line, style=style), soft_wrap=True)
 
@@ -49,13 +65,7 @@ def _headline(comparison: Comparison) -> str:
     a, b = comparison.step_time_ns
     if a is None or b is None:
         return "step time not measured in both runs"
-    steps = [d for d in comparison.differences if d.figure == "step_time_ns"]
-    verdict = "no difference beyond noise"
-    if steps:
-        verdict = f"{percent(abs(b - a) / a)} {'slower' if b > a else 'faster'}"
-    elif a == b and not comparison.differences:
-        verdict = "nothing differs"
-    return f"median step {ms(a)} to {ms(b)}: {verdict}"
+    return f"median step {ms(a)} to {ms(b)}"
 
 
 def alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]]:
@@ -64,7 +74,7 @@ def alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]
     for row in rows:
         # Times are each unit's own.
         own = row.unit if row.kind == "time" else row.unit is None
-        groups.setdefault((row.figure, row.a, row.b, own), []).append(row)
+        groups.setdefault((row.figure, row.rank, row.a, row.b, own), []).append(row)
     return [
         (group[0], tuple(row.unit for row in group if row.unit is not None))
         for group in groups.values()
@@ -73,6 +83,8 @@ def alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]
 
 def _line(row: Difference, names: tuple[str, ...]) -> str:
     of = f"{shorten(units(names), UNIT_WIDTH)}  " if names else ""
+    if row.rank is not None:
+        of = f"rank {row.rank}  "
     name = f"{of}{visible(row.figure)}"
     line = f"{name:<52} {_value(row.kind, row.a)}, {_value(row.kind, row.b)}"
     if row.kind == "time" and row.change is not None and row.noise is not None:

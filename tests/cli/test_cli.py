@@ -232,7 +232,7 @@ def test_a_run_does_not_differ_from_itself(exposed: Path) -> None:
     result = fsdpdoctor("compare", exposed, exposed, "--json")
 
     assert json.loads(result.stdout)["differences"] == []
-    assert "nothing differs" in fsdpdoctor("compare", exposed, exposed).stdout
+    assert "Nothing differs" in fsdpdoctor("compare", exposed, exposed).stdout
 
 
 def test_comparing_names_settings_before_times(tmp_path: Path, exposed: Path) -> None:
@@ -254,6 +254,7 @@ def test_comparing_names_settings_before_times(tmp_path: Path, exposed: Path) ->
         "kind": "setting",
         "figure": "reshard_after_forward",
         "unit": "layers.1",
+        "rank": None,
         "a": True,
         "b": False,
         "change": None,
@@ -268,7 +269,8 @@ def test_comparing_names_settings_before_times(tmp_path: Path, exposed: Path) ->
         ("exposed_ns.forward.all_gather", "layers.1"): -4 * MS,
     }
     shown = fsdpdoctor("compare", exposed, other).stdout
-    assert shown.startswith("median step 16.0 ms to 12.0 ms: 25.0 % faster\n")
+    assert shown.startswith("median step 16.0 ms to 12.0 ms\n")
+    assert "The step is 25.0 % faster; one setting was changed: resh" in shown
     assert "layers.1  reshard_after_forward" in shown
 
 

@@ -18,8 +18,13 @@ from fsdpdoctor.renderers.formatting import unit_name, units, visible
 from fsdpdoctor.renderers.report_view import PART_WORDS
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
-from fsdpdoctor.report.comparison import Difference, Subject, compare
-from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor.report.comparison import (
+    ComparedFinding,
+    Comparison,
+    Subject,
+    compare,
+)
+from fsdpdoctor.report.comparison.difference import Difference
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     byte_words,
@@ -45,7 +50,8 @@ def differences(a: OpenRun, b: OpenRun) -> Iterator[Component]:
         f"then {ns_words(after)}."
     )
     yield from waterfall(a.report, b.report)
-    yield from _findings(a.report, b.report)
+    yield html.P(f"{visible(found.conclusion)}.")
+    yield from _findings(found)
     yield html.H2("What differs")
     if not found.differences:
         yield html.P("No setting differs, and no figure by more than its noise.")
@@ -137,11 +143,9 @@ def _part(part: str) -> str:
     return PART_WORDS.get(part, part.replace("_", " "))
 
 
-def _findings(a: Report, b: Report) -> Iterator[Component]:
+def _findings(found: Comparison) -> Iterator[Component]:
     """Which findings went and which came: the same code, whatever its figures."""
-    before, after = ({f.code: f for f in r.findings} for r in (b, a))
-    gone = [row for code, row in after.items() if code not in before]
-    new = [row for code, row in before.items() if code not in after]
+    gone, new = found.findings_gone, found.findings_new
     for words, rows, kind in (("Gone", gone, "better"), ("New", new, "worse")):
         if rows:
             yield html.P(
@@ -151,7 +155,7 @@ def _findings(a: Report, b: Report) -> Iterator[Component]:
         yield html.P("The same findings in both.", className="faint")
 
 
-def _finding(row: FindingRow) -> str:
+def _finding(row: ComparedFinding) -> str:
     cost = row.cost_ns_per_step
     known = f" ({ms(cost)} per step)" if cost is not None else ""
     return f"{row.code} {row.name}{known}"
@@ -195,6 +199,8 @@ def _row(found: Difference, names: Sequence[str]) -> list[Cell]:
     of = (
         units(tuple(names)) if len(names) > 1 else unit_name(names[0]) if names else "-"
     )
+    if found.rank is not None:
+        of = f"rank {found.rank}"
     return [
         Cell(text=f"{found.kind}: {_figure(found.figure)}"),
         Cell(text=of),
