@@ -1,4 +1,4 @@
-"""Reads what ranks left of where they stood, see `rank_end`."""
+"""What ranks left of where they stood, see `rank_end`: read, and written again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import msgspec
@@ -95,6 +95,24 @@ def read_fatal(stem: Path) -> Fatal | None:
         stack=tuple(frames[::-1]),
         time_unix_ns=path.stat().st_mtime_ns,
     )
+
+
+def write_evidence(
+    stem: Path, beats: tuple[Beat, ...], stall: Stall | None, fatal: Fatal | None
+) -> None:
+    """Write what the functions above read. Raises OSError."""
+    if beats:
+        slots = b"".join(HEARTBEAT.pack(*astuple(beat)) for beat in beats)
+        stem.with_suffix(".beat").write_bytes(slots)
+    if stall is not None:
+        stem.with_suffix(STALL_SUFFIX).write_bytes(msgspec.json.encode(stall))
+    if fatal is not None:
+        lines = [f"Fatal Python error: {fatal.reason}", "", "Current thread 0x0:"]
+        lines += [
+            f'  File "{frame.file}", line {frame.line} in {frame.function}'
+            for frame in reversed(fatal.stack)
+        ]
+        stem.with_suffix(FATAL_SUFFIX).write_text("\n".join(lines), encoding="utf-8")
 
 
 def _last_thread(blocks: list[str]) -> str:

@@ -28,6 +28,7 @@ from fsdpdoctor.rank_end_files import (
     read_beats,
     read_fatal,
     read_stall,
+    write_evidence,
 )
 from fsdpdoctor.run_writer import (
     NAMES,
@@ -289,6 +290,8 @@ def save_run(run: Run, folder: Path) -> None:
             writer.write_step(record, names)
             names = ()
         writer.close()
+        stem = folder / rank_stem(data.rank)
+        write_evidence(stem, data.beats, data.stall, data.fatal)
 
 
 def _outside_record(data: RankData) -> Iterator[StepRecord]:

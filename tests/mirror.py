@@ -31,6 +31,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/frozen_backward.py",
         "detectors/frozen_wide.py",
     ),
+    "exporters/test_redacted_run.py": ("cli/sharing/bundle.py",),
     "report/comparison/test_runs.py": (
         "report/comparison/settings.py",
         "report/comparison/times.py",
@@ -132,7 +133,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/server/tile_middleware.py",
         "dashboard/timeline/component.py",
     ),
-    "dashboard/server/test_share_card.py": ("cli/share.py",),
+    "dashboard/server/test_share_card.py": ("cli/sharing/share.py",),
     "dashboard/pages/test_verdict_box.py": ("renderers/reading/outlook.py",),
     "dashboard/pages/test_findings.py": ("renderers/reading/finding_order.py",),
     "dashboard/pages/pictures/test_figures.py": (

@@ -128,3 +128,8 @@ def meaning_of(exception: str, message: str) -> Meaning:
     """The meaning of an exception; an empty one where it is not known here."""
     text = f"{exception}: {message}"
     return next((m for pattern, m in _KNOWN if pattern.search(text)), _UNKNOWN)
+
+
+def known_phrases() -> tuple[re.Pattern[str], ...]:
+    """What exceptions are known by."""
+    return tuple(pattern for pattern, _ in _KNOWN)

@@ -1,0 +1,182 @@
+"""What is taken out of a run that is given away, and what has to stay."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fsdpdoctor.cli import main
+from fsdpdoctor.exporters.redacted_run import Cleaner, redacted, without_words
+from fsdpdoctor.rank_end import EndKind, Fatal, Frame, Position, RankEnd, Stall
+from fsdpdoctor.report import report_of
+from fsdpdoctor.run import RankData, in_memory, open_run, save_run
+from fsdpdoctor.schema import RunHeader
+from fsdpdoctor.testing import draw, measured, unit
+
+PICTURE = """
+    forward     0.1.
+    backward    ..10
+"""
+
+PLANTED = (
+    "node-17.cluster.example.org",  # a host
+    "mallory",  # a user, by the home folder
+    "secret-project",  # a folder
+    "--lr=0.00314",  # of the command line
+    "eth-private0",  # the environment
+    "10.20.30.40",
+    "https://tracker.example.org/run/7",
+    "mallory@example.org",
+    "the customer's name is Acme",  # an exception's words
+    "acme_weights = load('acme')",  # a line of code
+    "hf_AbCdEfGhIjKlMnOpQrStUvWx",  # a token that got into a note
+    "C:\\\\Users\\\\mallory",
+)
+
+
+def planted() -> RankData:
+    """A rank whose record holds all of it."""
+    host, _, _, _, variable, address, url, mail, words, code, token, drive = PLANTED
+    frame = Frame(
+        file="/home/mallory/secret-project/train.py",
+        line=7,
+        function="main",
+        user=True,
+        code=code,
+    )
+    library = Frame(
+        file="torch/distributed/distributed_c10d.py",
+        line=9,
+        function="all_reduce",
+        user=False,
+    )
+    position = Position(step=3, stack=(frame, library))
+    end = RankEnd(
+        kind=EndKind.EXCEPTION,
+        time_unix_ns=5,
+        exception="ValueError",
+        message=words,
+        position=position,
+    )
+    data = draw(PICTURE)
+    return replace(
+        data,
+        header=replace(
+            data.header,
+            host=host,
+            environment={"NCCL_SOCKET_IFNAME": variable},
+            ended=f"exception: ValueError: {words}",
+            end=end,
+            warnings=(f"{address} and {url} and {mail}", f"{drive}\\\\x.py", token),
+        ),
+        names=(*data.names, "/home/mallory/secret-project/train.py:43"),
+        stall=Stall(rank=0, pid=1, written_unix_ns=2, after_s=3.0, position=position),
+        fatal=Fatal(reason="Aborted", stack=(frame, library)),
+    )
+
+
+def bundled(tmp_path: Path, *options: str) -> dict[str, bytes]:
+    """The archive's members by name, of a run with all that was planted."""
+    header = RunHeader(
+        run_id="mallory-7",
+        source="recorded",
+        world_size=1,
+        command=("train.py", PLANTED[3]),
+        notes=(f"started by mallory on {PLANTED[0]}",),
+    )
+    folder = tmp_path / "run"
+    save_run(in_memory(header, [planted()]), folder)
+    out = tmp_path / "out.tar.gz"
+    asked = ["bundle", str(folder), "--out", str(out), *options]
+    ended = CliRunner().invoke(main, asked)
+    assert ended.exit_code == 0, ended.output
+    with tarfile.open(fileobj=io.BytesIO(out.read_bytes())) as archive:
+        assert {(m.uid, m.uname, m.mtime) for m in archive} == {(0, "", 0)}
+        return {
+            member.name: read.read()
+            for member in archive
+            if (read := archive.extractfile(member)) is not None
+        }
+
+
+@pytest.mark.parametrize("option", ["--redact", "--mask-names"])
+def test_nothing_that_was_planted_is_in_the_archive(
+    option: str, tmp_path: Path
+) -> None:
+    """Of twelve: none, in no member; without the option most are."""
+    whole = b"".join(bundled(tmp_path, option).values())
+    plain = b"".join(bundled(tmp_path / "plain").values())
+
+    assert [word for word in PLANTED if word.encode() in whole] == []
+    assert b"mallory" not in whole
+    there = [word for word in PLANTED if word.encode() in plain]
+    assert PLANTED[0] in there
+    assert PLANTED[8] in there
+
+
+def test_the_archive_opens_and_its_figures_are_the_run_s(tmp_path: Path) -> None:
+    """Step, units, what a stack stands in; and the report lies beside it."""
+    members = bundled(tmp_path, "--redact")
+    for name, content in members.items():
+        path = tmp_path / "opened" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    (data,) = open_run(tmp_path / "opened" / "fsdpdoctor" / "run").load()
+    report = json.loads(members["fsdpdoctor/report.json"])
+    before = report_of(measured(planted()))
+
+    assert report["step_time_ns"]["median"] == before.step_time_ns.median
+    assert [row["unit"] for row in report["units"]] == [u.unit for u in before.units]
+    assert data.header.host == "host0"
+    assert data.header.end is not None
+    assert data.header.end.position is not None
+    files = [frame.file for frame in data.header.end.position.stack]
+    assert files == ["train.py", "torch/distributed/distributed_c10d.py"]
+    assert data.stall is not None
+    assert data.fatal is not None
+    assert [frame.function for frame in data.fatal.stack] == ["main", "all_reduce"]
+    assert b"environment" in members["fsdpdoctor/LEFT_OUT.txt"]
+
+
+def test_the_words_by_which_an_error_is_known_stay() -> None:
+    """Who lost a peer is not who failed: without them another rank is blamed."""
+    text = "[/w/gloo/pair.cc:537] Read error [10.0.0.1]:56197: Connection reset by peer"
+    assert without_words(text) == "(left out) Connection reset"
+    assert without_words("the customer's name is Acme") == "(left out)"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("src/deep/train.py:43", "train.py:43"),
+        ("/data/x/train.py:43 (item)", "train.py:43 (item)"),
+        ("/usr/lib/python3.11/json/decoder.py:3", "/lib/python3.11/json/decoder.py:3"),
+        ("/v/site-packages/peft/tuners.py:3", "peft/tuners.py:3"),
+        ("torch/nn/modules/module.py", "torch/nn/modules/module.py"),
+        ("layers.0 and/or layers.1", "layers.0 and/or layers.1"),
+        ("on gpu-box and gpu-box2", "on host0 and gpu-box2"),
+        ("aten::add", "aten::add"),
+        ("float32[10, 3]", "float32[10, 3]"),
+    ],
+)
+def test_a_text_loses_folders_and_hosts_alone(text: str, clean: str) -> None:
+    """Files keep their names, libraries their folders, everything else its words."""
+    assert Cleaner(["gpu-box"], [])(text) == clean
+
+
+def test_modules_are_masked_where_it_is_asked(tmp_path: Path) -> None:
+    """The same name by the same word, in units and in what is said of them."""
+    data = draw(PICTURE, units=(unit("acme_encoder.0"), unit("acme_encoder.1")))
+    header = RunHeader(run_id="r", source="recorded", world_size=1)
+    run = in_memory(header, [data])
+    masked = redacted(run, Cleaner([], []), lambda t: t.replace("acme_", "part"))
+    (found,) = masked.load()
+    assert [u.fqn for u in found.header.units] == ["partencoder.0", "partencoder.1"]
+    assert found.steps == data.steps
