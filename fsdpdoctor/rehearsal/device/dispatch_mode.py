@@ -18,7 +18,7 @@ from torch._prims import rng_prims
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fsdpdoctor.rehearsal.device import host_values, operators
+from fsdpdoctor.rehearsal.device import host_values, known_values, operators
 from fsdpdoctor.rehearsal.device.memory.storages import (
     Ledger,
     holding_of,
@@ -247,10 +247,11 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         back = [kwargs[w] if isinstance(w, str) else args[w] for w in operator.returned]
         outs = back or _mutable_lists(func, args, kwargs)
         kernel = price(self.device.spec, func, args, tensors, outs)
+        for one in outs:
+            if one.dtype == torch.bool or one.numel() <= known_values.MOST:
+                known_values.forget(one)
         if not back:
             return None, kernel
-        if back[0].numel() == 1 or back[0].dtype == torch.bool:
-            host_values.forget_constant(back[0])
         return (back[0] if len(back) == 1 else tuple(back)), kernel
 
     def resized(self, tensor: torch.Tensor) -> None:

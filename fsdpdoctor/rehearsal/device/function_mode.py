@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from fsdpdoctor.recorder.host.source_paths import is_ours
 from fsdpdoctor.recorder.patching import Patches
-from fsdpdoctor.rehearsal.device import fused_functions, host_values
+from fsdpdoctor.rehearsal.device import fused_functions, host_values, known_values
 from fsdpdoctor.rehearsal.device.autocast import Autocast
 from fsdpdoctor.rehearsal.device.dispatch_mode import faking
 from fsdpdoctor.rehearsal.device.memory.storages import (
@@ -108,6 +108,9 @@ class FunctionMode(TorchFunctionMode):
             _Tensor.is_pinned: lambda f, a, k: host_values.is_pinned(a[0]),
             _Tensor.record_stream: lambda f, a, k: record_stream(*a, **k),
             _Tensor.backward: self._backward,
+            torch.tensor: self._made_of_numbers,
+            torch.as_tensor: self._made_of_numbers,
+            _Tensor.new_tensor: self._made_of_numbers,
             torch.device: _torch_device,
             **_finite_or_not(),
             **fused_functions.handlers(),
@@ -228,6 +231,19 @@ class FunctionMode(TorchFunctionMode):
         dtype = getattr(torch, name.rpartition(".")[2]).dtype
         return self._moved(_Tensor.to, tensor, device, dtype, {})
 
+    def _made_of_numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """On the host first, and then copied, as torch does: the numbers stay known."""
+        asked, data = kwargs.get("device"), args[-1] if args else kwargs.get("data")
+        if func is _Tensor.new_tensor and asked is None:
+            asked = device_of(args[0])
+        if not is_cuda(asked) or isinstance(data, torch.Tensor):
+            return self._call(func, args, kwargs)
+        own = {k: v for k, v in kwargs.items() if k == "dtype"}
+        if func is _Tensor.new_tensor:
+            own.setdefault("dtype", args[0].dtype)
+        made = self._moved(_Tensor.to, torch.tensor(data, **own), CUDA, None, {})
+        return made.requires_grad_(kwargs.get("requires_grad", False))
+
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The host reads all of a tensor."""
         tensor = args[0]
@@ -236,7 +252,9 @@ class FunctionMode(TorchFunctionMode):
         if on_device(tensor):
             with self._placement.to(Place.HOST):
                 torch.ops.aten._to_copy(tensor.detach(), device=CPU)
-        numbers = torch.ones(tuple(tensor.shape), dtype=tensor.dtype)
+        numbers = known_values.values_of(tensor)
+        if numbers is None:
+            numbers = torch.ones(tuple(tensor.shape), dtype=tensor.dtype)
         return func(numbers, *args[1:], **kwargs)
 
 
@@ -282,7 +300,7 @@ def _finite_or_not() -> dict[Any, Handler]:
         def handler(func: Any, args: Any, kwargs: Any) -> Any:
             result = func(*args, **kwargs)
             local = getattr(result, "_local_tensor", result)
-            host_values.mark_constant(local, value)
+            known_values.mark_constant(local, value)
             return result
 
         return handler

@@ -17,6 +17,15 @@ from fsdpdoctor.errors import RehearsalError
 from fsdpdoctor.recorder.host.host_hooks import user_line
 from fsdpdoctor.rehearsal.device import operators
 from fsdpdoctor.rehearsal.device.cannot_rehearse import MOST_READS
+from fsdpdoctor.rehearsal.device.known_values import (
+    MOST,
+    constant_of,
+    forget,
+    mark_constant,
+    mark_values,
+    owner,
+    values_of,
+)
 from fsdpdoctor.rehearsal.device.memory.storages import (
     holding_of,
     is_shape,
@@ -37,7 +46,10 @@ _ALWAYS_REAL = 1 << 18
 """Elements of a device tensor that the host gets as numbers, not as a shape."""
 
 _PINNED = "_fsdpdoctor_pinned"
-_CONSTANT = "_fsdpdoctor_constant"
+_OF_ONE_NUMBER = (
+    *("full", "zeros", "ones", "scalar_tensor", "full_like", "zeros_like"),
+    *("ones_like", "new_full", "new_zeros", "new_ones"),
+)
 
 
 def register(mode: DispatchMode) -> None:
@@ -56,10 +68,9 @@ def register(mode: DispatchMode) -> None:
         (("all", "any", "amax", "amin", "max", "min"), values.same),
         (("logical_not", "bitwise_not"), values.inverted),
         (("logical_or", "bitwise_or"), values.either),
-        (
-            ("full", "zeros", "zeros_like", "full_like", "scalar_tensor"),
-            values.constant,
-        ),
+        (_OF_ONE_NUMBER, values.constant),
+        (("arange", "eye", "linspace", "range"), values.sequence),
+        (("clone",), values.cloned),
     ):
         for name in names:
             packet = getattr(_aten, name, None)
@@ -113,14 +124,30 @@ class _HostValues:
     def constant(self, func: Any, args: Any, kwargs: Any) -> Any:
         """One number that the script itself gave: a gradient scaler's "no overflow"."""
         result = self._mode.run(func, args, kwargs)
-        if is_shape(result) and result.numel() == 1:
-            value: Any = 0.0
-            if "full" in func._opname:
-                value = args[1]
-            elif "scalar" in func._opname:
+        if is_shape(result) and result.numel() <= MOST:
+            name, value = func._opname, 0.0
+            if "full" in name:
+                value = args[2] if name.startswith("new") else args[1]
+            elif "scalar" in name:
                 value = args[0]
-            setattr(_owner(result), _CONSTANT, _as(result.dtype, value))
+            elif "ones" in name:
+                value = 1.0
+            if isinstance(value, int | float):
+                mark_constant(result, value)
         return result
+
+    def sequence(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Numbers that follow from the call."""
+        result = self._mode.run(func, args, kwargs)
+        if is_shape(result) and 0 < result.numel() <= MOST:
+            own = {k: v for k, v in kwargs.items() if k in ("dtype", "layout")}
+            mark_values(result, func(*args, **own))
+        return result
+
+    def cloned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The same numbers once more."""
+        result = self._mode.run(func, args, kwargs)
+        return _same_numbers(args[0], result)
 
     def same(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Of a truth that holds for all elements, the result is that truth."""
@@ -150,6 +177,9 @@ class _HostValues:
         if not any(is_shape(t) for t in operators.tensors_of(args, kwargs)):
             return func(*args, **kwargs)
         place = self._sync()
+        known = [values_of(t) if is_shape(t) else t for t in args]
+        if all(one is not None for one in known):
+            return func(*known)
         self._made_up(place, torch.bool)
         return True
 
@@ -227,6 +257,8 @@ class _HostValues:
         known = constant_of(mask)
         if isinstance(known, bool):
             return mask.numel() if known else 0
+        if (values := values_of(mask)) is not None:
+            return int(torch.count_nonzero(values))
         self._assumed(func)
         return max(1, mask.numel() // 2) if mask.numel() else 0
 
@@ -251,7 +283,7 @@ class _HostValues:
         )
         if moves and not here and (not is_shape(tensor) or holding_of(tensor)):
             return self._to_device(tensor, kwargs)
-        return self._mode.run(func, args, kwargs)
+        return _same_numbers(tensor, self._mode.run(func, args, kwargs))
 
     def to_any(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Met whole where autograd is left out, as in DTensor's random numbers."""
@@ -264,6 +296,7 @@ class _HostValues:
             tensor, dtype=kwargs.get("dtype") or tensor.dtype, device=_META
         )
         self._mode.ledger.hold(result)
+        _same_numbers(tensor, result)
         waits = not kwargs.get("non_blocking", False)
         self._copy(tensor_bytes(tensor), pinned=is_pinned(tensor))
         if waits:
@@ -276,9 +309,12 @@ class _HostValues:
         if not kwargs.get("non_blocking", False):
             self._sync()
         if tensor.numel() <= _ALWAYS_REAL:
-            known = constant_of(tensor)
+            known = values_of(tensor)
             if known is not None:
-                return torch.full(tuple(tensor.shape), known, dtype=dtype)
+                return known.to(dtype, copy=True)
+            same = constant_of(tensor)
+            if same is not None:
+                return torch.full(tuple(tensor.shape), same, dtype=dtype)
             self._made_up(user_line(), tensor.dtype)
             return torch.ones(tensor.shape, dtype=dtype)
         result = torch.empty(tensor.shape, dtype=dtype, device=_META)
@@ -288,7 +324,7 @@ class _HostValues:
     def copy_into(self, func: Any, args: Any, kwargs: Any) -> Any:
         to, source = args[0], args[1]
         if is_shape(to):
-            forget_constant(to)
+            forget(to)
         there, here = (is_shape(t) and on_device(t) for t in (to, source))
         if not there and not here:
             if is_shape(to) or is_shape(source):
@@ -310,43 +346,33 @@ class _HostValues:
                     device.synchronize_stream(device.current)
                 else:
                     self._sync()
+        if there and to.shape == source.shape:
+            _same_numbers(source, to)
         return to
 
 
-def _as(dtype: torch.dtype, value: Any) -> float | bool:
-    """A number as a tensor of this type has it."""
-    if dtype.is_floating_point:
-        return float(value)
-    return bool(value) if dtype == torch.bool else int(value)
+def _same_numbers(source: torch.Tensor, result: Any) -> Any:
+    """What is known of a tensor is known of its copy."""
+    if not isinstance(result, torch.Tensor) or not is_shape(result):
+        return result
+    if not is_shape(source):
+        if 0 < source.numel() <= MOST:
+            mark_values(result, source)
+        return result
+    same = constant_of(source)
+    if same is not None:
+        mark_constant(result, same)
+    elif (values := values_of(source)) is not None:
+        mark_values(result, values)
+    return result
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
     """`Tensor.pin_memory`: the same memory, known to be pinned."""
-    setattr(_owner(tensor), _PINNED, True)
+    setattr(owner(tensor), _PINNED, True)
     return tensor
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """`Tensor.is_pinned`."""
-    return bool(getattr(_owner(tensor), _PINNED, False))
-
-
-def _owner(tensor: torch.Tensor) -> Any:
-    with torch._C.DisableTorchFunction():
-        return torch.Tensor.untyped_storage(tensor)
-
-
-def constant_of(tensor: torch.Tensor) -> Any:
-    """What all elements of a tensor are known to be; None where they are not."""
-    return getattr(_owner(tensor), _CONSTANT, None)
-
-
-def mark_constant(tensor: torch.Tensor, value: Any) -> None:
-    """All elements of a tensor are known."""
-    if is_shape(tensor):
-        setattr(_owner(tensor), _CONSTANT, value)
-
-
-def forget_constant(tensor: torch.Tensor) -> None:
-    """It has been written to."""
-    vars(_owner(tensor)).pop(_CONSTANT, None)
+    return bool(getattr(owner(tensor), _PINNED, False))

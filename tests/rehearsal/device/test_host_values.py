@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
+from fsdpdoctor.rehearsal.device.spec import load_spec
 from fsdpdoctor.rehearsal.device.virtual_device import Tally
 from tests.rig.virtual_device import Log, launched
 
 LARGE = 1 << 21
+SPEC = load_spec("h100")
 
 
 def tally(log: Log) -> Tally:
@@ -30,6 +32,17 @@ def tally(log: Log) -> Tally:
         (lambda: torch.full((1,), 2.5, dtype=torch.int64, device="cuda"), 2),
         (lambda: torch.scalar_tensor(3, dtype=torch.int64, device="cuda"), 3),
         (lambda: torch.zeros_like(torch.ones(1, device="cuda")), 0.0),
+        (lambda: torch.ones((), device="cuda").clone(), 1.0),
+        (lambda: torch.tensor(4.5, device="cuda"), 4.5),
+        (lambda: torch.tensor(7, device="cuda", dtype=torch.float32), 7.0),
+        (lambda: torch.as_tensor([3, 8], device="cuda")[1], 8),
+        (lambda: torch.tensor([[1, 2], [3, 4]]).to("cuda").t()[0, 1], 3),
+        (lambda: torch.tensor(2.7).cuda().long(), 2),
+        (lambda: torch.zeros(2, device="cuda").new_tensor([5.0, 6.0])[0], 5.0),
+        (lambda: torch.zeros(2, device="cuda").new_full((3,), 9.0)[2], 9.0),
+        (lambda: torch.arange(5, device="cuda")[3], 3),
+        (lambda: torch.tensor(True, device="cuda"), True),
+        (lambda: torch.zeros((), device="cuda").copy_(torch.tensor(1.5)), 1.5),
     ],
 )
 def test_a_scripts_own_constant_is_answered(
@@ -49,9 +62,13 @@ def test_a_scripts_own_constant_is_answered(
         lambda t, x: t.add_(x),
     ],
 )
-def test_a_constant_that_was_written_to_is_none(change: Any, log: Log) -> None:
+@pytest.mark.parametrize("first", [0.0, 4.5])
+def test_a_constant_that_was_written_to_is_none(
+    change: Any, first: float, log: Log
+) -> None:
     """Then the number is made up, and counted at the script's line."""
-    total, loss = torch.zeros((), device="cuda"), torch.randn((), device="cuda")
+    total = torch.tensor(first, device="cuda")
+    loss = torch.randn((), device="cuda")
     change(total, loss)
     assert total.item() == 1.0
     assert list(tally(log).answered.values()) == [1]
@@ -110,7 +127,7 @@ def test_a_selection_takes_half(
     counted.
     """
     x = torch.tensor([[1.0, 0], [0, 2], [3, 0], [0, 4]])
-    made = select(x.to(device))
+    made = select(x.to(device).mul(1))  # what is computed there is not known
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     assert {r.device.type for r in results} == {device}
     if device == "cuda":
@@ -178,3 +195,31 @@ def test_pinned_memory_is_known_again(log: Log) -> None:
     host = torch.ones(3)
     assert not host.is_pinned()
     assert host.pin_memory().is_pinned()
+
+
+def test_all_numbers_of_a_small_tensor_of_the_hosts_come_back(log: Log) -> None:
+    """As a list, as an array, on the host, and as a mask's count."""
+    given = [[1, 0, 2], [0, 0, 5]]
+    there = torch.tensor(given, device="cuda")
+    assert there.tolist() == given
+    assert there.cpu().numpy().tolist() == given
+    assert there[1, 2:].tolist() == [5]
+    mask = torch.tensor([True, False, True], device="cuda")
+    assert tuple(torch.ones(3, 4, device="cuda")[mask].shape) == (2, 4)
+    assert torch.equal(there, torch.tensor(given, device="cuda"))
+    assert not tally(log).answered
+    assert not tally(log).assumed
+
+
+def test_a_tensor_of_numbers_is_copied_from_the_host_and_waited_for(log: Log) -> None:
+    """As torch does: a copy out of pageable memory, and the stream's end."""
+    since = len(log.device.kernels)
+    torch.tensor([4.5, 1.0], device="cuda")
+    assert launched(log, since) == [("copy", copy_ns(SPEC, 8, pinned=False))]
+
+
+def test_a_large_tensor_of_the_hosts_is_not_kept(log: Log) -> None:
+    """Data is no constant: what is read of it is made up, and said so."""
+    there = torch.arange(LARGE, dtype=torch.int32).cuda()
+    assert there[7].item() == 1
+    assert list(tally(log).answered.values()) == [1]
