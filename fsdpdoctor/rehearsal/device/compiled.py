@@ -2,8 +2,10 @@
 
 Inside a compiled region, in its forward and in the backward of what it recorded, a
 pointwise operation or a reduction is part of a kernel with its neighbours: it reads
-only what no such operation made, and what it makes is written only where something
-else reads it. So an intermediate costs nothing, and the host pays for kernels alone.
+only what no such operation of the same region made, and what it makes is written only
+where something else reads it, another region too. So an intermediate costs nothing, and
+the host pays for kernels alone. A region's backward counts as the same region: what it
+needs of the forward's pointwise results is computed again, as partitioning does.
 """
 
 from __future__ import annotations
@@ -28,6 +30,13 @@ _node: Callable[[], Any] = torch._C._current_autograd_node
 
 _NEVER_FUSED = ("fsdp.", "aten._foreach", "aten._fused", "aten.copy_", "copy")
 
+COMPILED = (
+    "torch.compile: compiled regions were run eagerly, and their pointwise operations "
+    "were charged as fused into kernels; compiling itself, graph breaks, "
+    "recompilations and CUDA graphs are not in these times"
+)
+"""What a reader of a rehearsal with such regions must know."""
+
 
 class CompiledRegions:
     """Which operations run in a compiled region, and what they cost there."""
@@ -37,6 +46,9 @@ class CompiledRegions:
         self._depth = 0
         self._begins: list[int] = []  # sequence numbers of nodes that regions made
         self._ends: list[int] = []
+        self._numbers: list[int] = []  # of these regions
+        self._entered = 0  # regions, so far
+        self._current = 0  # the one that is run now, where there is one
         self._unwritten: weakref.WeakKeyDictionary[Any, int] = (
             weakref.WeakKeyDictionary()
         )
@@ -74,6 +86,11 @@ class CompiledRegions:
     @contextmanager
     def _inside(self) -> Iterator[None]:
         begun = _now()
+        if not self._depth:
+            # Computed again in backward, it is still the region that it was.
+            again = None if _graph_task() == -1 else self._of_node()
+            self._entered += again is None
+            self._current = self._entered if again is None else again
         self._depth += 1
         try:
             yield
@@ -82,18 +99,23 @@ class CompiledRegions:
             if not self._depth and _graph_task() == -1 and _now() > begun:
                 self._begins.append(begun)
                 self._ends.append(_now())
+                self._numbers.append(self._current)
 
-    def _compiled_now(self) -> bool:
+    def _region_now(self) -> int | None:
+        """The number of the region that the present operation is in."""
         if self._depth:
-            return True
-        if not self._begins or _graph_task() == -1:
-            return False
-        node = _node()
+            return self._current
+        return None if _graph_task() == -1 else self._of_node()
+
+    def _of_node(self) -> int | None:
+        """The region whose backward is under way."""
+        node = _node() if self._begins else None
         if node is None:
-            return False
+            return None
         number = node._sequence_nr()
         at = bisect_right(self._begins, number) - 1
-        return at >= 0 and number < self._ends[at]
+        inside = at >= 0 and number < self._ends[at]
+        return self._numbers[at] if inside else None
 
     def fused(
         self, operator: Operator, kernel: Kernel, tensors: Any, results: Any
@@ -101,28 +123,28 @@ class CompiledRegions:
         """What an operation's kernel costs in a fused one; itself where it is none."""
         if not self.used:
             return kernel
-        fuses = (
-            kernel.kind == "memory"
-            and not operator.name.startswith(_NEVER_FUSED)
-            and self._compiled_now()
-        )
-        if not fuses:
-            # What a neighbour alone has read is still to be written for others.
-            written = sum(self._unwritten.pop(_storage(t), 0) for t in tensors)
-            if written:
-                self._device.launch(self._moved(written), "fused")
+        region = None
+        if kernel.kind == "memory" and not operator.name.startswith(_NEVER_FUSED):
+            region = self._region_now()
+        if region is None:
+            self._write(tensors)
             return kernel
-        read = 0
+        others = [t for t in tensors if getattr(_storage(t), _FUSED, None) != region]
+        self._write(others)
         outs = results if isinstance(results, tuple | list) else (results,)
-        for tensor in tensors:
-            if not getattr(_storage(tensor), _FUSED, False):
-                read += tensor_bytes(tensor)
         for out in outs:
             if isinstance(out, torch.Tensor):
                 storage = _storage(out)
-                setattr(storage, _FUSED, True)
+                setattr(storage, _FUSED, region)
                 self._unwritten[storage] = tensor_bytes(out)
+        read = sum(map(tensor_bytes, others))
         return self._moved(read, 0) if read else None
+
+    def _write(self, tensors: Any) -> None:
+        """What a neighbour alone has read is still to be written for others."""
+        written = sum(self._unwritten.pop(_storage(t), 0) for t in tensors)
+        if written:
+            self._device.launch(self._moved(written), "fused")
 
     def _moved(self, moved: int, start_us: float | None = None) -> Kernel:
         kernel = memory_kernel(self._device.spec, moved)

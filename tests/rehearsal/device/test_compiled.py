@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fsdpdoctor.rehearsal.device.pricing.memory import kernel_ns
 from fsdpdoctor.rehearsal.device.spec import load_spec
@@ -108,3 +109,40 @@ def test_the_host_pays_less_for_a_fused_operation(log: Log) -> None:
     before = tally.host_ns
     torch.relu(x)
     assert tally.host_ns - before == host.op_ns
+
+
+def test_what_one_region_makes_is_written_for_the_next(log: Log) -> None:
+    """Two regions are two graphs: a tensor between them goes through memory."""
+    x = torch.ones(COUNT, device="cuda")
+    first, second = torch.compile(chain), torch.compile(chain)
+    since = len(log.device.kernels)
+    second(first(x))
+    assert launched(log, since) == [
+        ("aten.relu", moves(SIZE) - START_NS),
+        ("fused", moves(SIZE)),
+        ("aten.relu", moves(SIZE) - START_NS),
+    ]
+
+
+def test_a_region_that_is_run_twice_is_two(log: Log) -> None:
+    """Blocks of one class share their code, and hand their results on."""
+    x = torch.ones(COUNT, device="cuda")
+    block = torch.compile(chain)
+    since = len(log.device.kernels)
+    block(block(x))
+    assert [name for name, _ in launched(log, since)] == [
+        "aten.relu",
+        "fused",
+        "aten.relu",
+    ]
+
+
+def test_a_checkpointed_region_is_itself_in_backward(log: Log) -> None:
+    """What is computed again there is not handed on through memory."""
+    x = torch.ones(COUNT, device="cuda", requires_grad=True)
+    block = torch.compile(chain)
+    out = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+    gradient = torch.ones(COUNT, device="cuda")
+    since = len(log.device.kernels)
+    out.backward(gradient)
+    assert "fused" not in [name for name, _ in launched(log, since)]
