@@ -11,8 +11,10 @@ import click
 from rich.console import Console
 
 from fsdpdoctor.cli.inputs import byte_size
+from fsdpdoctor.cli.modelled.sweep import SweepOptions, sweep_script
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.network import DEFAULT_WIRE
 from fsdpdoctor.planning.memory_plan import (
     OPTIMIZERS,
     MemoryBudget,
@@ -33,6 +35,7 @@ BILLION = 10**9
 
 @click.command(name="plan")
 @click.argument("model")
+@click.argument("args", nargs=-1)
 @click.option("--layers", type=int, metavar="N", help="Blocks, for a model by count.")
 @click.option("--world-size", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="More: HSDP.")
@@ -54,9 +57,37 @@ BILLION = 10**9
 @click.option("--fits", type=byte_size, metavar="SIZE", help="Which fit, 80GiB.")
 @click.option("--tokens-per-second", type=float, help="Of one device, measured.")
 @click.option("--price", type=float, help="Of one device's hour.")
+@click.option("--on", metavar="DEVICE", help="Rehearse a script on it: sweep.")
+@click.option(
+    "--sweep",
+    metavar="WHAT",
+    help="What is varied: world=8..64,micro-batch=1..8,reshard,wrap,hsdp,"
+    "checkpointing, and settings of the script's own. Values: A..B doubles, A/B/C.",
+)
+@click.option("--bandwidth", default=DEFAULT_WIRE, help="Links, as for rehearse.")
+@click.option(
+    "--nproc-per-node", type=click.IntRange(min=1), default=8, show_default=True
+)
+@click.option("--host", type=click.FloatRange(min=0.01), default=1.0, metavar="FACTOR")
+@click.option("--jobs", type=click.IntRange(min=1), help="Rehearsals at once.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the sweep: one that was broken off is gone on with.",
+)
+@click.option("-m", "is_module", is_flag=True, help="Sweep a module, as python -m.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     model: str,
+    args: tuple[str, ...],
+    on: str | None,
+    sweep: str | None,
+    bandwidth: str,
+    nproc_per_node: int,
+    host: float,
+    jobs: int | None,
+    out: Path | None,
+    is_module: bool,
     layers: int | None,
     fits: int | None,
     tokens_per_second: float | None,
@@ -67,7 +98,7 @@ def command(
     param_dtype: str,
     **options: Any,
 ) -> None:
-    r"""Budget the memory of each rank for MODEL, without running anything.
+    r"""Budget the memory of each rank for MODEL, or sweep a script with --on.
 
     MODEL is a Hugging Face config.json, a number of parameters with --layers, or
     module:factory, a function without arguments that makes the model (it runs on the
@@ -77,7 +108,38 @@ def command(
     fsdpdoctor plan config.json --world-size 64 --batch 1 --sequence 4096
     fsdpdoctor plan 70B --layers 80 --world-size 128 --fits 80GiB
     fsdpdoctor plan train:make_model --world-size 8 --replicas 2
+
+    With --on, MODEL is a training script, which is rehearsed on a modelled device in
+    each configuration of --sweep. ARGS are the script's; {micro-batch} in them is
+    where a value goes, else its own options and variables are looked for.
+
+    \b
+    fsdpdoctor plan train.py --on h100 --sweep world=8..64,micro-batch=1..8,reshard
+    fsdpdoctor plan train.py --on h100 --sweep micro-batch=1/2 -- --bs {micro-batch}
     """
+    if on is not None:
+        sweep_script(
+            SweepOptions(
+                script=model,
+                args=args,
+                is_module=is_module,
+                on=on,
+                sweep=sweep,
+                world_size=options["world_size"],
+                bandwidth=bandwidth,
+                node_size=nproc_per_node,
+                host=host,
+                jobs=jobs,
+                out=out,
+                price=price,
+                as_json=as_json,
+            )
+        )
+        return
+    if sweep is not None or is_module or args or model.endswith(".py"):
+        raise UsageError(
+            "a script is swept on a modelled device: say which, such as --on h100"
+        )
     if (options["batch"] is None) != (options["sequence"] is None):
         raise UsageError("--batch and --sequence go together: activations need both")
     shape = _shape(model, layers)

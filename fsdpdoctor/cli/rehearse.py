@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from fsdpdoctor import recorder
 from fsdpdoctor.cli.run import RunOptions, run_rank
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, adapters_hint, parse_network
+from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.rehearsal.device.spec import known_devices, load_spec
@@ -64,6 +67,25 @@ if TYPE_CHECKING:
 @click.option(
     "--stop-after", type=click.IntRange(min=1), help="End after so many steps."
 )
+@click.option(
+    "--apply",
+    "plan",
+    type=click.Path(path_type=Path),
+    help="Change the model as this plan says, which `whatif --save` or a sweep wrote.",
+)
+@click.option(
+    "--checkpointing",
+    type=click.Choice(["as-is", "on", "off"]),
+    default="as-is",
+    show_default=True,
+    help="On: every unit whose class repeats is computed again in backward. Off: the "
+    "script's own checkpoints are passed over.",
+)
+@click.option(
+    "--verdict",
+    type=click.Path(path_type=Path),
+    help="With --on: write as JSON whether it fits.",
+)
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.argument("script")
@@ -79,6 +101,9 @@ def command(
     steps: str | None,
     every: int | None,
     stop_after: int | None,
+    plan: Path | None,
+    checkpointing: str,
+    verdict: Path | None,
     no_report: bool,
     is_module: bool,
     script: str,
@@ -102,13 +127,20 @@ def command(
     recorder.require_torch()
     if not is_module and not Path(script).is_file():
         raise UsageError(f"cannot run {script}: there is no such file")
+    settings = None if plan is None else read_settings(plan)
     from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
 
     rehearsal = Rehearsal(
         wire=wire, world_size=size, replicas=replicas, node_size=nproc_per_node
     )
-    on_device = _job_on(on, host, rehearsal) if on else None
+    if verdict is not None and on is None:
+        raise UsageError(
+            "--verdict needs --on: without a modelled device none is given"
+        )
+    on_device = _job_on(on, host, rehearsal, verdict) if on else None
     notes = (rehearsal.note, *(on_device.notes if on_device else ()))
+    if checkpointing != "as-is":
+        notes = (*notes, f"activation checkpointing: {checkpointing}, by the rehearsal")
     hint = adapters_hint(wire, nproc_per_node, size)
     for note in (*notes, *([hint] if hint and bandwidth != DEFAULT_WIRE else [])):
         click.echo(f"fsdpdoctor: {note}", err=True)
@@ -119,20 +151,38 @@ def command(
             steps=steps,
             every=every,
             stop_after=stop_after,
+            settings=settings,
             report=not no_report,
             source="rehearsal",
             notes=notes,
             ended=on_device.ended if on_device else lambda _: None,
         ),
-        on_device or rehearsing(rehearsal),
+        _job_with(on_device or rehearsing(rehearsal), checkpointing),
     )
 
 
-def _job_on(on: str, host: float, rehearsal: Rehearsal) -> RehearsalOnDevice:
+@contextmanager
+def _job_with(job: AbstractContextManager[None], checkpointing: str) -> Iterator[None]:
+    """The rehearsal, and within it what is done in the script's place."""
+    with job:
+        if checkpointing == "as-is":
+            yield
+            return
+        from fsdpdoctor.rehearsal.checkpointing import checkpointing as checkpoints
+
+        with checkpoints(checkpointing == "on"):
+            yield
+
+
+def _job_on(
+    on: str, host: float, rehearsal: Rehearsal, verdict: Path | None
+) -> RehearsalOnDevice:
     """A rehearsal on a modelled device."""
     from fsdpdoctor.rehearsal.on_device import RehearsalOnDevice
 
-    return RehearsalOnDevice(load_spec(on), rehearsal, host_scale=host)
+    return RehearsalOnDevice(
+        load_spec(on), rehearsal, host_scale=host, verdict_to=verdict
+    )
 
 
 def _job(world_size: int | None, mesh: str | None) -> tuple[int, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
 from fsdpdoctor import recorder
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.recorder import border
 from fsdpdoctor.rehearsal.device.cannot_rehearse import assumptions, explain
+from fsdpdoctor.rehearsal.device.compiled import COMPILED
 from fsdpdoctor.rehearsal.device.memory import verdict
 from fsdpdoctor.rehearsal.device.spec import DeviceSpec
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
@@ -30,8 +32,14 @@ class RehearsalOnDevice:
     """While it is open, this process is rank 0 of the job, on such devices."""
 
     def __init__(
-        self, spec: DeviceSpec, rehearsal: Rehearsal, *, host_scale: float = 1.0
+        self,
+        spec: DeviceSpec,
+        rehearsal: Rehearsal,
+        *,
+        host_scale: float = 1.0,
+        verdict_to: Path | None = None,
     ) -> None:
+        self._verdict_to = verdict_to
         self._device = VirtualDevice(spec, host_scale=host_scale)
         self._rehearsal = rehearsal
         self._open = ExitStack()
@@ -60,6 +68,9 @@ class RehearsalOnDevice:
             border.say(
                 f"fsdpdoctor: {verdict.in_words(self._device, self._rig.ledger)}"
             )
+            if self._verdict_to is not None:
+                found = verdict.as_json(self._device, self._rig.ledger)
+                border.last_words(lambda: _write(self._verdict_to, found))
         self._open.__exit__(kind, error, trace)
 
     def ended(self, error: BaseException | None) -> FsdpDoctorError | None:
@@ -70,11 +81,18 @@ class RehearsalOnDevice:
         self._refused = error is not None and not _as_planned(error)
         if found is None:
             session = recorder.current()
-            for words in assumptions(self._device.tally):
+            used = self._rig is not None and self._rig.compiled.used
+            compiled = [COMPILED] if used else []
+            for words in (*compiled, *assumptions(self._device.tally)):
                 border.say(f"fsdpdoctor: {words}")
                 if session is not None:
                     session.warn(words)
         return found
+
+
+def _write(path: Path | None, text: str) -> None:
+    assert path is not None
+    path.write_text(text, encoding="utf-8")
 
 
 def _as_planned(error: BaseException) -> bool:

@@ -71,6 +71,8 @@ def test_a_rehearsal_ends_as_its_script_does(tmp_path: Path) -> None:
         (("--world-size", "1"), "--world-size is 1; a rehearsal needs at least 2"),
         (("--world-size", "8", "--bandwidth", "x"), "'x' is no link; expected one of"),
         (("--world-size", "8", "--nproc-per-node", "0"), "expected at least 1"),
+        (("--world-size", "8", "--verdict", "v.json"), "--verdict needs --on"),
+        (("--world-size", "8", "--apply", "no.json"), "no.json"),
     ],
 )
 def test_a_job_that_makes_no_sense_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,31 @@ def test_a_script_that_cannot_be_rehearsed_ends_in_one_line(tmp_path: Path) -> N
         word for word in ("Traceback", "fits", "report") if word in done.stderr
     ] == []
     assert done.stdout == ""
+
+
+FITTING = """
+import torch
+def twice(x):
+    return x * 2
+torch.compile(twice)(torch.ones(1 << 28, device="cuda")).sum().item()
+"""
+
+
+def test_the_verdict_is_written_for_programs_and_compiling_is_said(
+    tmp_path: Path,
+) -> None:
+    """2 GiB are allocated; what a compiled region is taken for stands in the output."""
+    (tmp_path / "train.py").write_text(FITTING)
+    command = ["-m", "fsdpdoctor", "rehearse", "--on", "h100", "--world-size", "8"]
+    done = subprocess.run(
+        [sys.executable, *command, "--verdict", "v.json", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    verdict = json.loads((tmp_path / "v.json").read_text())
+    assert verdict["fits"] is True
+    assert 2 << 30 <= verdict["needed_bytes"] < (2 << 30) + 4096
+    assert verdict["words"] in done.stderr
+    assert "compiled regions were run eagerly" in done.stderr

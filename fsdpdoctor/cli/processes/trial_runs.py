@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,16 +11,12 @@ from pathlib import Path
 
 from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import measure_run
+from fsdpdoctor.cli.processes.logged_command import run_logged
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
-from fsdpdoctor.recorder.storage.run_folder import VARIABLE
-from fsdpdoctor.redact.redacted_log import RedactedLog
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import Replay
 from fsdpdoctor.tune import Candidate, Failed, Measured, Outcome
-
-GRACE_S = 40.0
-"""Between asking a job to end and killing it. torchrun gives its ranks 30 s."""
 
 FIRST_TIMEOUT_S = 3600.0
 """Of the first run: nothing is known of it yet."""
@@ -91,25 +85,7 @@ class TrialRuns:
 
     def _wait(self, command: Sequence[str], log: Path) -> int | None:
         """The exit status; None where the time was up."""
-        environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        writer = RedactedLog(process.stdout, log)
-        writer.start()
-        try:
-            return process.wait(self._timeout())
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            _end(process)
-            writer.finish()
+        return run_logged(command, log, self._timeout())
 
     def _timeout(self) -> float:
         if self.timeout_s is not None:
@@ -131,18 +107,6 @@ class TrialRuns:
             exposed_ns=calibration.exposed_ns,
             bits=tuple(p.read_text().strip() for p in sorted(folder.glob("bits*.txt"))),
         )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a job that is still there, and what it started."""
-    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        try:
-            process.wait(wait_s)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 _MEMORY = re.compile(r"OutOfMemoryError|out of memory|MemoryError", re.IGNORECASE)

@@ -44,7 +44,6 @@ class DeviceSpec:
     launch_us: float  # from the host's call to the kernel's start, on an idle stream
     kernel_us: float  # the shortest kernel
     comm_sms: int  # taken from compute by collectives while they run
-    matmul_long_us: float = 0.0  # see `pricing.matmul`
     price_per_hour: float | None = None
 
     @property
@@ -97,7 +96,7 @@ def _spec(values: dict[str, Any], path: Path) -> DeviceSpec:
     known = {field.name: field for field in fields(DeviceSpec)}
     if unknown := sorted(set(values) - set(known)):
         raise UsageError(f"{path}: unknown {', '.join(unknown)}")
-    optional = {"price_per_hour", "matmul_long_us"}
+    optional = {"price_per_hour"}
     if missing := sorted(set(known) - set(values) - optional):
         raise UsageError(f"{path}: {', '.join(missing)} missing")
     for name, value in values.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from fsdpdoctor.quantities import GIB
@@ -10,6 +11,29 @@ from fsdpdoctor.rehearsal.device.memory.storages import Ledger
 from fsdpdoctor.rehearsal.device.virtual_device import VirtualDevice
 
 _WORTH_NAMING = GIB // 20
+
+
+def as_json(device: VirtualDevice, ledger: Ledger) -> str:
+    """The same for programs."""
+    content = {
+        "schema_version": 1,
+        "fits": ledger.failed is None,
+        "room_bytes": device.spec.allocatable_bytes,
+        "needed_bytes": needed_bytes(ledger),
+        "reserved_bytes": device.allocator.peak_reserved,
+        "place": ledger.peak_place if ledger.failed is None else ledger.failed_place,
+        "buckets": dict(ledger.at_peak),
+        "retries": device.allocator.retries,
+        "words": in_words(device, ledger),
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def needed_bytes(ledger: Ledger) -> int:
+    """Allocated at the most, or what it would have been."""
+    if ledger.failed is None:
+        return ledger.peak
+    return max(ledger.peak, ledger.failed.allocated + ledger.failed.asked)
 
 
 def in_words(device: VirtualDevice, ledger: Ledger) -> str:
@@ -27,7 +51,7 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
             f"reserved, at most {ledger.peak / GIB:.1f} GiB allocated, in "
             f"{ledger.peak_place or 'no step'}{of_which}{_tight(device)}"
         )
-    needed = max(ledger.peak, ledger.failed.allocated + ledger.failed.asked)
+    needed = needed_bytes(ledger)
     remedies = "; ".join(_remedies(ledger.at_peak, needed, room)) or (
         f"no kind of memory alone is as large as the {(needed - room) / GIB:.1f} GiB "
         "that are missing"

@@ -1,0 +1,1 @@
+"""Commands, and parts of them, that are about modelled devices."""
