@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "whatif": "fsdpdoctor.cli.whatif",
     "tune": "fsdpdoctor.cli.tune",
     "plan": "fsdpdoctor.cli.plan",
+    "calibrate": "fsdpdoctor.cli.modelled.calibrate",
     "explain": "fsdpdoctor.cli.explain",
     "import": "fsdpdoctor.cli.import_",
     "export": "fsdpdoctor.cli.export",
