@@ -318,6 +318,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "schema/tables.py",
         "schema/units.py",
     ),
+    "rehearsal/device/test_host_values.py": ("rehearsal/device/known_values.py",),
+    "renderers/test_sweep.py": ("renderers/sweep_page.py",),
     "test_tune.py": ("cli/processes/trial_runs.py",),
     "test_wheel.py": ("version.py",),
 }

@@ -23,6 +23,8 @@ from fsdpdoctor.changes.fsdp1_migration import migration
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.rank_end_files import Beat
+from fsdpdoctor.rehearsal.device.memory.verdict import as_json
+from fsdpdoctor.renderers.sweep import encode_sweep
 from fsdpdoctor.renderers.tune import encode_tuning
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.check import Check, encode_check
@@ -42,7 +44,9 @@ from fsdpdoctor.testing import Call, Sample, draw
 from tests.hang.test_diagnose import dumped
 from tests.importers.generated import generated_rank
 from tests.markdown import sections
+from tests.renderers.test_sweep import SWEEP
 from tests.renderers.test_tune import TUNING
+from tests.rig.virtual_device import Job, rehearsed, train
 
 ROOT = Path(__file__).parent.parent
 TRACES = ROOT / "traces"
@@ -233,6 +237,28 @@ def test_every_field_of_a_memory_plan_is_documented(tmp_path: Path) -> None:
     config.write_text('{"model_type": "gpt2"}')
     plans = [printed(*model), printed(*model, *asked), printed("plan", str(config))]
     assert disagreements(plans, fields) == []
+
+
+def test_every_field_of_a_sweep_is_documented() -> None:
+    """With and without a price, fitting and not."""
+    fields = documented(JSON["Sweep"].rows)
+    swept = [SWEEP, replace(SWEEP, price_per_hour=None)]
+    assert disagreements([json.loads(encode_sweep(s)) for s in swept], fields) == []
+
+
+def test_every_field_of_a_verdict_is_documented() -> None:
+    """Of a rehearsal that fits, of one that does not, of one without a tensor."""
+    found = []
+    for memory_gib in (None, 0.001):
+        job = Job(width=64, blocks=1, vocabulary=64, memory_gib=memory_gib)
+        with rehearsed(job) as log:
+            assert log.rig is not None
+            found.append(as_json(log.rig.device, log.rig.ledger))
+            train(job)
+            found.append(as_json(log.rig.device, log.rig.ledger))
+    said = [json.loads(each) for each in found]
+    assert [one["fits"] for one in said] == [True, True, True, False]
+    assert disagreements(said, documented(JSON["Verdict of a rehearsal"].rows)) == []
 
 
 def test_every_field_of_a_run_s_hang_is_documented() -> None:
