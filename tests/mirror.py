@@ -144,6 +144,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "dashboard/timeline/test_scripts.py": ("dashboard/timeline/settings.py",),
     "dashboard/test_live.py": (
+        "cli/processes/beside.py",
         "cli/processes/live.py",
         "dashboard/data/in_progress.py",
     ),

@@ -33,8 +33,17 @@ from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 
 if TYPE_CHECKING:
     from fsdpdoctor.cli.processes.live import LiveView
+    from fsdpdoctor.cli.processes.metrics import MetricsServer
     from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.session import Session
+
+
+def _metrics_address(text: str) -> str:
+    """A port of this machine alone, or HOST:PORT."""
+    port = text.rpartition(":")[2]
+    if not port.isdecimal() or int(port) >= 1 << 16:
+        raise click.BadParameter(f"{text!r} is no port; expected 9464, or HOST:PORT")
+    return text
 
 
 @click.command(
@@ -69,6 +78,13 @@ if TYPE_CHECKING:
     "--live", is_flag=True, help="Show the run in a browser while it goes on."
 )
 @click.option(
+    "--prometheus-port",
+    metavar="PORT",
+    type=_metrics_address,
+    help="Answer Prometheus at this port while it goes on; HOST:PORT for other "
+    "machines.",
+)
+@click.option(
     "--hang-after",
     type=click.FloatRange(min=0),
     default=HANG_AFTER_S,
@@ -101,6 +117,7 @@ def command(
     kineto: int | None,
     kineto_ranks: str | None,
     live: bool,
+    prometheus_port: str | None,
     hang_after: float,
     no_report: bool,
     is_module: bool,
@@ -142,6 +159,7 @@ def command(
             *_option("--kineto", kineto),
             *_option("--kineto-ranks", kineto_ranks),
             *["--live"] * live,  # rank 0 starts it, after a restart, too
+            *_option("--prometheus-port", prometheus_port),
             *_option("--hang-after", hang_after),
             *["--no-report"] * no_report,
         ]
@@ -158,6 +176,7 @@ def command(
             check_bits=check_bits,
             capture=capture,
             live=live,
+            metrics_at=prometheus_port,
             hang_after_s=hang_after,
         )
     )
@@ -216,6 +235,7 @@ class RunOptions:
     check_bits: bool = False
     capture: ProfilerSchedule | None = None  # by torch.profiler
     live: bool = False  # shown in a browser meanwhile
+    metrics_at: str | None = None  # where Prometheus may ask meanwhile
     hang_after_s: float = 0.0  # 0: no watching for hangs
     # Told of the script's error, or None; what is to be said in its place, if another.
     ended: Callable[[BaseException | None], FsdpDoctorError | None] = lambda _: None
@@ -231,15 +251,15 @@ def run_rank(
     within = recorder.current()
     place = _place(asked) if within is None else _of(within)
     first = run_folder.number("RANK", 0) == 0 and within is None
-    view = _live_view(place.folder) if first and asked.live else None
+    beside = [*_beside(asked, place.folder)] if first else []
     around, pid = Surroundings.now(), os.getpid()
     with job or nullcontext():
         error = _run(asked, place)
     if first and os.getpid() == pid:
         if asked.report and not isinstance(error, RehearsalError):
             border.last_words(lambda: report(place.folder, around))
-        if view is not None:
-            border.last_words(view.close)
+        for one in beside:
+            border.last_words(one.close)
     if isinstance(error, (SystemExit, PlanError, RehearsalError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
@@ -265,14 +285,19 @@ def _of(session: Session) -> run_folder.RunLocation:
     return run_folder.RunLocation(folder=session.folder, run_id="")
 
 
-def _live_view(folder: Path) -> LiveView | None:
+def _beside(asked: RunOptions, folder: Path) -> Iterator[LiveView | MetricsServer]:
+    """What is to be seen of the run meanwhile."""
     try:
-        from fsdpdoctor.cli.processes.live import LiveView
+        if asked.live:
+            from fsdpdoctor.cli.processes.live import LiveView
 
-        return LiveView(folder)
+            yield LiveView(folder)
+        if asked.metrics_at is not None:
+            from fsdpdoctor.cli.processes.metrics import MetricsServer
+
+            yield MetricsServer(folder, asked.metrics_at)
     except Exception as error:
         border.say(f"fsdpdoctor: no live view: {border.describe(error)}")
-        return None
 
 
 def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:

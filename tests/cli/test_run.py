@@ -253,5 +253,9 @@ def test_without_a_dashboard_there_is_no_live_view(
 ) -> None:
     """It is said, and the training begins."""
     monkeypatch.setitem(sys.modules, "fsdpdoctor.cli.processes.live", None)
-    assert run_command._live_view(tmp_path) is None
+    target = Target(name="train.py", is_module=False, args=())
+    asked = run_command.RunOptions(
+        target=target, out=None, steps=None, every=None, report=True, live=True
+    )
+    assert [*run_command._beside(asked, tmp_path)] == []
     assert "fsdpdoctor: no live view: ModuleNotFoundError" in capsys.readouterr().err
