@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fsdpdoctor.analysis.dask_executor import cluster_executor
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
-from fsdpdoctor.importers import ImportOptions, import_run
-from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.quantities import MIB
 from fsdpdoctor.recorder.storage.run_folder import LATEST, RUNS
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 from fsdpdoctor.storage.remote_path import RemotePath, path_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 PROCESS_START_S = 0.5
 """Of a processor, until a worker has imported what it needs (0.48 s)."""
@@ -66,6 +64,10 @@ def open_paths(
     below = [run for path in given for run in _run_folders_in(path)]
     if below:
         return _open_nodes(given[0], below)
+    # A recorded run needs none of these, which are a tenth of what it costs to read.
+    from fsdpdoctor.importers import ImportOptions, import_run
+    from fsdpdoctor.importers.reader.trace_cache import default_folder
+
     # Whether a remote file has changed since is not known.
     remote = any(isinstance(path, RemotePath) for path in given)
     cache = default_folder() if how.cache and not remote else None
@@ -173,6 +175,8 @@ def rank_workers(run: Run, how: ReadOptions) -> Iterator[Executor | None]:
     Raises FsdpDoctorError where one of them dies.
     """
     if how.scheduler is not None:
+        from fsdpdoctor.analysis.dask_executor import cluster_executor
+
         with cluster_executor(how.scheduler) as executor:
             yield executor
         return
@@ -195,6 +199,10 @@ def rank_processes(
 
     Raises FsdpDoctorError where one of them dies.
     """
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
     executor = ProcessPoolExecutor(
         count,
         # Forked from a clean process: this one may have threads, which hold locks.

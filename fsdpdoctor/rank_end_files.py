@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -142,7 +141,9 @@ def process_state(
     cannot be known here: another host, no /proc, or a clock that was set since, so that
     another process might have the number.
     """
-    if pid <= 0 or host != socket.gethostname() or not Path("/proc/self/stat").exists():
+    if pid <= 0 or not Path("/proc/self/stat").exists():
+        return None
+    if host != os.uname().nodename:  # as `socket.gethostname`, without its imports
         return None
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,9 @@ from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.open_paths import ReadOptions, rank_workers, source_bytes
 from fsdpdoctor.quantities import MIB, count, parse_size
 from fsdpdoctor.run import RankSource, Run
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 USUALLY_PACKED = 16
 """Times that a trace's text is larger than its file."""

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers import RENDERERS
-from fsdpdoctor.renderers.text import show
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.costs import SEVERITY
 from fsdpdoctor.report.value import FindingRow
@@ -57,6 +55,10 @@ def print_report(
     if out is not None:
         write_file(out, RENDERERS[chosen](report))
     elif chosen == "text":
+        from rich.console import Console
+
+        from fsdpdoctor.renderers.text import show
+
         never_fail_to_encode()
         show(report, Console(highlight=False, markup=False, emoji=False))
     else:

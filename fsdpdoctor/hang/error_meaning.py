@@ -14,8 +14,8 @@ class Meaning:
     change: str
 
 
-def _m(pattern: str, means: str, change: str) -> tuple[re.Pattern[str], Meaning]:
-    return re.compile(pattern, re.IGNORECASE), Meaning(means=means, change=change)
+def _m(pattern: str, means: str, change: str) -> tuple[str, Meaning]:
+    return pattern, Meaning(means=means, change=change)
 
 
 _KNOWN = (
@@ -127,9 +127,11 @@ _UNKNOWN = Meaning(
 def meaning_of(exception: str, message: str) -> Meaning:
     """The meaning of an exception; an empty one where it is not known here."""
     text = f"{exception}: {message}"
-    return next((m for pattern, m in _KNOWN if pattern.search(text)), _UNKNOWN)
+    # Compiled as they are asked: most runs end without an exception.
+    fits = (m for pattern, m in _KNOWN if re.search(pattern, text, re.IGNORECASE))
+    return next(fits, _UNKNOWN)
 
 
 def known_phrases() -> tuple[re.Pattern[str], ...]:
     """What exceptions are known by."""
-    return tuple(pattern for pattern, _ in _KNOWN)
+    return tuple(re.compile(pattern, re.IGNORECASE) for pattern, _ in _KNOWN)

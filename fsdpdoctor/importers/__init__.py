@@ -16,8 +16,6 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.device_kind import device_kind
 from fsdpdoctor.importers.file_kind import WHAT_TO_DO, FileKind, sniff
 from fsdpdoctor.importers.kineto.source import KinetoSource
-from fsdpdoctor.importers.nsys import NsysSource
-from fsdpdoctor.importers.nsys_ranks import nsys_ranks
 from fsdpdoctor.importers.rank_files import rank_files
 from fsdpdoctor.importers.reader.chunks import read_head
 from fsdpdoctor.importers.reader.read_trace import read_metadata
@@ -141,6 +139,9 @@ def _matching(path: Path) -> list[Path]:
 
 
 def _nsys_run(paths: Sequence[Path], options: ImportOptions) -> Run:
+    from fsdpdoctor.importers.nsys import NsysSource
+    from fsdpdoctor.importers.nsys_ranks import nsys_ranks
+
     ranked = nsys_ranks(paths, options.rank_regex)
     world_size = ranked[-1].rank + 1
     digest = hashlib.sha256("\n".join(str(p.resolve()) for p in paths).encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -147,6 +146,8 @@ def _json_kind(start: bytes) -> FileKind:
 
 
 def _sqlite_kind(path: Path) -> FileKind:
+    import sqlite3
+
     try:
         with closing(
             sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)

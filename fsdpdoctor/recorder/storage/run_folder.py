@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import re
-import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ def new_location(out: Path | None, script: str) -> RunLocation:
 
 
 def _candidate(out: Path | None, script: str) -> RunLocation:
-    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
     if out is None:
         stem = re.sub(r"[^\w.-]+", "-", Path(script).stem).strip("-") or "run"
         folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
