@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import UNKNOWN, Activity, Phase, Within
+from fsdpdoctor.schema import UNKNOWN, Activity, Phase, Within, distinct
 
 Int32s = npt.NDArray[np.int32]
 
@@ -62,7 +62,7 @@ def calls(m: Measures) -> dict[CalledFrom, Calls]:
             sizes = rows.bytes[mine]
             into.count += int(mine.sum())
             into.most = max(into.most, int(mine.sum()))
-            into.steps = max(into.steps, len(np.unique(rows.step[mine])))
+            into.steps = max(into.steps, len(distinct(rows.step[mine])))
             into.bytes += int(sizes[sizes != UNKNOWN].sum())
             into.sized += int((sizes != UNKNOWN).sum())
             into.ns += int(rows.duration_ns[mine].sum())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.by_rank import ByRank, LastOf
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, GroupSpec, RankHeader
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, GroupSpec, RankHeader, median
 
 MIN_MATCHED = 3
 """Fewer shared collectives cannot tell an offset from one late finish."""
@@ -273,7 +273,7 @@ def _clocks(
         # The reference is as uncertain as what was matched with it.
         clocks[0] = RankClock(
             rank=clocks[0].rank,
-            residual_ns=int(np.median([c.residual_ns or 0 for c in others])),
+            residual_ns=int(median([c.residual_ns or 0 for c in others])),
             matched=max(c.matched for c in others),
             exact=all(c.exact for c in others),
         )
@@ -316,14 +316,14 @@ def _fit(rank: int, ends: Int64s, same_clock: bool) -> RankClock:
     middle = int(ends[len(ends) // 2, 0])
     offset, drift_ppb = 0, 0
     if not same_clock:
-        offset = int(np.median(distance))
+        offset = int(median(distance))
         span = int(ends[-1, 0] - ends[0, 0])
         if span > DRIFT_SPAN_NS:
             # Theil-Sen on halves: robust against the late finishes of single ranks.
             half = len(ends) // 2
-            rise = np.median(distance[half:]) - np.median(distance[:half])
-            run = np.median(ends[half:, 0]) - np.median(ends[:half, 0])
-            drift_ppb = round(float(rise) / float(run) * 1e9)
+            rise = median(distance[half:]) - median(distance[:half])
+            run = median(ends[half:, 0]) - median(ends[:half, 0])
+            drift_ppb = round(rise / run * 1e9)
     clock = RankClock(
         rank=rank,
         offset_ns=offset,
@@ -337,7 +337,7 @@ def _fit(rank: int, ends: Int64s, same_clock: bool) -> RankClock:
         offset_ns=offset,
         drift_ppb=drift_ppb,
         drift_from_ns=middle,
-        residual_ns=int(np.median(left)),
+        residual_ns=int(median(left)),
         matched=len(ends),
         exact=same_clock,
     )

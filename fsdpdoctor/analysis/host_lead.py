@@ -27,7 +27,9 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Spans,
+    distinct,
     is_any,
+    one_of,
 )
 
 CAUGHT_UP_NS = 50 * US
@@ -57,7 +59,7 @@ def host_leads_ns(line: Timeline, calls: Spans) -> Int64s:
     syncs = line.of(Kind.SYNC)
     for kind, (before, after) in _HOOKS.items():
         begun, ended = _hooks(line, before), _hooks(line, after)
-        for unit in np.unique(calls.unit[calls.kind == kind]):
+        for unit in distinct(calls.unit[calls.kind == kind]):
             rows = np.flatnonzero((calls.kind == kind) & (calls.unit == unit))
             rows = rows[np.argsort(calls.end_ns[rows], kind="stable")]
             begin_ns = np.sort(begun.end_ns[begun.unit == unit])
@@ -76,7 +78,7 @@ def host_leads_ns(line: Timeline, calls: Spans) -> Int64s:
 def _hooks(line: Timeline, name: str) -> Spans:
     ids = [at for at, known in enumerate(line.data.names) if known == name]
     hooks = line.of(Kind.HOOK)
-    return hooks.rows(np.isin(hooks.name, ids))
+    return hooks.rows(one_of(hooks.name, ids))
 
 
 LEAST_GAP_NS = 20 * US

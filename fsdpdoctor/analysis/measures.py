@@ -7,9 +7,9 @@ clocks, last arrivals, and the five causes of every stall.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,10 @@ from fsdpdoctor.analysis.two_jobs import refuse_two_jobs
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankSource, Run
-from fsdpdoctor.schema import NOT_CAPTURED, Evidence, Kind, RunHeader, UnitSpec
+from fsdpdoctor.schema import NOT_CAPTURED, Evidence, Kind, RunHeader, UnitSpec, median
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 MODELLED_SOURCES = ("rehearsal", "simulated")
 """Sources in which one rank stands for all: no other is ever late."""
@@ -80,7 +83,7 @@ class Measures:
     @property
     def median_step_ns(self) -> int | None:
         """None where there is no whole step."""
-        return int(np.median(self.step_ns)) if len(self.step_ns) else None
+        return int(median(self.step_ns)) if len(self.step_ns) else None
 
     def exposed_ns_per_step(
         self, kind: Kind | None = None, cause: str | None = None

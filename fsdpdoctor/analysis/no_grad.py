@@ -15,7 +15,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.rank_tables import Passes
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase, distinct
 
 Purpose = Literal["generation", "evaluation", "reference", "loop", "pass"]
 
@@ -79,7 +79,7 @@ def trained_models(m: Measures) -> frozenset[int]:
     return frozenset(
         rank.units[unit].model
         for rank in m.ranks
-        for unit in np.unique(
+        for unit in distinct(
             rank.unit_times.unit[
                 (rank.unit_times.phase == Phase.BACKWARD) & (rank.unit_times.calls > 0)
             ]
@@ -137,7 +137,7 @@ def _add(rank: RankMeasures, found: dict[Key, _Sums]) -> None:
         mine = np.array([one == key for one, _ in keys])
         rows, sums = passes.rows(mine), found[key]
         sums.passes += len(rows)
-        sums.steps += len(np.unique(rows.step))
+        sums.steps += len(distinct(rows.step))
         sums.ns += int((rows.end_ns - rows.start_ns).sum())
         sums.exposed_ns += int(waited[mine].sum())
         sums.all_gathers += int(issued[mine].sum())

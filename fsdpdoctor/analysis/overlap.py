@@ -25,6 +25,7 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Spans,
+    distinct,
     is_any,
 )
 from fsdpdoctor.storage.spill import BLOCK_ROWS, let_go
@@ -236,5 +237,5 @@ def _windows(starts: Sequence[Int64s]) -> list[int]:
     order = np.argsort(marks, kind="stable")
     window = np.cumsum(rows[order]) // BLOCK_ROWS
     opens = np.flatnonzero(np.diff(window, prepend=-1))
-    begins: list[int] = np.unique(marks[order][opens]).tolist()
+    begins: list[int] = distinct(marks[order][opens]).tolist()
     return begins

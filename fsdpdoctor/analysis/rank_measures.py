@@ -50,6 +50,8 @@ from fsdpdoctor.schema import (
     StepTimes,
     UnitSpec,
     is_any,
+    median,
+    one_of,
 )
 from fsdpdoctor.storage.spill import let_go
 
@@ -139,7 +141,7 @@ class RankMeasures(OfRank):
 
     def in_judged(self, step: Int64s) -> npt.NDArray[np.bool_]:
         """Which of some step numbers are judged."""
-        return np.isin(step, self.judged_steps)
+        return one_of(step, self.judged_steps)
 
 
 def measure_rank(data: RankData) -> RankMeasures:
@@ -277,7 +279,7 @@ def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
             break
     outliers: tuple[int, ...] = ()
     if judged.sum() >= MIN_JUDGED_STEPS:
-        limit = OUTLIER * np.median(steps.duration_ns[judged])
+        limit = OUTLIER * median(steps.duration_ns[judged])
         far = judged & (steps.duration_ns >= limit)
         outliers = tuple(int(s) for s in steps.step[far])
         judged = judged & ~far
@@ -303,8 +305,8 @@ def agreed(ranks: Sequence[RankMeasures]) -> Iterator[RankMeasures]:
         yield from ranks
         return
     for rank in ranks:
-        could = rank.judged | np.isin(rank.steps.step, rank.outliers)
-        judged = could & ~np.isin(rank.steps.step, aside)
+        could = rank.judged | one_of(rank.steps.step, rank.outliers)
+        judged = could & ~one_of(rank.steps.step, aside)
         put = [n for n in outliers if n in aside and n in rank.steps.step]
         yield replace(rank, judged=judged, outliers=tuple(sorted(put)))
 
@@ -314,7 +316,7 @@ def _enough_left(ranks: Sequence[RankMeasures], aside: Sequence[int]) -> bool:
     all that it has.
     """
     for rank in ranks:
-        left = int((~np.isin(rank.judged_steps, aside)).sum())
+        left = int((~one_of(rank.judged_steps, aside)).sum())
         had = int(rank.judged.sum())
         if left < had and (left < MIN_JUDGED_STEPS or 2 * left < had):
             return False

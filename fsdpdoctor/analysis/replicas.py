@@ -16,7 +16,16 @@ import numpy as np
 
 from fsdpdoctor.analysis.call_sites import kind_word
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.schema import UNKNOWN, Phase, RankHeader, ReplicaKind, ReplicaSpec
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    Phase,
+    RankHeader,
+    ReplicaKind,
+    ReplicaSpec,
+    distinct,
+    distinct_rows,
+    one_of,
+)
 
 BEFORE = UNKNOWN
 """The step of a sample taken before the first step."""
@@ -141,7 +150,7 @@ def stages(ranks: Sequence[RankMeasures]) -> dict[int, int]:
     found: dict[int, int] = {}
     for rank in ranks:
         names = [at for at, name in enumerate(rank.names) if name in POINT_TO_POINT]
-        used = np.unique(rank.others.group[np.isin(rank.others.name, names)])
+        used = distinct(rank.others.group[one_of(rank.others.name, names)])
         for group in used[(used >= 0) & (used < len(rank.header.groups))].tolist():
             members = rank.header.groups[group].ranks
             if rank.rank in members:
@@ -173,7 +182,7 @@ def exchanges(ranks: Sequence[RankMeasures]) -> tuple[Exchange, ...]:
 def _of_rank(rank: RankMeasures) -> Iterator[Exchange]:
     rows, groups = rank.others, rank.header.groups
     keys = np.stack((rows.group, rows.name, rows.phase == Phase.FORWARD), axis=1)
-    for group, name, forward in np.unique(keys, axis=0).tolist():
+    for group, name, forward in distinct_rows(*keys.T):
         members = groups[group].ranks if 0 <= group < len(groups) else ()
         if rank.rank not in members or len(members) < 2:
             continue

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.timeline import Collectives, Stalls
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence, distinct
 
 CAUSES = ("host_late", "queued", "straggler", "wire", "tail")
 
@@ -59,7 +59,7 @@ def queued_behind(collectives: Collectives, stalls: Stalls) -> npt.NDArray[np.in
     """
     result = np.full(len(stalls), UNKNOWN, dtype=np.int64)
     groups = collectives.group[stalls.collective]
-    for group in np.unique(groups[groups != UNKNOWN]).tolist():
+    for group in distinct(groups[groups != UNKNOWN]).tolist():
         at = np.flatnonzero(groups == group)
         row = stalls.collective[at]
         issued, start = collectives.issued_ns[row], collectives.start_ns[row]
@@ -97,7 +97,7 @@ def held_back(collectives: Collectives) -> tuple[npt.NDArray[np.int64], Int64s]:
     behind = np.full(len(collectives), UNKNOWN, dtype=np.int64)
     held_ns = np.zeros(len(collectives), dtype=np.int64)
     known = (collectives.group != UNKNOWN) & (collectives.issued_ns != NO_TIME)
-    for group in np.unique(collectives.group[known]).tolist():
+    for group in distinct(collectives.group[known]).tolist():
         mine = np.flatnonzero(known & (collectives.group == group))
         order = mine[np.lexsort((collectives.seq[mine], collectives.issued_ns[mine]))]
         ends = collectives.end_ns[order]
@@ -123,7 +123,7 @@ def own_durations(rows: Collectives) -> Int64s:
     In the order of their numbers, whatever their times: those of a replay.
     """
     result = rows.duration_ns.copy()
-    for group in np.unique(rows.group):
+    for group in distinct(rows.group):
         mine = np.flatnonzero(rows.group == group)
         order = mine[np.lexsort((rows.seq[mine], rows.step[mine]))]
         ends = rows.end_ns[order]

@@ -27,6 +27,7 @@ from fsdpdoctor.schema import (
     Spans,
     Table,
     column,
+    one_of,
 )
 from fsdpdoctor.storage.spill import blocks
 
@@ -297,7 +298,7 @@ def _pass_starts(
     if (trees == tree).any():
         return sorted(int(t) for t in passes.start_ns[trees == tree])
     roots = [at for at, u in enumerate(units) if u.is_root and u.tree == tree]
-    forwards = calls.rows(np.isin(calls.unit, roots) & (calls.kind == Kind.FORWARD))
+    forwards = calls.rows(one_of(calls.unit, roots) & (calls.kind == Kind.FORWARD))
     markers = line.of(Kind.MICRO_BATCH)
     markers = markers.rows(markers.micro_batch == micro_batch)
     if len(markers):

@@ -31,7 +31,15 @@ from fsdpdoctor.detectors.remedies import (
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, of_step
-from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Evidence, Kind
+from fsdpdoctor.schema import (
+    ITEMSIZE,
+    UNKNOWN,
+    Evidence,
+    Kind,
+    distinct,
+    median,
+    one_of,
+)
 
 # `docs/detectors.md` D10: hidden reductions are better kept, for they save memory.
 WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
@@ -119,7 +127,7 @@ def _micro_batches(m: Measures) -> int:
     counts = np.concatenate([r.steps.micro_batches[r.judged] for r in m.ranks])
     if not len(counts) or (counts == UNKNOWN).any():
         raise CannotTell("micro-batches were not counted", Evidence.MICRO_BATCHES)
-    return int(np.median(counts))
+    return int(median(counts))
 
 
 def _turns(m: Measures) -> int:
@@ -129,7 +137,7 @@ def _turns(m: Measures) -> int:
     turns: list[int] = []
     for rank in m.ranks:
         host = rank.host.rows(
-            np.isin(rank.host.kind, (Kind.OPTIMIZER, Kind.MICRO_BATCH))
+            one_of(rank.host.kind, (Kind.OPTIMIZER, Kind.MICRO_BATCH))
         )
         rows = rows_by_step(host.step)
         for step in rank.judged_steps.tolist():
@@ -139,7 +147,7 @@ def _turns(m: Measures) -> int:
                 np.argsort(here.end_ns, kind="stable")
             ]
             turns.append(int((steps[1:] & ~steps[:-1]).sum()))
-    return max(round(float(np.median(turns))), 1) if turns else 1
+    return max(round(median(turns)), 1) if turns else 1
 
 
 def _every_time(m: Measures, name: str, accumulated: int) -> set[str]:
@@ -171,7 +179,7 @@ def _of_again(m: Measures, again: _Again) -> Iterator[tuple[RankMeasures, Collec
         mine = np.zeros(len(rows), dtype=bool)
         for kind, names in again.items():
             ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
-            mine |= (rows.kind == kind) & np.isin(rows.unit, ids)
+            mine |= (rows.kind == kind) & one_of(rows.unit, ids)
         yield rank, rows.rows(mine)
 
 
@@ -189,7 +197,7 @@ def _hosts_crossed(m: Measures, again: _Again) -> int:
     most = 0
     for rank, rows in _of_again(m, again):
         groups = rank.header.groups
-        for at in np.unique(rows.group).tolist():
+        for at in distinct(rows.group).tolist():
             known = groups[at].ranks if 0 <= at < len(groups) else ()
             reached = {host_of.get(other) for other in known or host_of}
             most = max(most, len(reached - {None}))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector
@@ -17,6 +15,7 @@ from fsdpdoctor.schema import (
     COUNTER_OOMS,
     UNKNOWN,
     Evidence,
+    median,
 )
 
 # `docs/detectors.md` D20: reserved over allocated at the step's peak.
@@ -127,7 +126,7 @@ def _growing(m: Measures) -> Iterator[Finding]:
         if len(floors) < LEAK_STEPS:
             continue
         half = len(floors) // 2
-        rise = float(np.median(floors[half:]) - np.median(floors[:half]))
+        rise = median(floors[half:]) - median(floors[:half])
         peak = float(rank.steps.peak_allocated_bytes.max())
         if rise >= LEAK_SHARE * max(peak, 1.0):
             slopes[rank.rank] = round(rise / half)

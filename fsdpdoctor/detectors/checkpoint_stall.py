@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from fsdpdoctor.detectors.judged_steps import per_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.quantities import count, duration, percent
-from fsdpdoctor.schema import Evidence, Kind, Within
+from fsdpdoctor.schema import Evidence, Kind, Within, distinct, median, one_of
 
 # Of the run's time. `docs/detectors.md` D24 takes outlier steps; a share of the whole
 # run says whether they matter. To be calibrated on the gallery.
@@ -106,7 +105,7 @@ def _cost_ns(m: Measures) -> int:
     for rank in m.ranks:
         others = rank.others.rows(rank.in_judged(rank.others.step))
         saves = rank.host.step[rank.host.kind == Kind.CHECKPOINT_SAVE]
-        mine = (others.within == Within.CHECKPOINT) & np.isin(others.step, saves)
+        mine = (others.within == Within.CHECKPOINT) & one_of(others.step, saves)
         waits += int(others.exposed_ns[mine].sum())
     return m.budget_ns_per_step().get("checkpoint", 0) + per_step(m, waits)
 
@@ -120,7 +119,7 @@ def _checkpoints(rank: RankMeasures) -> Iterator[tuple[int, Location]]:
     host, others = rank.host, rank.others
     saves = host.rows(host.kind == Kind.CHECKPOINT_SAVE)
     exports = others.rows(others.within == Within.CHECKPOINT)
-    for step in np.unique(saves.step).tolist():
+    for step in distinct(saves.step).tolist():
         mine, around = saves.rows(saves.step == step), exports.step == step
         spans = union(
             np.concatenate((mine.start_ns, exports.start_ns[around])),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.frozen_backward import backward_for_nothing
@@ -15,7 +13,7 @@ from fsdpdoctor.detectors.judged_steps import all_units, gathered_by_unit, per_s
 from fsdpdoctor.detectors.remedies import keep_unsharded, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, percent, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec, median
 
 # `docs/detectors.md` D14.
 FROZEN_SHARE = 0.90
@@ -129,7 +127,7 @@ def _adapters(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     sizes = [spec.numel for spec in specs.values() if spec.frozen_numel > 0]
     if not sizes:
         return
-    small = TINY_UNIT * float(np.median(sizes))
+    small = TINY_UNIT * median(sizes)
     names = [
         fqn
         for fqn, spec in specs.items()
@@ -146,7 +144,7 @@ def _adapters(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         f"{percent(TINY_UNIT)} of a frozen unit's parameters",
         units=tuple(names),
         cost_ns_per_step=stalls.ns_per_step if timed else None,
-        evidence={"median_frozen_numel": round(float(np.median(sizes)))},
+        evidence={"median_frozen_numel": round(median(sizes))},
         advice=(
             Advice(
                 text="Shard the block and not the adapters in it: they share its "

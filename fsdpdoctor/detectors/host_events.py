@@ -8,7 +8,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import Location, Value
-from fsdpdoctor.schema import Kind
+from fsdpdoctor.schema import Kind, median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def pauses(m: Measures, kind: Kind, *, all_steps: bool = False) -> Pauses:
         ranks=tuple(int(rank) for rank in by_rank),
         per_step=round(len(places) / max(steps, 1), 4),
         total_ns=sum(lengths),
-        median_ns=int(np.median(lengths)) if lengths else 0,
+        median_ns=int(median(lengths)) if lengths else 0,
         longest_ns=max(lengths, default=0),
         by_rank=by_rank,
         values=values,

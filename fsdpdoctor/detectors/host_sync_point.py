@@ -20,7 +20,7 @@ from fsdpdoctor.detectors.remedies import prefetch, present
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step
-from fsdpdoctor.schema import Evidence, Kind, Phase
+from fsdpdoctor.schema import Evidence, Kind, Phase, distinct
 
 # A call that starves the device for less than this share of the step is not worth
 # a change of the training loop; to be calibrated on the gallery.
@@ -183,7 +183,7 @@ def _starved(
     order = np.argsort(stalls.issued_ns, kind="stable")
     following = np.searchsorted(stalls.issued_ns[order], calls.end_ns)
     starved = [0] * len(calls)
-    for at in np.unique(following[following < len(order)]):
+    for at in distinct(following[following < len(order)]):
         before = np.flatnonzero(following == at)
         waits = (calls.end_ns - calls.start_ns)[before]
         last_ns = int(calls.end_ns[before].max())

@@ -20,6 +20,8 @@ from fsdpdoctor.schema import (
     Kind,
     TimedTable,
     column,
+    distinct,
+    one_of,
 )
 from fsdpdoctor.storage.spill import Shelf, let_go
 
@@ -68,20 +70,20 @@ class Exposed:
 
     def of(self, *kinds: Kind, phase: int | None = None) -> Exposed:
         """The stalls of some kinds of collective, in one phase or all."""
-        mask = np.isin(self.rows.kind, kinds)
+        mask = one_of(self.rows.kind, kinds)
         return self.where(mask if phase is None else mask & (self.rows.phase == phase))
 
     def named(self, *units: str) -> Exposed:
         """The stalls of some units."""
         ids = [at for at, name in enumerate(self.units) if name in units]
-        return self.where(np.isin(self.rows.unit, ids))
+        return self.where(one_of(self.rows.unit, ids))
 
     def of_units(self, units: Mapping[Kind, Container[str]]) -> Exposed:
         """The stalls of some units, others for each kind of collective."""
         mask = np.zeros(len(self.rows), dtype=bool)
         for kind, names in units.items():
             ids = [at for at, name in enumerate(self.units) if name in names]
-            mask |= (self.rows.kind == kind) & np.isin(self.rows.unit, ids)
+            mask |= (self.rows.kind == kind) & one_of(self.rows.unit, ids)
         return self.where(mask)
 
     @property
@@ -131,7 +133,7 @@ class Exposed:
         }
 
     def ranks(self) -> tuple[int, ...]:
-        return tuple(int(r) for r in np.unique(self.rows.rank))
+        return tuple(int(r) for r in distinct(self.rows.rank))
 
     def places(self, limit: int = 3) -> tuple[Location, ...]:
         """The longest stalls."""

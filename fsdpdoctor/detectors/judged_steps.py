@@ -29,6 +29,7 @@ from fsdpdoctor.schema import (
     Kind,
     Phase,
     UnitSpec,
+    distinct,
 )
 
 PHASES: dict[int, str] = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward"}
@@ -110,7 +111,7 @@ def unit_sums(m: Measures, name: str, phase: int | None = None) -> dict[str, int
             keep &= times.phase == phase
         totals = np.zeros(len(rank.units), dtype=np.int64)
         np.add.at(totals, times.unit[keep], getattr(times, name)[keep])
-        for unit in np.unique(times.unit[keep]).tolist():
+        for unit in distinct(times.unit[keep]).tolist():
             fqn = rank.units[unit].fqn
             sums[fqn] = sums.get(fqn, 0) + int(totals[unit])
     return sums

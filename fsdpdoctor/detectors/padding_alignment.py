@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.before_a_gpu import ALIGNMENT, unaligned, without_gpu
 from fsdpdoctor.detectors.judged_steps import all_units, judged_collectives
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, percent, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, UnitSpec, median
 
 # `docs/detectors.md` D15: 2 % of a unit, and 2 % of all gathered bytes for a warning.
 PADDING_SHARE = 0.02
@@ -195,6 +193,6 @@ def _bandwidths(m: Measures) -> dict[str, float]:
                 durations.setdefault(spec.fqn, []).append(int(time_ns))
     units = all_units(m)
     return {
-        fqn: units[fqn].unsharded_bytes / float(np.median(times)) * 1e9
+        fqn: units[fqn].unsharded_bytes / median(times) * 1e9
         for fqn, times in durations.items()
     }

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import unit_sums
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, of_step
-from fsdpdoctor.schema import Flag, Kind, Phase
+from fsdpdoctor.schema import Flag, Kind, Phase, distinct
 
 # As FD101: below it a fix is lost in the step's jitter.
 WARNING_SHARE = 0.05
@@ -85,7 +83,7 @@ def without_gradient(m: Measures, lost: Sequence[str]) -> Finding | None:
         rank.unit_name(int(unit))
         for rank in m.ranks
         for rows in (rank.collectives.rows(rank.in_judged(rank.collectives.step)),)
-        for unit in np.unique(rows.unit[rows.kind == Kind.REDUCE_SCATTER])
+        for unit in distinct(rows.unit[rows.kind == Kind.REDUCE_SCATTER])
     }
     names = [name for name in lost if not again.get(name) and name not in reduced]
     if not reentrant(m) or not names:

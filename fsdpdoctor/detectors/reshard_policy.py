@@ -41,7 +41,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, of_step, percent, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec, one_of
 
 # `docs/detectors.md` D08: below 70 % of the device's memory there is room to keep units
 # gathered, above 90 % there is none to spare.
@@ -136,7 +136,7 @@ def _after_a_forward(m: Measures, gathers: Exposed) -> npt.NDArray[np.bool_]:
         forward = mine.phase[order] == Phase.FORWARD
         same = (np.diff(mine.step[order]) == 0) & (np.diff(mine.unit[order]) == 0)
         again = order[1:][forward[1:] & forward[:-1] & same]
-        issued = np.isin(gathers.rows.issued_ns, mine.issued_ns[again])
+        issued = one_of(gathers.rows.issued_ns, mine.issued_ns[again])
         found |= issued & (gathers.rows.rank == rank.rank)
     found &= gathers.rows.phase == Phase.FORWARD
     return found
@@ -349,7 +349,7 @@ def _waited(m: Measures, names: list[str]) -> int:
     for rank in m.ranks:
         stalls = rank.no_grad_stalls
         ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
-        keep = rank.in_judged(stalls.step) & np.isin(stalls.unit, ids)
+        keep = rank.in_judged(stalls.step) & one_of(stalls.unit, ids)
         total += int(stalls.duration_ns[keep].sum())
     return per_step(m, total)
 

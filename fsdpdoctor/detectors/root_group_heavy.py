@@ -15,7 +15,7 @@ from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MIB, percent, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec, median
 
 # `docs/detectors.md` D07: twice the median block. A root with a norm and a small head
 # stays below it.
@@ -52,14 +52,14 @@ def root_group_heavy(m: Measures) -> Iterator[Finding]:
         raise CannotTell("the root's parameters were not recorded", Evidence.CONFIG)
     if not others:
         return  # FD201's: the root is the only unit
-    median = float(np.median(others))
+    usual = median(others)
     for spec in specs.values():
         tables = [p.fqn for p in spec.params if is_embedding(p.fqn) or is_head(p.fqn)]
-        if spec.is_root and tables and spec.unsharded_bytes >= HEAVY * median:
-            yield _finding(m, spec, tables, median)
+        if spec.is_root and tables and spec.unsharded_bytes >= HEAVY * usual:
+            yield _finding(m, spec, tables, usual)
 
 
-def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> Finding:
+def _finding(m: Measures, root: UnitSpec, tables: list[str], usual: float) -> Finding:
     stalls = exposed(m).of(Kind.ALL_GATHER).named(root.fqn)
     timed = m.stalls_known and len(m.step_ns) > 0
     live = _live_share(m, root.fqn)
@@ -71,7 +71,7 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> F
         else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"the root unit holds {', '.join(tables[:3])}: "
-        f"{size(root.unsharded_bytes)}, {root.unsharded_bytes / median:.1f} times the "
+        f"{size(root.unsharded_bytes)}, {root.unsharded_bytes / usual:.1f} times the "
         f"median unit{kept}",
         units=(root.fqn,),
         cost_ns_per_step=stalls.ns_per_step if timed else None,
@@ -79,7 +79,7 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], median: float) -> F
         evidence={
             "tables": list(tables),
             "root_bytes": root.unsharded_bytes,
-            "median_unit_bytes": round(median),
+            "median_unit_bytes": round(usual),
             "live_share_of_step": None if live is None else round(live, 4),
         },
         advice=_advice(m, model, root, tables),

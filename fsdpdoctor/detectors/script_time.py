@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import ms, percent
-from fsdpdoctor.schema import Activity, Evidence
+from fsdpdoctor.schema import Activity, Evidence, percentiles
 
 # What is named must have an answer: `docs/detectors.md` D26. A loop that makes its own
 # batches and prints spends a fifth of a small model's step on CPU.
@@ -119,11 +117,13 @@ def _is_the_scripts(m: Measures, cost_ns: int) -> bool:
 
 def _undisturbed(m: Measures) -> float:
     """The share of the step in those that were disturbed least, of the worst rank."""
-    return max(
-        float(np.quantile(rank.budget_ns["script"][rank.judged] / step_ns, UNDISTURBED))
+    shares = (
+        rank.budget_ns["script"][rank.judged] / step_ns
         for rank in m.ranks
         if len(step_ns := rank.steps.duration_ns[rank.judged])
     )
+    at = (100 * UNDISTURBED,)
+    return max(float(percentiles(share, at)[0]) for share in shares)
 
 
 def _sure(m: Measures, cost_ns: int) -> int:

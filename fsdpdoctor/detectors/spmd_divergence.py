@@ -21,7 +21,7 @@ from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.hang.verdict_words import EVERY_RANK
 from fsdpdoctor.quantities import count, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, one_of
 
 Issued = tuple[int, int, str | None]
 """A collective as every rank of its group must issue it: kind, bytes, and the unit
@@ -138,7 +138,7 @@ class _Side:
         self.rank = rank
         table = rank.collectives
         rows = np.flatnonzero(
-            np.isin(table.group, list(groups)) & (table.seq != UNKNOWN)
+            one_of(table.group, list(groups)) & (table.seq != UNKNOWN)
         )
         self._rows = rows[np.argsort(table.seq[rows], kind="stable")]
         self._of_step = rows_by_step(table.step[self._rows])

@@ -36,6 +36,8 @@ from fsdpdoctor.schema import (
     Kind,
     Phase,
     UnitSpec,
+    distinct,
+    median,
 )
 
 # Once in a run can be an exception or the last step; once in most steps is a habit.
@@ -153,7 +155,7 @@ def _dropped(m: Measures) -> Iterator[Finding]:
 def _evaluating(m: Measures) -> int:
     """Judged steps of all ranks in which units were gathered without gradients."""
     return sum(
-        len(np.unique(rows.step))
+        len(distinct(rows.step))
         for rank in m.ranks
         for rows in (rank.collectives.rows(rank.in_judged(rank.collectives.step)),)
         for rows in (rows.rows(rows.flags & Flag.NO_GRAD != 0),)
@@ -268,7 +270,7 @@ def _kept(m: Measures) -> Iterator[Finding]:
     for rank in m.ranks:
         for where, sizes in _alive_at_ends(rank).items():
             steps = [sizes.get(step, 0) for step in rank.judged_steps.tolist()]
-            alive[where][rank.rank] = int(np.median(steps))
+            alive[where][rank.rank] = int(median(steps))
     for where, by_rank in alive.items():
         most = max(by_rank.values())
         if not whole or most / whole < KEPT_SHARE:

@@ -18,7 +18,7 @@ from fsdpdoctor.detectors.judged_steps import steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step, percent
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, median, one_of
 
 # Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
 # 5 % is what FD101 warns at: waiting for a rank is exposed time like any other.
@@ -88,8 +88,8 @@ class _Waits:
         for where, caused in self.caused_ns.items():
             others = np.delete(caused, at, axis=0).max(axis=0)
             net = caused[at] - others
-            typical = float(np.median(net))
-            scatter = float(np.median(np.abs(net - typical)))
+            typical = median(net)
+            scatter = median(np.abs(net - typical))
             if (net > 0).sum() >= needed and typical > BEYOND_NOISE * scatter:
                 result[where] = net
         return result
@@ -132,7 +132,7 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
             "the clocks' residual is larger than the arrivals' spread", Evidence.RANKS
         )
     late = [waits.persistent(at) for at in range(len(waits.ranks))]
-    typical = [sum(float(np.median(net)) for net in one.values()) for one in late]
+    typical = [sum(median(net) for net in one.values()) for one in late]
     at = int(np.argmax(typical))
     # Chance gives every rank a few such places; only what is beyond it counts.
     beyond = typical[at] - max(np.delete(typical, at))
@@ -177,14 +177,14 @@ def _waits(m: Measures) -> _Waits:
     told = 0
     for rank in m.ranks:
         last = m.alignment.last_rank[rank.rank]
-        judged = np.isin(rank.collectives.step, steps) & (last != UNKNOWN)
+        judged = one_of(rank.collectives.step, steps) & (last != UNKNOWN)
         told += int(judged.sum())
         for which, at in place.items():
             late[at] += int((last[judged] == which).sum())
         nth = _nth_in_step(rank)
         stalls = rank.stalls
         waited = m.causes[rank.rank]["straggler"]
-        for row in np.flatnonzero((waited > 0) & np.isin(stalls.step, steps)):
+        for row in np.flatnonzero((waited > 0) & one_of(stalls.step, steps)):
             collective = int(stalls.collective[row])
             culprit = int(last[collective])
             if culprit not in place:
@@ -234,7 +234,7 @@ def _one_rank(
     why, differences = _why(m, rank)
     worst = int(np.argmax(caused.sum(axis=0)))
     totals = waits.total_ns
-    first = max(late, key=lambda where: float(np.median(late[where])))
+    first = max(late, key=lambda where: median(late[where]))
     return Finding(
         severity=level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
         confidence=Confidence.HIGH if leads == 1.0 else Confidence.MEDIUM,

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector
@@ -17,7 +15,7 @@ from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MIB, count, ms, percent, size
-from fsdpdoctor.schema import UNKNOWN, BlockSpec, Evidence, Kind, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, BlockSpec, Evidence, Kind, UnitSpec, median
 
 # `docs/detectors.md` D06: one unit per block hides best; two or more per block only pay
 # where each moves enough bytes.
@@ -44,7 +42,7 @@ class _Fine:
 
     @property
     def median_bytes(self) -> int:
-        return int(np.median([u.unsharded_bytes for u in self.units]))
+        return int(median([u.unsharded_bytes for u in self.units]))
 
 
 @detector("FD202", "wrap-too-fine", needs={Evidence.UNITS, Evidence.CONFIG})

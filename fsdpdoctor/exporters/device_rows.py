@@ -23,6 +23,8 @@ from fsdpdoctor.schema import (
     Phase,
     Spans,
     StepRecord,
+    distinct,
+    one_of,
 )
 
 STREAMS = {
@@ -137,7 +139,7 @@ def _made(data: RankData, record: StepRecord) -> Iterator[DeviceRow]:
 
 def _pieces(busy: Intervals, passes: Spans) -> Iterator[tuple[int, int, int]]:
     """Busy time cut where a pass begins or ends, with the innermost pass around it."""
-    edges = np.unique(np.concatenate((passes.start_ns, passes.end_ns)))
+    edges = distinct(np.concatenate((passes.start_ns, passes.end_ns)))
     for start, end in busy.tolist():
         inside = edges[(edges > start) & (edges < end)].tolist()
         bounds = [start, *inside, end]
@@ -155,9 +157,7 @@ def _gathers_without_copy(data: RankData, record: StepRecord) -> Iterator[Device
     spans = record.spans
     windows = _Windows(data, record)
     copied = spans.op[spans.kind == Kind.COPY_OUT]
-    waits = spans.rows(
-        (spans.kind == Kind.ALL_GATHER_WAIT) & ~np.isin(spans.op, copied)
-    )
+    waits = spans.rows((spans.kind == Kind.ALL_GATHER_WAIT) & ~one_of(spans.op, copied))
     for i, end in enumerate(waits.end_ns.tolist()):
         yield DeviceRow(
             kind=Kind.COPY_OUT,

@@ -22,6 +22,7 @@ from fsdpdoctor.schema import (
     Phase,
     Spans,
     StepRecord,
+    one_of,
 )
 
 MAIN_THREAD = 1
@@ -217,7 +218,7 @@ class StepEvents:
 
     def _host_collectives(self, spans: Spans) -> Iterator[Event]:
         """Operators of c10d and the backend's work, where the host is all there is."""
-        for i in np.flatnonzero(np.isin(spans.kind, list(C10D))).tolist():
+        for i in np.flatnonzero(one_of(spans.kind, list(C10D))).tolist():
             kind = Kind(int(spans.kind[i]))
             operator, backend, _ = C10D[kind]
             start, end = int(spans.start_ns[i]), int(spans.end_ns[i])

@@ -30,6 +30,7 @@ from fsdpdoctor.schema import (
     MemorySamples,
     Phase,
     Spans,
+    one_of,
 )
 
 STEPS_TRACK, EXPOSED_TRACK, FIRST_LANE_TRACK = 1_000, 2_000, 3_000
@@ -250,7 +251,7 @@ class _Writer:
         ):
             if op != UNKNOWN:
                 by_op.setdefault((op, kind), i)
-        for i in np.flatnonzero(np.isin(spans.kind, list(ISSUED_BY))).tolist():
+        for i in np.flatnonzero(one_of(spans.kind, list(ISSUED_BY))).tolist():
             kind, op = Kind(int(spans.kind[i])), int(spans.op[i])
             chain: list[tuple[int, int]] = []
             issue = by_op.get((op, ISSUED_BY[kind]))

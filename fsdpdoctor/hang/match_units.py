@@ -26,6 +26,7 @@ from fsdpdoctor.schema import (
     Phase,
     Spans,
     element_bytes,
+    one_of,
 )
 
 KINDS = {
@@ -163,8 +164,8 @@ def _step(data: RankData, members: tuple[int, ...]) -> Spans:
     if not whole:
         return Spans.build(0)
     spans = whole[-1].spans
-    of_units = np.isin(spans.kind, COLLECTIVE_KINDS) & (spans.unit != UNKNOWN)
-    mine = spans.rows(of_units & np.isin(spans.group, groups))
+    of_units = one_of(spans.kind, COLLECTIVE_KINDS) & (spans.unit != UNKNOWN)
+    mine = spans.rows(of_units & one_of(spans.group, groups))
     return mine.rows(np.argsort(mine.start_ns, kind="stable"))
 
 

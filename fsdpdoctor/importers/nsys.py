@@ -29,7 +29,7 @@ from fsdpdoctor.importers.reader.trace_file import (
 )
 from fsdpdoctor.run import RankData
 from fsdpdoctor.run_writer import StringTable
-from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.schema import UNKNOWN, distinct
 from fsdpdoctor.storage.spill import Shelf
 
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".
@@ -247,7 +247,7 @@ class _Columns:
         columns = dict(zip(_ROW, table, strict=True))
         if cat == Cat.RUNTIME:
             thread = columns["tid"]
-            calls = np.unique(thread[thread >= 0] >> 24) & _PROCESS_MASK
+            calls = distinct(thread[thread >= 0] >> 24) & _PROCESS_MASK
             self._pids.update(calls.tolist())
         self._shelf.put(Events.build(len(rows), **columns).items())
 

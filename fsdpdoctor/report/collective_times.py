@@ -14,7 +14,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import begins_ns
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind
+from fsdpdoctor.schema import UNKNOWN, Flag, Kind, distinct_rows, percentiles
 
 QUANTILES = (5, 25, 50, 75, 95)
 """Percents of the collectives that took no longer."""
@@ -45,7 +45,7 @@ def collective_times(m: Measures) -> list[SizeTimes]:
 
 
 def _times(fsdp: bool, kind: str, size: int, taken: Int64s) -> SizeTimes:
-    at = np.percentile(taken, QUANTILES).astype(np.int64)
+    at = percentiles(taken, QUANTILES).astype(np.int64)
     return SizeTimes(
         kind=kind,
         fsdp=fsdp,
@@ -79,5 +79,5 @@ def _grouped(
 ) -> Iterator[tuple[tuple[int, int], npt.NDArray[np.bool_]]]:
     """The rows of each pair of values."""
     ids = np.stack((first.astype(np.int64), second.astype(np.int64)), axis=1)
-    for one, other in np.unique(ids, axis=0).tolist():
+    for one, other in distinct_rows(first, second):
         yield (one, other), (ids == (one, other)).all(axis=1)

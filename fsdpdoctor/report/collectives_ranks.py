@@ -14,7 +14,17 @@ from fsdpdoctor.analysis.stall_causes import begins_ns
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import bus_factor
 from fsdpdoctor.report.value import CollectiveRow, RankRow
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence, Flag, GroupSpec, Kind
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Evidence,
+    Flag,
+    GroupSpec,
+    Kind,
+    distinct,
+    distinct_rows,
+    median,
+)
 
 _Row = tuple[GroupSpec | None, int, int]
 """What collectives are put together by: group, kind, bytes."""
@@ -36,7 +46,7 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
         told = (arrival != NO_TIME) & (wire_ns > 0)
         groups = rank.header.groups
         ids = np.stack((rows.group, rows.kind, rows.bytes), axis=1)
-        for group, kind, size in np.unique(ids, axis=0).tolist():
+        for group, kind, size in distinct_rows(rows.group, rows.kind, rows.bytes):
             mine = (ids == (group, kind, size)).all(axis=1)
             spec = groups[group] if 0 <= group < len(groups) else None
             row = (spec, kind, size)
@@ -52,7 +62,7 @@ def collective_rows(m: Measures) -> tuple[CollectiveRow, ...]:
 
 def _median(parts: list[Int64s]) -> int | None:
     values = np.concatenate(parts)
-    return int(np.median(values)) if len(values) else None
+    return int(median(values)) if len(values) else None
 
 
 def _collective_row(
@@ -92,7 +102,7 @@ def waits_by_last(m: Measures, rank: RankMeasures) -> dict[int, int]:
     wait_ns = arrival - start
     return {
         int(other): int(wait_ns[last == other].clip(0).sum())
-        for other in np.unique(last)
+        for other in distinct(last)
         if other != UNKNOWN
     }
 
@@ -150,6 +160,6 @@ def _rank_row(
         clock_offset_ns=clock.offset_ns if known else None,
         clock_residual_ns=clock.residual_ns,
         wait_caused_ns_per_step=round(caused / steps) if matched else None,
-        step_ns=int(np.median(durations)) if steps else None,
+        step_ns=int(median(durations)) if steps else None,
         host=rank.header.host,
     )

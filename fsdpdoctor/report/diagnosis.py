@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fsdpdoctor.advice import recommend
 from fsdpdoctor.analysis.measures import Measures, measure
@@ -33,7 +31,10 @@ from fsdpdoctor.report.value import (
 )
 from fsdpdoctor.report.verdict import with_verdict
 from fsdpdoctor.run import Run
-from fsdpdoctor.schema import COLLECTIVE_KINDS, Evidence, Kind
+from fsdpdoctor.schema import COLLECTIVE_KINDS, Evidence, Kind, percentiles
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _SEVERITIES: tuple[SeverityName, ...] = ("info", "warning", "critical")
 
@@ -119,7 +120,7 @@ def _step_time(m: Measures) -> StepTime:
         return StepTime(median=None, p95=None, mean=None)
     return StepTime(
         median=m.median_step_ns,
-        p95=int(np.percentile(m.step_ns, 95)),
+        p95=int(percentiles(m.step_ns, (95,))[0]),
         mean=int(m.step_ns.sum()) // len(m.step_ns),
     )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.straggler_rank import OWN_PARTS
 from fsdpdoctor.report.value import RankRow
+from fsdpdoctor.schema import median
 
 LEAST_SHARE = 0.01
 """Of the step: what a rank does more of by less is no cause of anything."""
@@ -34,7 +33,7 @@ def lateness(m: Measures, rows: Sequence[RankRow]) -> tuple[Lateness, ...]:
     }
     known = [budget for budget in of_rank.values() if budget]
     middle = {
-        part: float(np.median([budget.get(part, 0) for budget in known]))
+        part: median([budget.get(part, 0) for budget in known])
         for part in OWN_PARTS
         if known
     }

@@ -14,6 +14,13 @@ is on disk up to the last whole batch can always be read.
 """
 
 from fsdpdoctor.schema.absent import NO_TIME, UNKNOWN
+from fsdpdoctor.schema.columns import (
+    distinct,
+    distinct_rows,
+    median,
+    one_of,
+    percentiles,
+)
 from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes
 from fsdpdoctor.schema.files import (
     HEARTBEAT,
@@ -136,7 +143,12 @@ __all__ = [
     "UnitSpec",
     "Within",
     "column",
+    "distinct",
+    "distinct_rows",
     "element_bytes",
     "is_any",
+    "median",
+    "one_of",
+    "percentiles",
     "rank_stem",
 ]

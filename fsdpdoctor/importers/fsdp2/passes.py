@@ -16,7 +16,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Kind, Phase, distinct
 
 OPTIMIZER_PREFIX = "Optimizer.step#"
 """What torch.optim calls its annotation."""
@@ -268,4 +268,4 @@ def autograd_threads(trace: TraceFile) -> Int64s:
     """
     ran = trace.events.tid[autograd_rows(trace)]
     steps = trace.events.tid[annotation_rows(trace, "ProfilerStep#")]
-    return np.setdiff1d(np.unique(ran), np.unique(steps))
+    return np.setdiff1d(distinct(ran), distinct(steps), assume_unique=True)

@@ -21,7 +21,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.schema import UNKNOWN, distinct, one_of
 from fsdpdoctor.storage.spill import blocks, let_go
 
 
@@ -48,12 +48,12 @@ def cut_short(
     """What a file lacks of its steps; nothing where it does not break off."""
     if trace.health.truncated_at is None:
         return CutShort()
-    done = np.unique(trace.events.correlation[work.event])
+    done = distinct(trace.events.correlation[work.event])
     lost = [_lost(trace, rows, done) for rows in _launch_rows(trace)]
     times = np.concatenate([np.empty(0, dtype=np.int64), *lost])
     at = windows_at(times, windows)
     return CutShort(
-        launches=len(times), steps=frozenset(np.unique(at[at != UNKNOWN]).tolist())
+        launches=len(times), steps=frozenset(distinct(at[at != UNKNOWN]).tolist())
     )
 
 
@@ -64,7 +64,7 @@ def _launch_rows(trace: TraceFile) -> list[Int64s]:
 
 def _lost(trace: TraceFile, rows: Int64s, done: Int64s) -> Int64s:
     """When the launches were made whose work is missing."""
-    missing = ~np.isin(trace.events.correlation[rows], done)
+    missing = ~one_of(trace.events.correlation[rows], done)
     times: Int64s = trace.events.start_ns[rows[missing]]
     let_go(trace.events)
     return times

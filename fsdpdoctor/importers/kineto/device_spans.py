@@ -27,7 +27,17 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Flag, Hook, Kind, Lane, Phase, Spans
+from fsdpdoctor.schema import (
+    NO_TIME,
+    UNKNOWN,
+    Flag,
+    Hook,
+    Kind,
+    Lane,
+    Phase,
+    Spans,
+    one_of,
+)
 from fsdpdoctor.storage.spill import Shelf
 
 LANE_OF = {
@@ -81,7 +91,7 @@ def _evaluated_elsewhere(context: Context, backward_tids: Int64s) -> Nesting:
     """What autograd ran on no thread of its own, as with one thread for both passes."""
     rows = autograd_rows(context.trace)
     tids = context.trace.events.tid[rows]
-    return nest(context.trace.events, rows[~np.isin(tids, backward_tids)])
+    return nest(context.trace.events, rows[~one_of(tids, backward_tids)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -257,7 +267,7 @@ def _units_by_order(device: _Device, which: Int64s, said: Int64s) -> None:
     graph replayed it. `said`: their kinds, as they are named.
     """
     context, work = device.context, device.work
-    bare = ~np.isin(device.label_kind[which], (_ALL_GATHER, _REDUCE))
+    bare = ~one_of(device.label_kind[which], (_ALL_GATHER, _REDUCE))
     if context.has_labels:
         bare &= work.in_graph[which]
     at = which[bare]
@@ -348,7 +358,7 @@ def _copy_engine_gathers(device: _Device) -> None:
         device.label_kind == _ALL_GATHER
     )
     by_kernel = device.op[device.is_comm & (device.label_kind == _ALL_GATHER)]
-    copies &= ~np.isin(device.op, by_kernel)
+    copies &= ~one_of(device.op, by_kernel)
     if not copies.any():
         return
     named = names_that(trace, lambda name: name.startswith(_COPY_IN_OP))
@@ -379,7 +389,7 @@ def _spans(device: _Device) -> Spans:
     micro_batch = pick(passes.micro_batch, at, UNKNOWN).astype(np.int32)
     by_unit = np.full(count, UNKNOWN, dtype=np.int32)
     if not context.has_labels:
-        backward = np.isin(work.tid, device.labels.backward_tids)
+        backward = one_of(work.tid, device.labels.backward_tids)
         phase[backward & (work.tid != UNKNOWN)] = Phase.BACKWARD
     rows = np.flatnonzero(device.op != UNKNOWN)
     said = device.labels.said[device.op[rows]].T

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fsdpdoctor.importers.reader.trace_file import Int64s
-from fsdpdoctor.schema import NO_TIME, Lane, Spans
+from fsdpdoctor.schema import NO_TIME, Lane, Spans, distinct
 from fsdpdoctor.storage.spill import blocks, let_go
 
 _NEVER = np.iinfo(np.int64).max
@@ -41,7 +41,7 @@ def on_compute_lane(spans: Spans, launched_ns: Int64s) -> Iterator[Launched]:
 
 def done_by(work: Iterable[Launched], moments_ns: Int64s) -> Int64s:
     """For each moment, when all that was launched before it was done; else NO_TIME."""
-    bounds = np.unique(moments_ns)
+    bounds = distinct(moments_ns)
     done = np.full(len(bounds), NO_TIME, dtype=np.int64)
     for one in work:
         at = np.searchsorted(bounds, one.launched_ns, side="right")
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
 
 def ran_within(work: Iterable[Launched], start_ns: Int64s, end_ns: Int64s) -> Ran:
     """For each of N windows of the host, when what was launched in it ran."""
-    bounds = np.unique(np.concatenate((start_ns, end_ns)))
+    bounds = distinct(np.concatenate((start_ns, end_ns)))
     first = np.full(len(bounds), _NEVER, dtype=np.int64)
     last = np.full(len(bounds), NO_TIME, dtype=np.int64)
     for one in work:

@@ -23,7 +23,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     TraceFile,
     names_that,
 )
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column, is_any
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Table, column, distinct, is_any
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
 
@@ -156,7 +156,7 @@ def _filled(
     """Launches with the unknown ones filled in. `last` goes from block to block."""
     filled = launched_ns.copy()
     known = launched_ns != NO_TIME
-    for one in np.unique(stream).tolist():
+    for one in distinct(stream).tolist():
         on_stream = np.flatnonzero(stream == one)
         last_known = np.where(known[on_stream], np.arange(len(on_stream)), UNKNOWN)
         last_known = np.maximum.accumulate(last_known)

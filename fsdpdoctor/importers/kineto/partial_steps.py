@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.quantities import MS, duration
-from fsdpdoctor.schema import COMMUNICATION_LANES, DEVICE_WORK, Spans, StepRecord
+from fsdpdoctor.schema import (
+    COMMUNICATION_LANES,
+    DEVICE_WORK,
+    Spans,
+    StepRecord,
+    distinct,
+    median,
+    one_of,
+)
 
 SKEW_FACTOR = 10
 """A first collective this many times the median of its like waited for ranks whose
@@ -53,13 +61,13 @@ def set_first_aside(steps: tuple[StepRecord, ...], launches: Sequence[int]) -> S
 
 
 def _communication(spans: Spans) -> Spans:
-    return spans.rows(np.isin(spans.lane, COMMUNICATION_LANES))
+    return spans.rows(one_of(spans.lane, COMMUNICATION_LANES))
 
 
 def _skew(steps: Sequence[StepRecord]) -> str | None:
     """A first collective that waited out the distance between captures."""
     everything = Spans.concat([_communication(step.spans) for step in steps])
-    for group in np.unique(everything.group).tolist():
+    for group in distinct(everything.group).tolist():
         mine = everything.rows(everything.group == group)
         at = int(np.argmin(mine.start_ns))
         like = (mine.kind == mine.kind[at]) & (mine.bytes == mine.bytes[at])
@@ -67,11 +75,11 @@ def _skew(steps: Sequence[StepRecord]) -> str | None:
         took = int(mine.duration_ns[at])
         if like.sum() < MIN_LIKE or took < MIN_SKEW_NS:
             continue
-        median = float(np.median(mine.duration_ns[like]))
-        if took > SKEW_FACTOR * median:
+        usual = median(mine.duration_ns[like])
+        if took > SKEW_FACTOR * usual:
             return (
                 f"its first collective took {duration(took)}, where the median of its "
-                f"kind is {duration(median)}: it waited for ranks whose capture began "
+                f"kind is {duration(usual)}: it waited for ranks whose capture began "
                 "later. Start captures together, after a barrier"
             )
     return None
@@ -86,7 +94,7 @@ def _late_device(steps: Sequence[StepRecord], launches: Sequence[int]) -> str | 
     if shares[0] is None:
         return None
     others = [share for share in shares[1:] if share]
-    if not others or shares[0] >= MIN_KERNEL_SHARE * float(np.median(others)):
+    if not others or shares[0] >= MIN_KERNEL_SHARE * median(others):
         return None
     return (
         "the device's events begin late in it, most of its kernels are missing. Give "
@@ -95,5 +103,5 @@ def _late_device(steps: Sequence[StepRecord], launches: Sequence[int]) -> str | 
 
 
 def _kernels(spans: Spans) -> int:
-    ran = np.isin(spans.kind, DEVICE_WORK) | np.isin(spans.lane, COMMUNICATION_LANES)
+    ran = one_of(spans.kind, DEVICE_WORK) | one_of(spans.lane, COMMUNICATION_LANES)
     return int(ran.sum())

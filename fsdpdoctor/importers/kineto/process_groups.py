@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fsdpdoctor.importers.reader.trace_file import CommArgs, Int64s
-from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, element_bytes
+from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, distinct, element_bytes
 
 BY_ORDER = "by order"
 """The group of collectives whose arguments name none: on every rank they are counted
@@ -103,7 +103,7 @@ def sequence_numbers(group: Int64s, said: Int64s, issued_ns: Int64s) -> Int64s:
     order of issue, which matches other ranks only if their captures began alike.
     """
     seq = said.copy()
-    for one in np.unique(group):
+    for one in distinct(group):
         rows = np.flatnonzero(group == one)
         if (said[rows] == UNKNOWN).any():
             rows = rows[np.argsort(issued_ns[rows], kind="stable")]

@@ -26,7 +26,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     TraceFile,
 )
 from fsdpdoctor.quantities import count, duration, percent
-from fsdpdoctor.schema import NOT_CAPTURED, Flag, Kind, Lane, Spans
+from fsdpdoctor.schema import NOT_CAPTURED, Flag, Kind, Lane, Spans, one_of
 
 OVERLAP_FLOOR_NS = 2_000
 """Kernels of one stream cannot overlap; microsecond clocks make neighbours collide by
@@ -209,14 +209,14 @@ def not_captured(context: Context, spans: Spans, world_size: int) -> dict[str, i
     on the device in the trace. With one rank none does.
     """
     called = len(context.comm_ops.rows)
-    if not called or world_size == 1 or np.isin(spans.kind, _COMM_KINDS).any():
+    if not called or world_size == 1 or one_of(spans.kind, _COMM_KINDS).any():
         return {}
     return {NOT_CAPTURED: called}
 
 
 def _of_communication(context: Context, spans: Spans, world_size: int) -> Iterator[str]:
     trace = context.trace
-    comm = np.isin(spans.kind, _COMM_KINDS)
+    comm = one_of(spans.kind, _COMM_KINDS)
     called = len(context.comm_ops.rows)
     if called and not comm.any() and world_size == 1:
         yield "one rank: its collectives have nobody to wait for and run no kernel"

@@ -61,6 +61,8 @@ from fsdpdoctor.schema import (
     Spans,
     Table,
     UnitSpec,
+    distinct,
+    one_of,
 )
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
@@ -317,8 +319,8 @@ def _device(trace: TraceFile) -> tuple[str | None, int]:
 def _evidence(
     context: Context, spans: Spans, *, on_device: bool, has_kernels: bool
 ) -> tuple[Evidence, ...]:
-    kinds = set(np.unique(spans.kind).tolist())
-    comm = np.isin(
+    kinds = set(distinct(spans.kind).tolist())
+    comm = one_of(
         spans.kind,
         (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.COLLECTIVE),
     )
@@ -353,7 +355,7 @@ def _units(context: Context, spans: Spans) -> tuple[UnitSpec, ...]:
 def _unit(fqn: str, mine: Spans) -> UnitSpec:
     gathers = mine.rows(mine.kind == Kind.ALL_GATHER)
     reduces = mine.rows(mine.kind == Kind.ALL_REDUCE)
-    passes = mine.rows(np.isin(mine.kind, (Kind.FORWARD, Kind.BACKWARD)))
+    passes = mine.rows(one_of(mine.kind, (Kind.FORWARD, Kind.BACKWARD)))
     again = bool((passes.flags & Flag.RECOMPUTE != 0).any())
     return UnitSpec(
         fqn=fqn,

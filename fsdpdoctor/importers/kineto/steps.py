@@ -22,7 +22,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Spans, StepRecord
+from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Spans, StepRecord, distinct
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
 MAX_GAP_NS = 1_000_000
@@ -223,7 +223,7 @@ def _numbering(step: _MergedRows) -> _Numbering:
     gather, micro_batches = UNKNOWN, []
     for block in blocks(len(step.row)):
         found = step.column("micro_batch", block)
-        micro_batches += np.unique(found[found != UNKNOWN])[:1].tolist()
+        micro_batches += distinct(found[found != UNKNOWN])[:1].tolist()
         gathers = np.flatnonzero(step.column("kind", block) == Kind.ALL_GATHER)
         if gather == UNKNOWN and len(gathers):
             gather = block.start + int(gathers[0])

@@ -15,7 +15,7 @@ import numpy as np
 from fsdpdoctor.importers.kineto.kernels import function_name
 from fsdpdoctor.importers.libraries import computes
 from fsdpdoctor.importers.reader.trace_file import Int64s
-from fsdpdoctor.schema import Kind, Spans
+from fsdpdoctor.schema import Kind, Spans, distinct
 from fsdpdoctor.storage.spill import blocks, let_go
 
 
@@ -60,7 +60,7 @@ def _time_by_stream_and_name(spans: Spans, names: int) -> tuple[Int64s, Int64s]:
         stream = spans.stream[block][rows]
         name = spans.name[block][rows]
         took = (spans.end_ns[block] - spans.start_ns[block])[rows]
-        for one in np.unique(stream).tolist():
+        for one in distinct(stream).tolist():
             mine = (stream == one) & (name >= 0)
             sums = np.bincount(name[mine], took[mine], names).astype(np.int64)
             by_stream[one] = by_stream.get(one, 0) + sums

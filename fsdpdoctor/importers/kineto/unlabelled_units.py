@@ -11,7 +11,7 @@ from fsdpdoctor.importers.fsdp2.schedule import Schedule, read_schedule
 from fsdpdoctor.importers.kineto.attribution import Context
 from fsdpdoctor.importers.kineto.steps import step_windows, windows_at
 from fsdpdoctor.importers.reader.trace_file import Int64s
-from fsdpdoctor.schema import UNKNOWN, Kind
+from fsdpdoctor.schema import UNKNOWN, Kind, distinct
 
 UNIT_NAME = "unit {} by order"
 """What a unit is called whose name is nowhere: its place in the forward, from 1."""
@@ -47,8 +47,8 @@ def units_by_order(
     """
     step = windows_at(unlabelled.host_ns, step_windows(context.trace))
     found: list[tuple[Int64s, Schedule]] = []
-    for one in np.unique(step[step != UNKNOWN]).tolist():
-        for group in np.unique(unlabelled.group[step == one]).tolist():
+    for one in distinct(step[step != UNKNOWN]).tolist():
+        for group in distinct(unlabelled.group[step == one]).tolist():
             at = np.flatnonzero((step == one) & (unlabelled.group == group))
             kinds = [Kind(kind) for kind in unlabelled.kind[at].tolist()]
             schedule = read_schedule(kinds, unlabelled.bytes[at].tolist())

@@ -32,7 +32,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     Int64s,
 )
 from fsdpdoctor.run_writer import StringTable
-from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.schema import UNKNOWN, distinct
 
 Scalar: TypeAlias = int | float | str | None
 
@@ -206,7 +206,7 @@ def _calls_comm(
 ) -> npt.NDArray[np.bool_]:
     """Which rows are host events whose arguments may describe a collective."""
     said = np.zeros(len(names.strings), dtype=np.bool_)
-    for one in np.unique(name).tolist():
+    for one in distinct(name).tolist():
         said[one] = names.strings[one].startswith(COMM_OP_PREFIXES)
     on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
     found: npt.NDArray[np.bool_] = said[name] & on_host

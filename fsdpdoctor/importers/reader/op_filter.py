@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.importers.reader.trace_file import Bools, Cat, Events, Int64s, RowIds
-from fsdpdoctor.schema import UNKNOWN, is_any
+from fsdpdoctor.schema import UNKNOWN, distinct, is_any
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
 DEVICE_CATS = (Cat.KERNEL, Cat.MEMCPY, Cat.MEMSET)
@@ -25,9 +25,9 @@ def asked_of_ops(events: Events) -> Int64s:
         asks = is_any(some.cat, *DEVICE_CATS) & (external >= 0)
         asks &= external != some.correlation
         asks[asks] = called.find(some.correlation[asks]) == UNKNOWN
-        asked.append(np.unique(external[asks]))
+        asked.append(distinct(external[asks]))
         let_go(events)
-    return np.unique(np.concatenate(asked))
+    return distinct(np.concatenate(asked))
 
 
 class RowsAndValues(NamedTuple):

@@ -44,7 +44,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     starts_with,
 )
 from fsdpdoctor.run_writer import StringTable
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, is_any
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, distinct, is_any
 from fsdpdoctor.storage.spill import Shelf, blocks, let_go
 
 Decode = Callable[[bytes, StringTable], DecodedRows]
@@ -203,7 +203,7 @@ def _processes(pid: Int64s) -> list[int]:
     if not len(pid):
         return []
     first = int(pid[0])
-    found = [first] if (pid == first).all() else np.unique(pid).tolist()
+    found = [first] if (pid == first).all() else distinct(pid).tolist()
     return [one for one in found if one >= 0]
 
 

@@ -18,6 +18,7 @@ from fsdpdoctor.schema import (
     Kind,
     Phase,
     UnitSpec,
+    median,
 )
 from fsdpdoctor.simulate.calibration.comm_cost import Fit, fit_comm_cost
 from fsdpdoctor.simulate.calibration.host_costs import host_costs, mean
@@ -120,7 +121,7 @@ class _Calibrator(MeasuredSteps):
             rank=header.rank,
             steps=len(self.lines),
             measured_ns=middle,
-            spread=float(np.median(np.abs(self.step_ns - middle)) / max(middle, 1)),
+            spread=median(np.abs(self.step_ns - middle)) / max(middle, 1),
             fits=fits,
             unlike=self.unlike_ns(middle) / max(middle, 1),
             ran_at_times=self.ran_at_times,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.schema import distinct, median
 from fsdpdoctor.simulate.engine.step import CommCost
 
 FREE = 1e18
@@ -56,10 +57,10 @@ def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> 
         count=len(rows),
         sizes=len(sizes),
         guesses=guesses,
-        residual_share=float(np.median(off)) if len(off) else 0.0,
+        residual_share=median(off) if len(off) else 0.0,
         by_unit_ns={
             int(unit): round(float(durations[rows.unit == unit].mean()))
-            for unit in np.unique(rows.unit)
+            for unit in distinct(rows.unit)
         },
     )
 

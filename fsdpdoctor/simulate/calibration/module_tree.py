@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.schema import (
     Flag,
     Kind,
+    one_of,
 )
 from fsdpdoctor.simulate.calibration.measured_steps import MeasuredSteps
 from fsdpdoctor.simulate.calibration.partition import (
@@ -118,8 +117,8 @@ def _encloses(seen: MeasuredSteps, unit: int) -> bool:
     children = seen.shape.children.get(unit, ())
     forward, backward = (of_kinds(spans, k) for k in (Kind.FORWARD, Kind.BACKWARD))
     again = forward.rows(forward.flags & Flag.RECOMPUTE != 0)
-    again = again.rows(np.isin(again.unit, children))
-    backward = backward.rows(np.isin(backward.unit, children))
+    again = again.rows(one_of(again.unit, children))
+    backward = backward.rows(one_of(backward.unit, children))
     if len(again) < 2 or not len(backward):
         return False
     return bool(again.end_ns.max() <= backward.start_ns.min())

@@ -35,6 +35,8 @@ from fsdpdoctor.schema import (
     Spans,
     StepRecord,
     UnitSpec,
+    distinct,
+    one_of,
 )
 
 POST_BACKWARD = Hook.POST_BACKWARD
@@ -137,7 +139,7 @@ def _micro_batches(spans: Spans) -> npt.NDArray[np.int32]:
     if not len(batches):
         return result
     time = np.where(spans.lane == Lane.HOST, spans.start_ns, spans.issued_ns)
-    lost = (result == UNKNOWN) & np.isin(spans.kind, FSDP2) & (time != NO_TIME)
+    lost = (result == UNKNOWN) & one_of(spans.kind, FSDP2) & (time != NO_TIME)
     at = np.searchsorted(batches.start_ns, time, side="right") - 1
     lost &= at >= 0
     result[lost] = batches.micro_batch[at[lost]]
@@ -175,7 +177,7 @@ def _hook_ends(spans: Spans, hooks: _Hooks) -> Int64s:
     """A post-backward hook lasts until it has resharded and reduced."""
     ends = spans.end_ns.copy()
     starts = np.sort(spans.start_ns[hooks.at])
-    parts = np.isin(spans.kind, (Kind.RESHARD, Kind.REDUCE))
+    parts = one_of(spans.kind, (Kind.RESHARD, Kind.REDUCE))
     for hook in hooks.called(FIRST_PART).tolist():
         start = spans.start_ns[hook]
         after = np.searchsorted(starts, start, side="right")
@@ -201,10 +203,10 @@ def _kept(spans: Spans) -> npt.NDArray[np.bool_]:
     """
     labels = (spans.kind == Kind.RESHARD) & (spans.phase == Phase.BACKWARD)
     gathers = (spans.kind == Kind.ALL_GATHER) & (spans.phase == Phase.FORWARD)
-    gathered = np.unique(spans.micro_batch[gathers])
+    gathered = distinct(spans.micro_batch[gathers])
     count = int(spans.micro_batch.max(initial=0)) + 1
     following = (spans.micro_batch + 1) % count
-    kept: npt.NDArray[np.bool_] = labels & ~np.isin(following, gathered)
+    kept: npt.NDArray[np.bool_] = labels & ~one_of(following, gathered)
     return kept
 
 

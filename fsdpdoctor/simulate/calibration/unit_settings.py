@@ -15,6 +15,7 @@ from fsdpdoctor.schema import (
     Kind,
     Spans,
     UnitSpec,
+    distinct,
 )
 from fsdpdoctor.simulate.calibration.comm_cost import Fit
 from fsdpdoctor.simulate.calibration.measured_steps import MeasuredSteps
@@ -81,7 +82,7 @@ def _reshards(seen: MeasuredSteps, spec: UnitSpec, at: int) -> bool | int:
     rows = seen.collectives.rows(
         (seen.collectives.kind == Kind.ALL_GATHER) & (seen.collectives.unit == at)
     )
-    return len(np.unique(rows.phase)) > 1
+    return len(distinct(rows.phase)) > 1
 
 
 def _targets(seen: MeasuredSteps, units: Sequence[int] | None) -> tuple[int, ...]:
