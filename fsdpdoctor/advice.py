@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,8 +13,9 @@ from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Advice, Finding
 from fsdpdoctor.run import Run
-from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
+
+if TYPE_CHECKING:
+    from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,9 @@ def recommend(run: Run, m: Measures, findings: Sequence[Finding]) -> Advised:
     """
     if not any(advice.change for finding in findings for advice in finding.advice):
         return Advised(findings=tuple(findings))
+    # Imported where a change is simulated: many runs have nothing to gain.
+    from fsdpdoctor.simulate.plans.forecast import replay_run
+
     try:
         base = replay_run(run, m)
     except FsdpDoctorError as error:
@@ -66,6 +71,8 @@ class _Predictions:
         return self.known[key]
 
     def _predict(self, advice: Advice) -> Prediction | None:
+        from fsdpdoctor.simulate.plans.predict import predict
+
         try:
             return predict(self.base, plan_of(advice.change))
         except UsageError:

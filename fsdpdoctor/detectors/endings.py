@@ -1,24 +1,18 @@
-"""FD406 and FD408 share one verdict: whose fault it was that a run ended, or hangs."""
+"""FD406 and FD408 share one verdict: whose fault it was that a run ended, or hangs.
+
+What makes it is imported where a record says how it ended: a trace never does.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.hang.blame import BY_WHAT_RANKS_DID, Cause, Verdict, judge
-from fsdpdoctor.hang.standing import Standing, standings
-from fsdpdoctor.hang.verdict_words import advice_of, called, summary_of
 
-PROVED = (
-    Cause.DIVERGED,
-    Cause.SAME_EXCEPTION,
-    Cause.EXCEPTION,
-    Cause.CRASHED,
-    Cause.KILLED,
-    Cause.STOPPED,
-    Cause.LEFT_EARLY,
-)
-"""Causes that a rank's own word, or the kernel's, tells; the others are told from where
-ranks stood."""
+if TYPE_CHECKING:
+    from fsdpdoctor.hang.blame import Verdict
+    from fsdpdoctor.hang.standing import Standing
 
 
 def says_how_it_ended(m: Measures) -> bool:
@@ -30,6 +24,9 @@ def verdict_of(m: Measures) -> tuple[Verdict, list[Standing]] | None:
     """The verdict on a recorded run; None for a capture, or where nothing is wrong."""
     if not says_how_it_ended(m):
         return None
+    from fsdpdoctor.hang.blame import judge
+    from fsdpdoctor.hang.standing import standings
+
     ranks = standings(m.ranks)
     verdict = judge(ranks)
     return None if verdict is None else (verdict, ranks)
@@ -37,11 +34,16 @@ def verdict_of(m: Measures) -> tuple[Verdict, list[Standing]] | None:
 
 def differs_by_what_ranks_did(verdict: Verdict) -> bool:
     """Whether it is FD406's, not FD408's."""
+    from fsdpdoctor.hang.blame import BY_WHAT_RANKS_DID
+
     return verdict.cause in BY_WHAT_RANKS_DID
 
 
 def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
     """The finding that a verdict is."""
+    from fsdpdoctor.hang.blame import PROVED, Cause
+    from fsdpdoctor.hang.verdict_words import advice_of, called, summary_of
+
     one = next(r for r in ranks if r.rank == verdict.ranks[0])
     event = one.last
     if verdict.divergence is not None:
@@ -77,6 +79,8 @@ def _may_go_on(verdict: Verdict, ranks: list[Standing]) -> bool:
     """Whether ranks that run still only wait in groups of their own, in no circle: one
     of them may yet be slow, and come.
     """
+    from fsdpdoctor.hang.blame import Cause
+
     groups = {one.waits_in for one in ranks if one.waits_in is not None}
     return verdict.live and verdict.cause == Cause.OTHER_CALL and len(groups) > 1
 

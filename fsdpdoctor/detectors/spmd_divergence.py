@@ -19,7 +19,6 @@ from fsdpdoctor.detectors.endings import (
 )
 from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.hang.verdict_words import EVERY_RANK
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, one_of
 
@@ -234,6 +233,8 @@ def _at(members: list[tuple[_Side, int]]) -> _At:
 
 
 def _differs(m: Measures, difference: _Difference) -> Finding:
+    from fsdpdoctor.hang.verdict_words import EVERY_RANK
+
     sides = difference.sides
     draw = len(sides[0].ranks) == len(sides[1].ranks)
     blamed = sorted(r for side in sides[0 if draw else 1 :] for r in side.ranks)

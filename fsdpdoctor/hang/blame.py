@@ -49,6 +49,18 @@ BY_WHAT_RANKS_DID = (
 )
 """Differences between ranks; the others are the end of one, or of all alike."""
 
+PROVED = (
+    Cause.DIVERGED,
+    Cause.SAME_EXCEPTION,
+    Cause.EXCEPTION,
+    Cause.CRASHED,
+    Cause.KILLED,
+    Cause.STOPPED,
+    Cause.LEFT_EARLY,
+)
+"""Causes that a rank's own word, or the kernel's, tells; the others are told from where
+ranks stood."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
