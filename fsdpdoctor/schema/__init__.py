@@ -18,6 +18,7 @@ from fsdpdoctor.schema.columns import (
     distinct,
     distinct_rows,
     median,
+    numbered,
     one_of,
     percentiles,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "element_bytes",
     "is_any",
     "median",
+    "numbered",
     "one_of",
     "percentiles",
     "rank_stem",

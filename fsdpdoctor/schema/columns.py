@@ -27,6 +27,19 @@ def distinct(column: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
     return values[first]
 
 
+def numbered(
+    column: npt.NDArray[np.integer],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.intp]]:
+    """Its distinct values, ascending, and for each row which of them it has."""
+    least = int(column.min(initial=0))
+    if int(column.max(initial=0)) - least >= len(column):
+        values, which = np.unique(column, return_inverse=True)
+        return values.astype(np.int64), which
+    at = column - np.intp(least)  # ids lie close together: no need to sort
+    seen = np.bincount(at) > 0
+    return np.flatnonzero(seen) + least, (np.cumsum(seen) - 1)[at]
+
+
 def distinct_rows(
     *columns: npt.NDArray[np.integer | np.bool_],
 ) -> list[tuple[int, ...]]:

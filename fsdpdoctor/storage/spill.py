@@ -161,7 +161,7 @@ def give_back(mapped: Iterable[mmap.mmap]) -> None:
 def _mapping(column: Column) -> mmap.mmap | None:
     """What a column is mapped by, if it is."""
     owner: object = column
-    while isinstance(owner, np.ndarray | memoryview):
+    while isinstance(owner, (np.ndarray, memoryview)):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
     return owner if isinstance(owner, mmap.mmap) else None
 

@@ -8,7 +8,14 @@ import warnings
 import numpy as np
 import pytest
 
-from fsdpdoctor.schema import distinct, distinct_rows, median, one_of, percentiles
+from fsdpdoctor.schema import (
+    distinct,
+    distinct_rows,
+    median,
+    numbered,
+    one_of,
+    percentiles,
+)
 
 RANDOM = np.random.default_rng(7)
 COLUMNS = [
@@ -27,6 +34,23 @@ def test_a_column_is_asked_as_numpy_would_be(column: np.ndarray) -> None:
     assert percentiles(column, percents).tolist() == (
         np.percentile(column, percents).tolist()
     )
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([7, 3, 3, -1, 7, 4], dtype=np.int32),
+        np.array([127, -128, 0] * 200, dtype=np.int8),
+        np.array([10**17, -5, 10**17]),
+        np.empty(0, dtype=np.int64),
+    ],
+    ids=["close", "narrow", "far", "none"],
+)
+def test_each_row_has_the_number_of_its_value(column: np.ndarray) -> None:
+    """Whether values lie close together or far apart, as numpy numbers them."""
+    values, which = numbered(column)
+    expected, at = np.unique(column, return_inverse=True)
+    assert (values.tolist(), which.tolist()) == (expected.tolist(), at.tolist())
 
 
 def test_nothing_has_no_median_and_beside_a_nan_nothing_is_known() -> None:

@@ -19,7 +19,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     Int64s,
     starts_with,
 )
-from fsdpdoctor.schema import UNKNOWN, Kind
+from fsdpdoctor.schema import UNKNOWN, Kind, numbered
 
 DIRECT_PARENTS = ("record_param_comms", "nccl:", "hccl:", "ccl:")
 """Host events inside which only the communication library launches kernels."""
@@ -74,7 +74,7 @@ class Communication:
         return found
 
     def _named(self, name: npt.NDArray[np.int32]) -> Bools:
-        ids, which = np.unique(name, return_inverse=True)
+        ids, which = numbered(name)
         for one in ids.tolist():
             if one not in self.by_name:
                 text = self.context.trace.names[one]

@@ -36,6 +36,7 @@ from fsdpdoctor.schema import (
     Lane,
     Phase,
     Spans,
+    numbered,
     one_of,
 )
 from fsdpdoctor.storage.spill import Shelf
@@ -185,7 +186,7 @@ def _look_through(labels: _Labels, work: DeviceWork) -> _Seen:
         apart.append(begin + rows)
         devices.append(_begin(labels, some.rows(rows), comm[rows]))
         kernels = some.event[(cat == Cat.KERNEL) & ~comm]
-        streams, which = np.unique(events.stream[kernels], return_inverse=True)
+        streams, which = numbered(events.stream[kernels])
         sums = np.bincount(which, events.duration_ns[kernels])
         for stream, took in zip(streams.tolist(), sums.tolist(), strict=True):
             spent[stream] = spent.get(stream, 0) + int(took)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +164,8 @@ def _cut(
         mine = _MergedRows.of([(one.spans, one.rows(window)) for one in picked])
         numbering = _Numbering() if window == UNKNOWN else _numbering(mine)
         for block in blocks(len(mine.row)):
-            shelf.put((n, numbering.of(n, mine, block)) for n in Spans.columns())
+            rows = mine.rows(block)
+            shelf.put((n, numbering.of(n, rows, block)) for n in Spans.columns())
             let_go(*mine.parts)
         ends.append(ends[-1] + len(mine.row))
     spans = Spans(**shelf.take())  # type: ignore[arg-type]
@@ -190,13 +192,26 @@ class _MergedRows:
             row=np.concatenate([rows for _, rows in found])[order],
         )
 
-    def column(self, name: str, block: slice) -> npt.NDArray[np.generic]:
-        """Some rows of a column."""
+    def rows(self, block: slice) -> _BlockRows:
+        """Some of the rows."""
         part, row = self.part[block], self.row[block]
-        found = np.empty(len(row), dtype=Spans.columns()[name])
-        for i, spans in enumerate(self.parts):
-            mine = part == i
-            found[mine] = getattr(spans, name)[row[mine]]
+        at = [np.flatnonzero(part == i) for i in range(len(self.parts))]
+        return _BlockRows(len(row), self.parts, at, [row[mine] for mine in at])
+
+
+class _BlockRows(NamedTuple):
+    """So many rows at a time, told apart by the table that they are in."""
+
+    length: int
+    parts: Sequence[Spans]
+    at: Sequence[npt.NDArray[np.intp]]  # of each part: where its rows go
+    row: Sequence[RowIds]  # of each part: which they are
+
+    def column(self, name: str) -> npt.NDArray[np.generic]:
+        """One column of them."""
+        found = np.empty(self.length, dtype=Spans.columns()[name])
+        for spans, at, row in zip(self.parts, self.at, self.row, strict=True):
+            found[at] = getattr(spans, name)[row]
         return found
 
 
@@ -207,11 +222,11 @@ class _Numbering:
     micro_batch: int = 0
     gather: int = UNKNOWN  # row
 
-    def of(self, name: str, step: _MergedRows, block: slice) -> npt.NDArray[np.generic]:
+    def of(self, name: str, rows: _BlockRows, block: slice) -> npt.NDArray[np.generic]:
         """Some rows of a step's column: micro-batches counted within the step, and
         its first all-gather marked.
         """
-        column = step.column(name, block)
+        column = rows.column(name)
         if name == "micro_batch" and self.micro_batch:
             column[column != UNKNOWN] -= self.micro_batch
         if name == "flags" and block.start <= self.gather < block.stop:
@@ -222,9 +237,10 @@ class _Numbering:
 def _numbering(step: _MergedRows) -> _Numbering:
     gather, micro_batches = UNKNOWN, []
     for block in blocks(len(step.row)):
-        found = step.column("micro_batch", block)
+        rows = step.rows(block)
+        found = rows.column("micro_batch")
         micro_batches += distinct(found[found != UNKNOWN])[:1].tolist()
-        gathers = np.flatnonzero(step.column("kind", block) == Kind.ALL_GATHER)
+        gathers = np.flatnonzero(rows.column("kind") == Kind.ALL_GATHER)
         if gather == UNKNOWN and len(gathers):
             gather = block.start + int(gathers[0])
         let_go(*step.parts)
