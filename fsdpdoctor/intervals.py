@@ -31,16 +31,24 @@ def single(start_ns: int, end_ns: int) -> Intervals:
 def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
     """When at least one of N intervals was open. Empty and inverted ones vanish."""
     keep = end_ns > start_ns
-    start_ns, end_ns = start_ns[keep], end_ns[keep]
+    if not keep.all():
+        start_ns, end_ns = start_ns[keep], end_ns[keep]
     if len(start_ns) == 0:
         return empty()
-    order = np.argsort(start_ns, kind="stable")
-    start_ns, end_ns = start_ns[order], end_ns[order]
+    if not (start_ns[1:] >= start_ns[:-1]).all():
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
     reach = np.maximum.accumulate(end_ns)
     # A row opens a new interval where it starts after everything before it ended.
-    opens = np.concatenate(([True], start_ns[1:] > reach[:-1]))
-    closes = np.concatenate((opens[1:], [True]))
-    return np.stack((start_ns[opens], reach[closes]), axis=1)
+    opens = np.ones(len(start_ns) + 1, dtype=np.bool_)
+    np.greater(start_ns[1:], reach[:-1], out=opens[1:-1])
+    return _rows(start_ns[opens[:-1]], reach[opens[1:]])
+
+
+def _rows(start_ns: Int64s, end_ns: Int64s) -> Intervals:
+    rows = np.empty((len(start_ns), 2), dtype=np.int64)
+    rows[:, 0], rows[:, 1] = start_ns, end_ns
+    return rows
 
 
 def join(*parts: Intervals) -> Intervals:
@@ -76,7 +84,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     if len(a) == 0 or len(b) == 0:
         return empty()
     both = pieces(a[:, 0], a[:, 1], b)
-    return np.stack((both.start_ns, both.end_ns), axis=1)
+    return _rows(both.start_ns, both.end_ns)
 
 
 def complement(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
@@ -85,7 +93,7 @@ def complement(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
     start = np.concatenate(([start_ns], inside[:, 1]))
     end = np.concatenate((inside[:, 0], [end_ns]))
     keep = end > start
-    return np.stack((start[keep], end[keep]), axis=1)
+    return _rows(start[keep], end[keep])
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

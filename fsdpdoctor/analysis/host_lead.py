@@ -103,17 +103,19 @@ def held_up(line: Timeline) -> HeldUp:
     if Evidence.KERNELS not in line.data.evidence or not len(line.collectives):
         return HeldUp.build(0)
     spans = line.spans
-    lane = spans.rows(is_any(spans.kind, *DEVICE_WORK) & (spans.lane == Lane.COMPUTE))
-    lane = lane.rows(np.argsort(lane.start_ns, kind="stable"))
+    work = is_any(spans.kind, *DEVICE_WORK) & (spans.lane == Lane.COMPUTE)
+    lane = np.flatnonzero(work)
+    lane = lane[np.argsort(spans.start_ns[lane], kind="stable")]
     if len(lane) < 2:
         return HeldUp.build(0)
-    before, after = lane.rows(slice(None, -1)), lane.rows(slice(1, None))
-    idle_ns = np.maximum.accumulate(before.end_ns)
+    idle_ns = np.maximum.accumulate(spans.end_ns[lane[:-1]])
+    # Few kernels follow a gap: of the others, two columns are read.
+    gap = np.flatnonzero(spans.start_ns[lane[1:]] - idle_ns >= LEAST_GAP_NS)
+    before, after = spans.rows(lane[gap]), spans.rows(lane[gap + 1])
+    idle_ns = idle_ns[gap]
     kernels = (before.kind == Kind.KERNEL) & (after.kind == Kind.KERNEL)
     one_pass = (before.unit == after.unit) & (before.phase == after.phase)
     launched = (after.issued_ns != NO_TIME) & (after.issued_ns <= idle_ns)
-    found = kernels & one_pass & launched & (after.unit != UNKNOWN)
-    found &= after.start_ns - idle_ns >= LEAST_GAP_NS
     gaps = HeldUp.build(
         len(after),
         step=line.step,
@@ -121,7 +123,9 @@ def held_up(line: Timeline) -> HeldUp:
         end_ns=after.start_ns,
         unit=after.unit,
         phase=after.phase,
-    ).rows(found)
+    ).rows(kernels & one_pass & launched & (after.unit != UNKNOWN))
+    if not len(gaps):
+        return gaps
     gaps = gaps.rows(~_something_else(spans, gaps))
     return _by_collectives(line.collectives, gaps)
 

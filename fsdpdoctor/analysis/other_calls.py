@@ -44,6 +44,8 @@ def other_calls(line: Timeline, exposed: Intervals) -> OtherCalls:
     """The calls of a step by start. `exposed`: the time that they were given of it."""
     spans = line.spans
     rows = spans.rows(spans.lane == Lane.OTHER_COMM)
+    if not len(rows):
+        return OtherCalls.build(0)
     rows = rows.rows(np.argsort(rows.start_ns, kind="stable"))
     sites = _sites(line.record.call_sites, rows.op)
     told = sites["site"] != UNKNOWN

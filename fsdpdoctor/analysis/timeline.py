@@ -264,32 +264,14 @@ def _derived_stalls(
         return Stalls.build(0)
     gaps = complement(compute, int(window[0, 0]), int(window[0, 1]))
     copy_outs = of_kinds(spans, Kind.COPY_OUT)
-    first_use: dict[int, int] = {}
-    for op, start in zip(copy_outs.op, copy_outs.start_ns, strict=True):
-        if op != UNKNOWN:
-            first_use[int(op)] = min(first_use.get(int(op), int(start)), int(start))
-    rows: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    for row in range(len(collectives)):
-        use = first_use.get(int(collectives.op[row]))
-        if collectives.kind[row] != Kind.ALL_GATHER or use is None:
-            continue
-        before = np.searchsorted(gaps[:, 1], use)
-        # The gap that ends where the copy-out begins, if it overlaps the gather or
-        # lies before it altogether (then the host was late).
-        if before == len(gaps) or gaps[before, 1] != use:
-            continue
-        if collectives.end_ns[row] > gaps[before, 0]:
-            rows.append(row)
-            starts.append(int(gaps[before, 0]))
-            ends.append(use)
-    claimed = _stall_rows(
-        collectives,
-        np.array(rows, dtype=np.int64),
-        np.array(starts, dtype=np.int64),
-        np.array(ends, dtype=np.int64),
-    )
+    row, use = _first_uses(collectives, copy_outs)
+    # The gap that ends where the copy-out begins, if it overlaps the gather or lies
+    # before it altogether (then the host was late).
+    at = np.searchsorted(gaps[:, 1], use)
+    at[at == len(gaps)] = 0
+    before = gaps[at] if len(gaps) else np.full((len(at), 2), NO_TIME)
+    waited = (before[:, 1] == use) & (collectives.end_ns[row] > before[:, 0])
+    claimed = _stall_rows(collectives, row[waited], before[waited, 0], use[waited])
     free = subtract(gaps, union(claimed.start_ns, claimed.end_ns))
     during = pieces(collectives.start_ns, collectives.end_ns, free)
     return _stall_rows(
@@ -298,6 +280,20 @@ def _derived_stalls(
         np.concatenate((claimed.start_ns, during.start_ns)),
         np.concatenate((claimed.end_ns, during.end_ns)),
     )
+
+
+def _first_uses(collectives: Collectives, copy_outs: Spans) -> tuple[Int64s, Int64s]:
+    """All-gathers that are copied out: their rows, and when that first begins."""
+    order = np.lexsort((copy_outs.start_ns, copy_outs.op))
+    order = order[copy_outs.op[order] != UNKNOWN]
+    ops = copy_outs.op[order]
+    rows = np.flatnonzero(collectives.kind == Kind.ALL_GATHER).astype(np.int64)
+    at = np.searchsorted(ops, collectives.op[rows])
+    at[at == len(ops)] = 0
+    if not len(ops):
+        return rows[:0], ops
+    used = ops[at] == collectives.op[rows]
+    return rows[used], copy_outs.start_ns[order][at[used]]
 
 
 def first_of_step(collectives: Collectives) -> npt.NDArray[np.bool_]:

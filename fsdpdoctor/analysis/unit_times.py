@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.analysis.host_lead import CAUGHT_UP_NS, host_leads_ns
-from fsdpdoctor.analysis.timeline import Timeline, of_kinds
+from fsdpdoctor.analysis.timeline import Timeline
 from fsdpdoctor.intervals import (
     Int64s,
     covered_ns,
@@ -23,9 +23,11 @@ from fsdpdoctor.schema import (
     Evidence,
     Flag,
     Kind,
+    MemorySamples,
     Phase,
     Spans,
     Table,
+    TimedTable,
     column,
     one_of,
 )
@@ -64,41 +66,65 @@ class UnitTimes(Table):
     peak_bytes: npt.NDArray[np.int64] = column("int64", UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kernels(TimedTable):
+    """What is read of a trace's kernels here; a step may have a million."""
+
+    unit: npt.NDArray[np.int32] = column("int32", UNKNOWN)
+    phase: npt.NDArray[np.int8] = column("int8", 0)
+    flags: npt.NDArray[np.int16] = column("int16", 0)
+
+
 class _Rows:
-    """Sums by (unit, phase), in the making."""
+    """Sums by unit and phase, in the making: each at unit * len(Phase) + phase."""
 
-    def __init__(self) -> None:
-        self.sums: dict[tuple[int, int], dict[str, int]] = defaultdict(
-            lambda: defaultdict(int)
-        )
+    def __init__(self, line: Timeline) -> None:
+        unit = line.spans.unit
+        units = max(len(line.data.header.units), int(unit.max(initial=UNKNOWN)) + 1)
+        self._count = units * len(Phase)
+        self._seen = np.zeros(self._count, dtype=np.bool_)
+        self._columns: dict[str, Int64s] = {}
 
-    def add(self, spans: Spans, name: str, amount: Int64s | None = None) -> None:
+    def add(
+        self, spans: Spans | Kernels, name: str, amount: Int64s | None = None
+    ) -> None:
         """Count some spans, or sum an amount of theirs."""
         known = spans.unit != UNKNOWN
-        if not known.any():
+        at = spans.unit[known] * np.int64(len(Phase)) + spans.phase[known]
+        if not len(at):
             return
-        # One key per (unit, phase): a trace has a kernel span for every launch.
-        key = spans.unit[known].astype(np.int64) * len(Phase) + spans.phase[known]
-        keys, which = np.unique(key, return_inverse=True)
-        amounts = np.ones(len(which)) if amount is None else amount[known]
+        self._seen[at] = True
+        amounts = None if amount is None else amount[known]
         # float64 holds whole nanoseconds of up to 104 days exactly.
-        sums = np.bincount(which, weights=amounts).astype(np.int64)
-        for at, value in zip(keys.tolist(), sums.tolist(), strict=True):
-            self.sums[divmod(at, len(Phase))][name] += value
+        sums = np.bincount(at, amounts, self._count).astype(np.int64)
+        self._columns[name] = self._columns.get(name, 0) + sums
+
+    def expect(self, all_gathers: dict[tuple[int, int], int]) -> None:
+        """How many are expected."""
+        column = np.full(self._count, UNKNOWN, dtype=np.int64)
+        for (unit, phase), expected in all_gathers.items():
+            column[unit * len(Phase) + phase] = expected
+            self._seen[unit * len(Phase) + phase] = True
+        self._columns["expected_all_gathers"] = column
+
+    def peaks(self, memory: MemorySamples) -> None:
+        """The highest that a sample says."""
+        column = np.full(self._count, UNKNOWN, dtype=np.int64)
+        at = memory.unit * np.int64(len(Phase)) + memory.phase
+        known = (memory.unit != UNKNOWN) & (at < self._count)
+        np.maximum.at(column, at[known], memory.peak_bytes[known])
+        self._columns["peak_bytes"] = column
 
     def table(self, step: int) -> UnitTimes:
-        columns: dict[str, list[int]] = {name: [] for name in UnitTimes.columns()}
-        for (unit, phase), row in sorted(self.sums.items()):
-            given = {**row, "step": step, "unit": unit, "phase": phase}
-            for name, values in columns.items():
-                absent = name in ("expected_all_gathers", "peak_bytes")
-                values.append(given.get(name, UNKNOWN if absent else 0))
-        return UnitTimes.build(len(columns["unit"]), **columns)
+        rows = np.flatnonzero(self._seen)
+        unit, phase = np.divmod(rows, len(Phase))
+        columns = {name: column[rows] for name, column in self._columns.items()}
+        return UnitTimes.build(len(rows), step=step, unit=unit, phase=phase, **columns)
 
 
 def unit_times(line: Timeline) -> UnitTimes:
     """What each unit did in each phase of one step."""
-    rows = _Rows()
+    rows = _Rows(line)
     for owner, own_ns in own_compute(line):
         no_grad = owner.flags & Flag.NO_GRAD != 0
         rows.add(owner.rows(no_grad), "eval_compute_ns", own_ns[no_grad])
@@ -106,7 +132,7 @@ def unit_times(line: Timeline) -> UnitTimes:
         again = owner.flags & Flag.RECOMPUTE != 0
         rows.add(owner.rows(again), "recompute_ns", own_ns[again])
         rows.add(owner.rows(~again), "compute_ns", own_ns[~again])
-        if Evidence.KERNELS not in line.data.evidence:  # launches say it of each kernel
+        if isinstance(owner, Spans):  # of kernels, launches say it of each
             _host_lead(line, owner, own_ns, rows)
     for kind, name in (
         (Kind.COPY_IN, "copy_in_ns"),
@@ -118,14 +144,8 @@ def unit_times(line: Timeline) -> UnitTimes:
         spans = line.of(kind)
         rows.add(spans, name, spans.duration_ns)
     _count(line, rows)
-    for (unit, phase), expected in expected_all_gathers(line).items():
-        rows.sums[unit, phase]["expected_all_gathers"] = expected
-    memory = line.record.memory
-    for unit, phase, peak in zip(
-        memory.unit, memory.phase, memory.peak_bytes, strict=True
-    ):
-        if (row := rows.sums.get((int(unit), int(phase)))) is not None:
-            row["peak_bytes"] = max(row.get("peak_bytes", UNKNOWN), int(peak))
+    rows.expect(expected_all_gathers(line))
+    rows.peaks(line.record.memory)
     return rows.table(line.step)
 
 
@@ -152,11 +172,14 @@ def _host_lead(line: Timeline, calls: Spans, own_ns: Int64s, rows: _Rows) -> Non
     rows.add(calls.rows(caught_up), "caught_up_ns", own_ns[caught_up])
 
 
-def own_compute(line: Timeline) -> Iterator[tuple[Spans, Int64s]]:
+def own_compute(line: Timeline) -> Iterator[tuple[Spans | Kernels, Int64s]]:
     """Spans that did a unit's compute, each with its own nanoseconds of it."""
     if Evidence.KERNELS in line.data.evidence:
-        for block in blocks(len(line.spans)):  # a step may have a million
-            kernels = of_kinds(line.spans.rows(block), Kind.KERNEL)
+        for block in blocks(len(line.spans)):
+            spans = line.spans.rows(block)
+            which = spans.kind == Kind.KERNEL
+            columns = {name: getattr(spans, name)[which] for name in Kernels.columns()}
+            kernels = Kernels(**columns)
             yield kernels, kernels.duration_ns
         return
     calls = line.of(Kind.FORWARD, Kind.BACKWARD)
