@@ -28,7 +28,7 @@ from pathlib import Path
 from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.benchmarks.dashboard_browser import Figures, timeline_round
 from tests.benchmarks.dashboard_load import open_run, parallel_requests
-from tests.benchmarks.other_tree import ROOT, tree_of
+from tests.benchmarks.other_tree import ROOT, compile_modules, tree_of
 from tests.benchmarks.parsing import generate
 from tests.benchmarks.processes import run
 from tests.dashboard.conftest import Served, serve_runs
@@ -138,6 +138,7 @@ def main() -> None:
     given = parser.parse_args()
     figures: Table = {"old": defaultdict(list), "new": defaultdict(list)}
     loads = []
+    compile_modules()
     with (
         tempfile.TemporaryDirectory() as folder,
         tree_of(given.commit, Path(folder)) as tree,

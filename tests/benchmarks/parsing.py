@@ -36,6 +36,7 @@ from isal import igzip
 
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from tests.benchmarks import processes
+from tests.benchmarks.other_tree import compile_modules
 from tests.benchmarks.ours import Figures
 from tests.importers.generated import generated_rank
 
@@ -243,6 +244,7 @@ def main() -> None:
     parser.add_argument("--hta-events", type=int, default=4_000_000)
     parser.add_argument("--keep", type=Path, help="folder for traces, used again")
     given = parser.parse_args()
+    compile_modules()
     with tempfile.TemporaryDirectory() as name:
         keep = given.keep or Path(name)
         for events in given.events:
