@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 
 import dash
@@ -21,12 +20,16 @@ from fsdpdoctor_dashboard.pages.whatif_callbacks import register
 from fsdpdoctor_dashboard.server.api import api_routes
 from fsdpdoctor_dashboard.server.download_routes import export_routes
 from fsdpdoctor_dashboard.server.first_paint import early_routes, first_picture
+from fsdpdoctor_dashboard.server.page_files import (
+    ASSETS,
+    page_routes,
+    script_element,
+    style_element,
+)
 from fsdpdoctor_dashboard.server.presence import Presence, presence_routes
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from fsdpdoctor_dashboard.timeline.component import Timeline
-
-HERE = Path(__file__).parent
 
 PAGES: dict[str, tuple[str, str]] = {
     "runs": ("Runs", "runs"),
@@ -75,7 +78,8 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
         "fsdpdoctor_dashboard",
         title="fsdpdoctor",
         update_title="",
-        assets_folder=str(HERE / "assets"),
+        assets_folder=str(ASSETS),
+        assets_ignore=".",  # see page_files: a page asks for ours as two files
         requests_pathname_prefix=serving.prefix,
         routes_pathname_prefix="/",
         serve_locally=True,
@@ -92,6 +96,7 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.server.register_blueprint(api_routes(library))
     app.server.register_blueprint(export_routes(library))
     app.server.register_blueprint(early_routes())
+    app.server.register_blueprint(page_routes())
     app.server.register_blueprint(presence_routes(serving.presence))
     guard = Guard(
         token=serving.token,
@@ -104,13 +109,13 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     return app
 
 
-# The timeline's scripts come before Dash's own: see first_paint.js. Dash does the rest.
+# Ours come before Dash's own: see first_paint.js and page_files. Dash does the rest.
 INDEX = """<!DOCTYPE html>
-<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}
+<html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}<!--style-->
 <meta name="viewport" content="width=device-width, initial-scale=1"></head><body>
 <noscript>The dashboard needs JavaScript. Without it: fsdpdoctor analyze, or fsdpdoctor
 report --out report.html, whose tables and words need none.</noscript>
-<!--early-->{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
+<!--early-->{%app_entry%}<footer>{%config%}<!--script-->{%scripts%}{%renderer%}</footer></body></html>
 """
 
 
@@ -126,8 +131,15 @@ class _App(dash.Dash):
     ) -> str:
         """Dash's page with the first picture in front."""
         page = str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
-        early = first_picture(self.library, self.serving.prefix)
-        return page.replace("<!--early-->", early, 1)
+        prefix = self.serving.prefix
+        ours = {
+            "<!--style-->": style_element(prefix),
+            "<!--script-->": script_element(prefix),
+            "<!--early-->": first_picture(self.library, prefix),
+        }
+        for mark, element in ours.items():
+            page = page.replace(mark, element, 1)
+        return page
 
 
 def _layout() -> Component:

@@ -25,6 +25,8 @@ ROUTES = (
     "/assets/style.css",
     "/_dash-component-suites/fsdpdoctor_dashboard/timeline/dash_component.js",
     "/timeline.js",
+    "/page.js",
+    "/style.css",
     *(f"/api/{name}?run=before" for name in ("meta", "tile", "area", "span", "live")),
 )
 

@@ -23,10 +23,9 @@ from fsdpdoctor_dashboard.data.run_registry import (
     meta_of,
 )
 from fsdpdoctor_dashboard.data.tiles import whole_level
+from fsdpdoctor_dashboard.server.page_files import kept
 from fsdpdoctor_dashboard.timeline.scripts import FIRST_PAINT, SCRIPTS, script
 from fsdpdoctor_dashboard.timeline.settings import CONDENSED_FROM, settings_script
-
-YEAR_SECONDS = 31_536_000
 
 FIRST_RANKS = 6
 """Ranks in full that fit a screen."""
@@ -46,9 +45,7 @@ def early_routes() -> Blueprint:
 
     @early.get("/timeline.js")
     def scripts() -> Response:
-        answer = Response(_bundle()[0], mimetype="text/javascript")
-        answer.headers["Cache-Control"] = f"private, max-age={YEAR_SECONDS}, immutable"
-        return answer
+        return kept(_bundle()[0], "text/javascript")
 
     return early
 
