@@ -44,6 +44,7 @@ from fsdpdoctor.testing import Call, Sample, draw
 from tests.hang.test_diagnose import dumped
 from tests.importers.generated import generated_rank
 from tests.markdown import sections
+from tests.planning.test_sweep import outcome
 from tests.renderers.test_sweep import SWEEP
 from tests.renderers.test_tune import TUNING
 from tests.rig.virtual_device import Job, rehearsed, train
@@ -242,7 +243,8 @@ def test_every_field_of_a_memory_plan_is_documented(tmp_path: Path) -> None:
 def test_every_field_of_a_sweep_is_documented() -> None:
     """With and without a price, fitting and not."""
     fields = documented(JSON["Sweep"].rows)
-    swept = [SWEEP, replace(SWEEP, price_per_hour=None)]
+    images = outcome(0, 20, tokens=None, samples=50)
+    swept = [SWEEP, replace(SWEEP, price_per_hour=None, outcomes=(images,))]
     assert disagreements([json.loads(encode_sweep(s)) for s in swept], fields) == []
 
 

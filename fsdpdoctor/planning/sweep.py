@@ -175,6 +175,7 @@ class Outcome:
     reason: str = ""  # why it does not fit, or failed
     step_ns: int | None = None
     tokens: int | None = None  # of a rank, in a step
+    samples: int | None = None  # the same, where what the model is given is no text
     reserved_bytes: int | None = None  # at the most
     needed_bytes: int | None = None
     room_bytes: int | None = None
@@ -187,15 +188,21 @@ class Outcome:
         return self.fits is True and self.step_ns is not None
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """Of one device."""
-        if not self.usable or self.tokens is None or not self.step_ns:
+    def unit(self) -> str:
+        """What is counted: tokens, or samples of a model that is given none."""
+        return "samples" if self.tokens is None and self.samples else "tokens"
+
+    @property
+    def per_second(self) -> float | None:
+        """Tokens, or samples, of one device."""
+        done = self.tokens if self.unit == "tokens" else self.samples
+        if not self.usable or done is None or not self.step_ns:
             return None
-        return self.tokens * 1e9 / self.step_ns
+        return done * 1e9 / self.step_ns
 
     def price_per_million(self, per_hour: float | None) -> float | None:
-        """Of a million tokens, where a device's hour costs so much."""
-        speed = self.tokens_per_second
+        """Of a million tokens or samples, where a device's hour costs so much."""
+        speed = self.per_second
         if per_hour is None or not speed:
             return None
         return per_hour / 3600 / speed * 1e6
@@ -216,8 +223,8 @@ def cannot_fit(choice: Choice, done: Sequence[Outcome]) -> Outcome | None:
 
 def front(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those that no other one beats in speed without needing more memory."""
-    known = [o for o in outcomes if o.tokens_per_second and o.reserved_bytes]
-    known.sort(key=lambda o: (-(o.tokens_per_second or 0), o.reserved_bytes or 0))
+    known = [o for o in outcomes if o.per_second and o.reserved_bytes]
+    known.sort(key=lambda o: (-(o.per_second or 0), o.reserved_bytes or 0))
     kept: list[Outcome] = []
     least: int | None = None
     for one in known:
@@ -233,7 +240,7 @@ def best(outcomes: Sequence[Outcome], count: int = 3) -> list[Outcome]:
 
     Not those whose allocator has no room to spare: a real one is slower than it seems.
     """
-    known = [o for o in outcomes if o.tokens_per_second]
+    known = [o for o in outcomes if o.per_second]
     roomy = [o for o in known if not o.tight] or known
-    roomy.sort(key=lambda o: (-(o.tokens_per_second or 0), o.reserved_bytes or 0))
+    roomy.sort(key=lambda o: (-(o.per_second or 0), o.reserved_bytes or 0))
     return roomy[:count]

@@ -26,17 +26,22 @@ class Sweep:
     handles: Mapping[str, str]  # where the script takes a dimension
 
     @property
+    def unit(self) -> str:
+        """What its speeds count: tokens, or samples."""
+        return next((o.unit for o in self.outcomes if o.per_second), "tokens")
+
+    @property
     def ordered(self) -> list[Outcome]:
         """The fastest first, then what does not fit, then what failed."""
 
         def rank(one: Outcome) -> tuple[int, float, int]:
             group = 0 if one.usable else 1 if one.fits is False else 2
-            return group, -(one.tokens_per_second or 0), one.step_ns or 0
+            return group, -(one.per_second or 0), one.step_ns or 0
 
         return sorted(self.outcomes, key=rank)
 
     def price(self, one: Outcome) -> float | None:
-        """Of a million tokens on one device."""
+        """Of a million tokens or samples on one device."""
         return one.price_per_million(self.price_per_hour)
 
 
@@ -60,7 +65,7 @@ def _table(sweep: Sweep) -> Table:
     for name in names:
         heading = name.replace("-", "\n").replace("checkpointing", "check-\npointing")
         table.add_column(heading, justify="right", overflow="fold")
-    for name in ("tokens/s", "step", "GiB"):
+    for name in (f"{sweep.unit}/s", "step", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
     if sweep.price_per_hour is not None:
         table.add_column("price", justify="right", no_wrap=True)
@@ -89,7 +94,7 @@ def figures(one: Outcome) -> tuple[str, str, str]:
     """Speed, step and memory; nothing of what cannot be used."""
     if not one.usable:
         return "", "", ""
-    speed = one.tokens_per_second
+    speed = one.per_second
     return (
         "?" if speed is None else f"{speed:,.0f}",
         ms(one.step_ns or 0),
@@ -98,10 +103,11 @@ def figures(one: Outcome) -> tuple[str, str, str]:
 
 
 def _below(sweep: Sweep) -> list[str]:
-    lines = ["* nothing faster takes as little memory; tokens/s are of one device"]
+    unit = sweep.unit
+    lines = [f"* nothing faster takes as little memory; {unit}/s are of one device"]
     if sweep.price_per_hour is not None:
         lines.append(
-            "price: of a million tokens, where a device's hour costs "
+            f"price: of a million {unit}, where a device's hour costs "
             f"{sweep.price_per_hour:g}"
         )
     if any(one.tight for one in sweep.outcomes if one.usable):
@@ -141,13 +147,14 @@ def _encoded(sweep: Sweep, one: Outcome, on_front: bool) -> dict[str, Any]:
         "choice": dict(one.choice),
         "fits": one.fits,
         "reason": one.reason or None,
-        "tokens_per_second": one.tokens_per_second,
+        "tokens_per_second": one.per_second if one.unit == "tokens" else None,
+        "samples_per_second": one.per_second if one.unit == "samples" else None,
         "step_ns": one.step_ns if one.usable else None,
         "reserved_bytes": one.reserved_bytes if one.usable else None,
         "needed_bytes": one.needed_bytes,
         "room_bytes": one.room_bytes,
         "tight": one.tight,
-        "price_per_million_tokens": sweep.price(one),
+        "price_per_million": sweep.price(one),
         "on_front": on_front,
         "command": " ".join(one.command) or None,
     }

@@ -54,14 +54,14 @@ def sweep_page(sweep: Sweep) -> str:
 
 
 def _picture(sweep: Sweep) -> Iterator[str]:
-    known = [o for o in sweep.outcomes if o.tokens_per_second and o.reserved_bytes]
+    known = [o for o in sweep.outcomes if o.per_second and o.reserved_bytes]
     if not known:
         yield "<p>No configuration has a speed and a memory to be drawn.</p>"
         return
     room = max((o.room_bytes or o.reserved_bytes or 0) for o in known) / GIB
-    fastest = max(o.tokens_per_second or 0 for o in known)
+    fastest = max(o.per_second or 0 for o in known)
     plot = _Plot(room * 1.05, fastest * 1.1)
-    yield "<h2>Tokens per second of a device against memory</h2>"
+    yield f"<h2>{sweep.unit.capitalize()} per second of a device against memory</h2>"
     yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Pareto plot">'
     yield from plot.axes(room)
     yield plot.line(front(sweep.outcomes))
@@ -98,16 +98,14 @@ class _Plot:
         yield _text((at - 6, TOP + 12), "the device's memory", "end")
 
     def line(self, outcomes: Sequence[Outcome]) -> str:
-        points = sorted(
-            (o.reserved_bytes or 0, o.tokens_per_second or 0) for o in outcomes
-        )
+        points = sorted((o.reserved_bytes or 0, o.per_second or 0) for o in outcomes)
         drawn = " ".join(f"{self.x(m / GIB):.1f},{self.y(t):.1f}" for m, t in points)
         return f'<polyline class="front" points="{drawn}"/>'
 
     def point(self, one: Outcome, place: int) -> str:
         x = self.x((one.reserved_bytes or 0) / GIB)
-        y = self.y(one.tokens_per_second or 0)
-        said = escape(f"{_named(one)}: {one.tokens_per_second:,.0f} tokens/s")
+        y = self.y(one.per_second or 0)
+        said = escape(f"{_named(one)}: {one.per_second:,.0f} {one.unit}/s")
         kind = ' class="best"' if place else ""
         label = _text((x, y - 10), str(place), "middle", "label") if place else ""
         return (
@@ -147,9 +145,9 @@ def _commands(sweep: Sweep) -> Iterator[str]:
 
 def _table(sweep: Sweep) -> Iterator[str]:
     names = list(sweep.outcomes[0].choice) if sweep.outcomes else []
-    heads = [*names, "tokens/s a device", "step", "reserved GiB"]
+    heads = [*names, f"{sweep.unit}/s a device", "step", "reserved GiB"]
     if sweep.price_per_hour is not None:
-        heads.append("price of a million tokens")
+        heads.append(f"price of a million {sweep.unit}")
     yield "<h2>Every configuration</h2><div class='scroll'><table><thead><tr>"
     yield "".join(f"<th>{escape(head)}</th>" for head in heads)
     yield "<th class='left'></th></tr></thead><tbody>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -74,7 +75,7 @@ def test_json_says_the_same() -> None:
     said = json.loads(encode_sweep(SWEEP))
     each = said["configurations"]
     assert [one["tokens_per_second"] for one in each] == [100.0, 50.0, None, None]
-    assert [one["price_per_million_tokens"] for one in each] == [10.0, 20.0, None, None]
+    assert [one["price_per_million"] for one in each] == [10.0, 20.0, None, None]
     assert [one["fits"] for one in each] == [True, True, False, None]
     assert [one["on_front"] for one in each] == [True, True, False, False]
     assert each[2]["reason"] == "needs 90.0 of 78.1 GiB, in layers.0, forward"
@@ -111,3 +112,15 @@ def test_a_page_of_nothing_says_so() -> None:
     )
     assert "No configuration has a speed" in page
     assert "<svg" not in page
+
+
+def test_a_model_that_is_given_no_tokens_has_samples() -> None:
+    """In the table's heading, in the price and in JSON."""
+    images = outcome(0, 20, tokens=None, samples=50, command=("a",))
+    sweep = replace(SWEEP, outcomes=(images,))
+    assert shown(sweep)[1].split() == ["world", "samples/s", "step", "GiB", "price"]
+    assert shown(sweep)[2].split()[2] == "50"
+    assert "price: of a million samples" in shown(sweep)[4]
+    (said,) = json.loads(encode_sweep(sweep))["configurations"]
+    assert (said["tokens_per_second"], said["samples_per_second"]) == (None, 50.0)
+    assert "Samples per second of a device" in sweep_page(sweep)

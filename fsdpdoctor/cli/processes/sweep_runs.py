@@ -38,6 +38,7 @@ from fsdpdoctor.planning.sweep import (
     replicas_of,
 )
 from fsdpdoctor.run import open_run
+from fsdpdoctor.schema import StepRecord
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import Replay
@@ -104,14 +105,23 @@ class SweepRuns:
     _known: dict[str, Outcome] = field(default_factory=dict)
 
     def run(self, choices: Sequence[Choice]) -> list[Outcome]:
-        """All of them, in their order. Raises UsageError where a plan cannot be."""
+        """All of them, in their order. Raises UsageError where none can be."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._known = self._read()
         kept = sum(_key(choice) in self._known for choice in choices)
         if kept:
             self.say(f"{kept} of {len(choices)} were rehearsed before")
-        todo = [choice for choice in choices if _key(choice) not in self._known]
-        plans = {_key(choice): self._plan(choice) for choice in todo}
+        todo: list[Choice] = []
+        plans: dict[str, Path | None] = {}
+        for choice in choices:
+            if _key(choice) in self._known:
+                continue
+            made = self._plan(choice)
+            if isinstance(made, Outcome):
+                self._keep(made, len(choices), None)
+                continue
+            plans[_key(choice)] = made
+            todo.append(choice)
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
                 self._run_all(pool, todo, plans, len(choices))
@@ -171,9 +181,9 @@ class SweepRuns:
         line = json.dumps({"of": self.swept.fingerprint, "outcome": asdict(outcome)})
         with (self.folder / RESULTS).open("a", encoding="utf-8") as lines:
             lines.write(line + "\n")
-        speed = outcome.tokens_per_second
+        speed = outcome.per_second
         if speed is not None:
-            words = f"{speed:,.0f} tokens/s for each device"
+            words = f"{speed:,.0f} {outcome.unit}/s for each device"
         elif outcome.usable:
             words = f"{(outcome.step_ns or 0) / 1e6:.1f} ms a step"
         else:
@@ -201,7 +211,7 @@ class SweepRuns:
             reason = why_failed(status, log.read_text(errors="replace"))
             return Outcome(choice=choice, fits=None, reason=reason, command=command)
         try:
-            step_ns, tokens = _step_of(run)
+            last = _last_step(run)
         except FsdpDoctorError as error:
             reason = f"its record cannot be used: {error}"
             return Outcome(choice=choice, fits=None, reason=reason, command=command)
@@ -209,8 +219,9 @@ class SweepRuns:
             choice=choice,
             fits=verdict["fits"],
             reason="" if verdict["fits"] else _why_not(verdict),
-            step_ns=step_ns,
-            tokens=tokens,
+            step_ns=last.duration_ns,
+            tokens=_known(last.tokens),
+            samples=_known(last.samples),
             reserved_bytes=verdict["reserved_bytes"],
             needed_bytes=verdict["needed_bytes"],
             room_bytes=verdict["room_bytes"],
@@ -247,15 +258,20 @@ class SweepRuns:
 
     # Plans
 
-    def _plan(self, choice: Choice) -> Path | None:
-        """A file with what the configuration changes of FSDP2's units."""
+    def _plan(self, choice: Choice) -> Path | Outcome | None:
+        """A file with what the configuration changes of FSDP2's units; an outcome where
+        it cannot be.
+        """
         plan = plan_of(choice, self.swept.node_size)
         if plan is None:
             return None
         base = self._base or self._rehearse_base(choice)
         self._base = base
         constraints = base.calibration.constraints
-        step = changed(plan, base.calibration.step, constraints).step
+        try:
+            step = changed(plan, base.calibration.step, constraints).step
+        except UsageError as error:
+            return Outcome(choice=choice, fits=None, reason=str(error))
         apply = settings(plan, step, constraints)
         apply.pop("mesh", None)  # the rehearsal itself has it
         path = self.folder / "plans" / f"{_slug(plan)}.json"
@@ -312,13 +328,16 @@ def _why_not(verdict: Mapping[str, Any]) -> str:
     return f"needs {needed:.1f} of {room:.1f} GiB, in {verdict['place']}"
 
 
-def _step_of(run: Path) -> tuple[int, int | None]:
-    """How long the last whole step took, and its tokens."""
+def _last_step(run: Path) -> StepRecord:
+    """The last whole one."""
     steps = [step for step in open_run(run).sources[0].load().steps if step.complete]
     if not steps:
         raise UsageError("it has no whole step")
-    last = steps[-1]
-    return last.duration_ns, last.tokens if last.tokens > 0 else None
+    return steps[-1]
+
+
+def _known(count: int) -> int | None:
+    return count if count > 0 else None
 
 
 def _shown(swept: SweptScript, choice: Choice, apply: Sequence[str]) -> list[str]:

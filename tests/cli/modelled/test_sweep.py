@@ -110,9 +110,7 @@ def test_prices_come_from_the_command_or_the_devices_file(
     (tmp_path / "own.toml").write_text('like = "h100"\nprice_per_hour = 3.6\n')
     what = ("train.py", "--on", "own.toml", "--sweep", "micro-batch=1", "--json")
     prices = [
-        json.loads(plan(*what, *more).stdout)["configurations"][0][
-            "price_per_million_tokens"
-        ]
+        json.loads(plan(*what, *more).stdout)["configurations"][0]["price_per_million"]
         for more in ((), ("--price", "7.2"))
     ]
     assert prices == [pytest.approx(10.0), pytest.approx(20.0)]

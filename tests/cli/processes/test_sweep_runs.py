@@ -149,7 +149,7 @@ def test_a_sweep_that_was_broken_off_goes_on(played: Played, tmp_path: Path) -> 
     found, said = sweep(tmp_path, "world=8,micro-batch=1/2")
     assert said[0] == "1 of 2 were rehearsed before"
     assert played.said("--bs") == ["1", "2"]
-    assert found[0].tokens_per_second == first[0].tokens_per_second
+    assert found[0].per_second == first[0].per_second
     sweep(tmp_path, "world=8,micro-batch=1/2", source="changed = 1")
     assert played.said("--bs") == ["1", "2", "1", "2"]
 
@@ -189,3 +189,13 @@ def test_units_are_changed_by_a_plan_of_the_scripts_own(
     assert merged.groups == (("layers.0", "layers.1"),)
     assert "--apply" not in found[0].command
     assert str(plans / "merge-2.json") in found[1].command
+
+
+def test_what_cannot_be_asked_of_the_model_is_said_of_its_row(
+    played: Played, tmp_path: Path
+) -> None:
+    """Other configurations are rehearsed."""
+    found, _ = sweep(tmp_path, "world=16,micro-batch=1,wrap=as-is/NoSuchClass")
+    assert [one.fits for one in found] == [True, None]
+    assert "NoSuchClass" in found[1].reason
+    assert len(played.commands) == 2  # as it is, and for its units
