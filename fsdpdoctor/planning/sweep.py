@@ -195,10 +195,13 @@ class Outcome:
     @property
     def per_second(self) -> float | None:
         """Tokens, or samples, of one device."""
+        return self.with_room_per_second if self.usable else None
+
+    @property
+    def with_room_per_second(self) -> float | None:
+        """The same, also of what does not fit: as fast as it would be if it did."""
         done = self.tokens if self.unit == "tokens" else self.samples
-        if not self.usable or done is None or not self.step_ns:
-            return None
-        return done * 1e9 / self.step_ns
+        return done * 1e9 / self.step_ns if done and self.step_ns else None
 
     def price_per_million(self, per_hour: float | None) -> float | None:
         """Of a million tokens or samples, where a device's hour costs so much."""

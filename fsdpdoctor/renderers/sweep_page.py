@@ -19,6 +19,7 @@ svg .limit { stroke: var(--exposed); stroke-dasharray: 4 4; }
 svg .front { stroke: var(--info); fill: none; stroke-width: 1.5; }
 svg circle { fill: var(--bar); stroke: var(--info); }
 svg circle.best { fill: var(--info); r: 7px; }
+svg circle.out { fill: none; stroke: var(--soft); stroke-dasharray: 2 2; }
 svg .label { fill: var(--ink); }
 tr.out td { color: var(--soft); }
 """
@@ -54,63 +55,80 @@ def sweep_page(sweep: Sweep) -> str:
 
 
 def _picture(sweep: Sweep) -> Iterator[str]:
-    known = [o for o in sweep.outcomes if o.per_second and o.reserved_bytes]
-    if not known:
+    known = [o for o in sweep.outcomes if o.with_room_per_second and _gib(o)]
+    if not any(o.per_second for o in known):
         yield "<p>No configuration has a speed and a memory to be drawn.</p>"
         return
-    room = max((o.room_bytes or o.reserved_bytes or 0) for o in known) / GIB
-    fastest = max(o.per_second or 0 for o in known)
-    plot = _Plot(room * 1.05, fastest * 1.1)
-    yield f"<h2>{sweep.unit.capitalize()} per second of a device against memory</h2>"
+    plot = _Plot(known)
+    unit = sweep.unit.capitalize()
+    yield f"<h2>{unit} per second of a device against memory</h2>"
     yield f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Pareto plot">'
-    yield from plot.axes(room)
+    yield from plot.axes()
     yield plot.line(front(sweep.outcomes))
     chosen = [id(one) for one in best(sweep.outcomes)]
-    for one in known:
+    for one in sorted(known, key=lambda o: id(o) in chosen):
         yield plot.point(one, chosen.index(id(one)) + 1 if id(one) in chosen else 0)
     yield "</svg>"
-    yield "<p class='facts'>On the line: nothing faster takes as little memory.</p>"
+    yield (
+        "<p class='facts'>On the line: nothing faster takes as little memory. Grey: "
+        "does not fit, and would be as fast if it did.</p>"
+    )
+
+
+def _gib(one: Outcome) -> float:
+    """Reserved, or needed where it does not fit."""
+    return ((one.reserved_bytes if one.fits else one.needed_bytes) or 0) / GIB
 
 
 class _Plot:
     """Memory to the right, speed upwards."""
 
-    def __init__(self, most_gib: float, most_tokens: float) -> None:
-        self._most_gib, self._most_tokens = most_gib, most_tokens
+    def __init__(self, drawn: Sequence[Outcome]) -> None:
+        rooms = [o.room_bytes / GIB for o in drawn if o.room_bytes]
+        self._room = max(rooms, default=None)
+        self._most_gib = max([*map(_gib, drawn), self._room or 0]) * 1.03
+        speeds = [o.with_room_per_second or 0 for o in drawn]
+        self._least, self._most = 0.9 * min(speeds), 1.05 * max(speeds)
 
     def x(self, gib: float) -> float:
         return LEFT + gib / self._most_gib * (WIDTH - LEFT - RIGHT)
 
-    def y(self, tokens: float) -> float:
-        return HEIGHT - BOTTOM - tokens / self._most_tokens * (HEIGHT - TOP - BOTTOM)
+    def y(self, speed: float) -> float:
+        up = (speed - self._least) / (self._most - self._least)
+        return HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    def axes(self, room: float) -> Iterator[str]:
-        bottom = self.y(0)
+    def axes(self) -> Iterator[str]:
+        bottom = HEIGHT - BOTTOM
         yield _segment("axis", (LEFT, bottom), (WIDTH - RIGHT, bottom))
         yield _segment("axis", (LEFT, TOP), (LEFT, bottom))
         for i in range(5):
-            gib, tokens = room * i / 4, self._most_tokens / 1.1 * i / 4
+            gib = self._most_gib * i / 4
+            speed = self._least + (self._most - self._least) * i / 4
             yield _text((self.x(gib), bottom + 18), f"{gib:.0f}", "middle")
-            yield _text((LEFT - 8, self.y(tokens) + 4), f"{tokens:,.0f}", "end")
-        yield _text((WIDTH / 2, HEIGHT - 8), "GiB reserved", "middle")
-        at = self.x(room)
-        yield _segment("limit", (at, TOP), (at, bottom))
-        yield _text((at - 6, TOP + 12), "the device's memory", "end")
+            yield _text((LEFT - 8, self.y(speed) + 4), f"{speed:,.0f}", "end")
+        yield _text((WIDTH / 2, HEIGHT - 8), "GiB", "middle")
+        if self._room is not None:
+            at = self.x(self._room)
+            yield _segment("limit", (at, TOP), (at, bottom))
+            words = f"the device has {self._room:.1f} GiB"
+            yield _text((at - 6, bottom - 8), words, "end")
 
     def line(self, outcomes: Sequence[Outcome]) -> str:
-        points = sorted((o.reserved_bytes or 0, o.per_second or 0) for o in outcomes)
-        drawn = " ".join(f"{self.x(m / GIB):.1f},{self.y(t):.1f}" for m, t in points)
+        points = sorted((_gib(o), o.per_second or 0) for o in outcomes)
+        drawn = " ".join(f"{self.x(g):.1f},{self.y(s):.1f}" for g, s in points)
         return f'<polyline class="front" points="{drawn}"/>'
 
     def point(self, one: Outcome, place: int) -> str:
-        x = self.x((one.reserved_bytes or 0) / GIB)
-        y = self.y(one.per_second or 0)
-        said = escape(f"{_named(one)}: {one.per_second:,.0f} {one.unit}/s")
-        kind = ' class="best"' if place else ""
-        label = _text((x, y - 10), str(place), "middle", "label") if place else ""
+        x, y = self.x(_gib(one)), self.y(one.with_room_per_second or 0)
+        fact = f"{one.per_second:,.0f} {one.unit}/s" if one.per_second else one.reason
+        said = escape(f"{_named(one)}: {fact}")
+        kind = "best" if place else "fits" if one.fits else "out"
+        # Side by side: the best are often near one another.
+        at = (x + (place - 2) * 12, y - 12)
+        label = _text(at, str(place), "middle", "label") if place else ""
         return (
-            f'<circle{kind} cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{said}</title>'
-            f"</circle>{label}"
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="5">'
+            f"<title>{said}</title></circle>{label}"
         )
 
 

@@ -84,14 +84,24 @@ def test_json_says_the_same() -> None:
 
 
 def test_the_page_draws_what_can_be_used() -> None:
-    """A point for each, numbers at the best, the device's memory, and no markup of
-    the script's.
+    """A point for each, numbers at the best, the device's memory, what does not fit
+    with its reason, and no markup of the script's.
     """
-    page = sweep_page(SWEEP)
-    assert len(re.findall("<circle", page)) == 2
-    assert len(re.findall('<circle class="best"', page)) == 2
+    large = outcome(
+        200,
+        0,
+        choice={"world": "8", "wrap": "4"},
+        fits=False,
+        reason="needs 90 <GiB>",
+        needed_bytes=90 << 30,
+        room_bytes=78 << 30,
+    )
+    page = sweep_page(replace(SWEEP, outcomes=(*OUTCOMES, large)))
+    assert re.findall('<circle class="([a-z]*)"', page) == ["out", "best", "best"]
+    assert "<title>world 8, wrap 4: needs 90 &lt;GiB&gt;</title>" in page
+    assert "the device has 78.0 GiB" in page
     assert "<b>" not in page
-    assert page.count('<tr class="out">') == 2
+    assert page.count('<tr class="out">') == 3
     assert "default-src 'none'" in page.replace("&#x27;", "'")
     (line,) = re.findall(r'<polyline class="front" points="([^"]*)"', page)
     xs = [float(point.split(",")[0]) for point in line.split()]
