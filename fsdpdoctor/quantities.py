@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -148,4 +149,5 @@ def _parsed(text: str, factors: Mapping[str, float]) -> float | None:
     found = _QUANTITY.fullmatch(text.strip())
     if found is None or found[2] not in factors:
         return None
-    return float(found[1]) * factors[found[2]]
+    value = float(found[1]) * factors[found[2]]
+    return value if math.isfinite(value) else None

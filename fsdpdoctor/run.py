@@ -30,14 +30,7 @@ from fsdpdoctor.rank_end_files import (
     read_stall,
     write_evidence,
 )
-from fsdpdoctor.run_writer import (
-    NAMES,
-    SCALARS,
-    TABLES,
-    RankWriter,
-    StringTable,
-    write_run_header,
-)
+from fsdpdoctor.run_writer import RankWriter, StringTable, write_run_header
 from fsdpdoctor.schema import (
     SCHEMA_VERSION,
     TABLE_SINCE,
@@ -50,6 +43,7 @@ from fsdpdoctor.schema import (
     Table,
     rank_stem,
 )
+from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
 from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
 from fsdpdoctor.untrusted.headers import checked_header, short_word

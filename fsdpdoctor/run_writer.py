@@ -9,139 +9,22 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
-import nanoarrow as na
-import numpy as np
 from nanoarrow.ipc import StreamWriter
 
 from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
-    CallSites,
-    Counters,
-    MemorySamples,
     RankHeader,
     RunHeader,
-    Spans,
-    StackSamples,
     StepRecord,
-    StepTimes,
-    Table,
     rank_stem,
 )
-
-SCALARS = (
-    "step",
-    "start_ns",
-    "end_ns",
-    "host_start_ns",
-    "host_end_ns",
-    "micro_batches",
-    "tokens",
-    "samples",
-    "recorder_ns",
-    "complete",
-)
-"""The int64 columns of a batch, each a field of `StepRecord` (complete: 0 or 1)."""
-
-TABLES: dict[str, type[Table]] = {
-    "spans": Spans,
-    "memory": MemorySamples,
-    "counters": Counters,
-    "unrecorded": StepTimes,
-    "call_sites": CallSites,
-    "stack_samples": StackSamples,
-}
-"""The list-of-struct columns of a batch, each a field of `StepRecord`."""
-
-NAMES = "names"
-"""The column of the names that a step used first; ids count on over the stream."""
-
-_ARROW_TYPES = {
-    "int8": na.int8(nullable=False),
-    "int16": na.int16(nullable=False),
-    "int32": na.int32(nullable=False),
-    "int64": na.int64(nullable=False),
-}
-
-
-def _struct_of(table: type[Table]) -> na.Schema:
-    columns = {n: _ARROW_TYPES[d.name] for n, d in table.columns().items()}
-    return na.struct(columns, nullable=False)
-
-
-def _list_of(item: na.Schema) -> na.Schema:
-    return na.list_(item, nullable=False)
-
-
-_STRUCTS = {name: _struct_of(table) for name, table in TABLES.items()}
-_STRING = na.string(nullable=False)
-_BATCH = na.struct(
-    {
-        **dict.fromkeys(SCALARS, _ARROW_TYPES["int64"]),
-        **{name: _list_of(struct) for name, struct in _STRUCTS.items()},
-        NAMES: _list_of(_STRING),
-    }
-)
-
-# What nanoarrow's functions make of a schema, made once: a step has seventy arrays.
-_INT64_C, _STRING_C, _BATCH_C = map(
-    na.c_schema, (_ARROW_TYPES["int64"], _STRING, _BATCH)
-)
-_STRINGS_C = na.c_schema(_list_of(_STRING))
-_STRUCTS_C = {name: na.c_schema(struct) for name, struct in _STRUCTS.items()}
-_LISTS_C = {name: na.c_schema(_list_of(struct)) for name, struct in _STRUCTS.items()}
-_COLUMNS_C = {
-    name: {n: na.c_schema(_ARROW_TYPES[d.name]) for n, d in table.columns().items()}
-    for name, table in TABLES.items()
-}
-
-
-def _list_of_one(list_type: Any, length: int, child: Any) -> Any:
-    offsets = np.array([0, length], dtype=np.int32)
-    return na.c_array_from_buffers(list_type, 1, [None, offsets], children=[child])
-
-
-def _table_array(name: str, table: Table) -> Any:
-    length = len(table)
-    children = [
-        na.c_array_from_buffers(
-            of_column, length, [None, np.ascontiguousarray(getattr(table, n))]
-        )
-        for n, of_column in _COLUMNS_C[name].items()
-    ]
-    rows = na.c_array_from_buffers(_STRUCTS_C[name], length, [None], children=children)
-    return _list_of_one(_LISTS_C[name], length, rows)
-
-
-def _names_array(names: Sequence[str]) -> Any:
-    # A name from a foreign file may hold lone surrogates, which UTF-8 cannot.
-    encoded = [name.encode("utf-8", "replace") for name in names]
-    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
-    strings = na.c_array_from_buffers(
-        _STRING_C, len(names), [None, ends, b"".join(encoded)]
-    )
-    return _list_of_one(_STRINGS_C, len(names), strings)
-
-
-def _batch(record: StepRecord, names: Sequence[str]) -> Any:
-    scalars = [
-        na.c_array_from_buffers(
-            _INT64_C,
-            1,
-            [None, np.array([int(getattr(record, name))], dtype=np.int64)],
-        )
-        for name in SCALARS
-    ]
-    tables = [_table_array(name, getattr(record, name)) for name in TABLES]
-    return na.c_array_from_buffers(
-        _BATCH_C, 1, [None], children=[*scalars, *tables, _names_array(names)]
-    )
-
+from fsdpdoctor.schema.step_batch import batch_of
 
 _BLOCK = 4096
 _SLACK = 1024
@@ -212,6 +95,9 @@ def _identity(file: int) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
+_PIECE = 1 << 20
+
+
 class OwnFile:
     """A file that stays open. The script may close its descriptor, as a daemon closes
     all there are, and get the same number for a file of its own: what is there is asked
@@ -240,6 +126,22 @@ class OwnFile:
     def overwrite(self, content: bytes) -> None:
         """Write from the beginning on. Raises OSError."""
         os.pwrite(self._own(), content, 0)
+
+    def pieces(self, path: Path, start: int, end: int) -> Iterator[bytes]:
+        """What it holds between two bytes, read through its name. Raises OSError."""
+        self._own()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _identity(file) != self._identity:
+                raise OSError("there is another file in its place")
+            while start < end:
+                piece = os.pread(file, min(_PIECE, end - start), start)
+                if not piece:
+                    raise OSError("it has been cut off")
+                start += len(piece)
+                yield piece
+        finally:
+            os.close(file)
 
     def close(self) -> None:
         """Close it; later calls do nothing."""
@@ -271,7 +173,8 @@ class RankWriter:
         stem = folder / rank_stem(header.rank)
         self._header_path = stem.with_suffix(".json")
         self.write_header(header)
-        self._file = OwnFile(stem.with_suffix(".arrows"))
+        self._path = stem.with_suffix(".arrows")
+        self._file = OwnFile(self._path)
         self._size = 0
         self._broken = False
         self._bytes = io.BytesIO()
@@ -283,29 +186,61 @@ class RankWriter:
 
     def write_step(self, record: StepRecord, new_names: Sequence[str] = ()) -> None:
         """Append a step. `new_names` get the next ids, in order, from 0 on."""
-        self._stream.write_array(_batch(record, new_names))
-        self._append()
+        self._stream.write_array(batch_of(record, new_names))
+        self._append(self._encoded())
 
     def close(self) -> None:
         """End the stream. Without it readers see all steps, and a cut-off tail."""
         try:
             self._stream.close()
             if self._size and not self._broken:  # nothing ends what never began
-                self._append()
+                self._append(self._encoded())
         finally:
             self._file.close()
 
-    def _append(self) -> None:
-        """A step is in the file whole, or not at all."""
+    def _encoded(self) -> bytes:
         content = self._bytes.getvalue()
         self._bytes.seek(0)
         self._bytes.truncate()
+        return content
+
+    def _append(self, content: bytes) -> None:
+        """A step is in the file whole, or not at all."""
         try:
             self._file.append(content, self._size)
         except OSError:
             self._broken = True
             raise
         self._size += len(content)
+
+    def _between(self, start: int, end: int) -> bytes:
+        """What is in the stream between two bytes. Raises OSError."""
+        return b"".join(self._file.pieces(self._path, start, end))
+
+    def _begin_with(self, first: bytes, start: int) -> None:
+        """Put something in place of the stream's first bytes, up to `start`: whoever
+        reads it finds it as before, or whole. Raises OSError.
+        """
+        new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        size = 0
+        try:
+            file = OwnFile(new)
+            try:
+                for piece in chain(
+                    [first], self._file.pieces(self._path, start, self._size)
+                ):
+                    file.append(piece, size)
+                    size += len(piece)
+                new.replace(self._path)
+            except OSError:
+                file.close()
+                raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file, self._size = file, size
 
 
 def remove_rank(folder: Path, rank: int) -> None:

@@ -317,6 +317,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "schema/kinds.py",
         "schema/step_record.py",
         "schema/tables.py",
+        "schema/step_batch.py",
         "schema/units.py",
     ),
     "rehearsal/device/test_host_values.py": ("rehearsal/device/known_values.py",),

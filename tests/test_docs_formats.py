@@ -31,7 +31,6 @@ from fsdpdoctor.report.check import Check, encode_check
 from fsdpdoctor.report.comparison import Comparison
 from fsdpdoctor.report.value import Report, encode
 from fsdpdoctor.run import in_memory
-from fsdpdoctor.run_writer import NAMES, SCALARS, TABLES
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
@@ -40,6 +39,7 @@ from fsdpdoctor.schema import (
     RankHeader,
     RunHeader,
 )
+from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
 from fsdpdoctor.testing import Call, Sample, draw
 from tests.hang.test_diagnose import dumped
 from tests.importers.generated import generated_rank

@@ -98,6 +98,7 @@ def test_sizes_shares_and_counts() -> None:
         ("much", None),
         ("80 GiBs", None),
         ("-1", None),
+        ("1e400", None),
         ("", None),
     ],
 )

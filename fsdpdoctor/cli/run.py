@@ -30,6 +30,7 @@ from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, captu
 from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
+from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
 
 if TYPE_CHECKING:
     from fsdpdoctor.cli.processes.live import LiveView
@@ -75,6 +76,12 @@ def _metrics_address(text: str) -> str:
     "--kineto-ranks", metavar="0,1", help="The ranks that do so. Default: 0,1."
 )
 @click.option(
+    "--max-size",
+    metavar="SIZE",
+    help="Of the record, over all ranks: 500MB. Where it is full, the oldest steps "
+    "keep their times alone.",
+)
+@click.option(
     "--live", is_flag=True, help="Show the run in a browser while it goes on."
 )
 @click.option(
@@ -116,6 +123,7 @@ def command(
     check_bits: bool,
     kineto: int | None,
     kineto_ranks: str | None,
+    max_size: str | None,
     live: bool,
     prometheus_port: str | None,
     hang_after: float,
@@ -141,6 +149,7 @@ def command(
     target = launching.Target(name=script, is_module=is_module, args=args)
     _refuse_launchers(target)
     sampling_of(steps, every)  # says what is wrong before anything starts
+    max_bytes = max_bytes_of(max_size)
     capture = None if kineto is None else capture_of(kineto, kineto_ranks, steps)
     recorder.require_torch()
     settings = None if plan is None else read_settings(plan)
@@ -158,6 +167,7 @@ def command(
             *["--check-bits"] * check_bits,
             *_option("--kineto", kineto),
             *_option("--kineto-ranks", kineto_ranks),
+            *_option("--max-size", max_size),
             *["--live"] * live,  # rank 0 starts it, after a restart, too
             *_option("--prometheus-port", prometheus_port),
             *_option("--hang-after", hang_after),
@@ -175,6 +185,7 @@ def command(
             stop_after=stop_after,
             check_bits=check_bits,
             capture=capture,
+            max_bytes=max_bytes,
             live=live,
             metrics_at=prometheus_port,
             hang_after_s=hang_after,
@@ -234,6 +245,7 @@ class RunOptions:
     stop_after: int | None = None  # steps
     check_bits: bool = False
     capture: ProfilerSchedule | None = None  # by torch.profiler
+    max_bytes: int | None = None  # of the record, of all ranks together
     live: bool = False  # shown in a browser meanwhile
     metrics_at: str | None = None  # where Prometheus may ask meanwhile
     hang_after_s: float = 0.0  # 0: no watching for hangs
@@ -406,6 +418,7 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
         command=redact.command([asked.target.name, *asked.target.args]),
         source=asked.source,
         notes=notes,
+        max_bytes=asked.max_bytes,
         hang_after_s=asked.hang_after_s,
     )
 

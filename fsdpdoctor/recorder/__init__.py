@@ -99,11 +99,12 @@ def record(
     *,
     steps: str | None = None,
     every: int | None = None,
+    max_size: str | None = None,
 ) -> Iterator[Path]:
     """Record what runs inside; the value is the run's folder.
 
-    Every rank calls it, after `init_process_group`. `steps` and `every` are those
-    of `fsdpdoctor run`. Inside a job that is recorded already it changes nothing.
+    Every rank calls it, after `init_process_group`. `steps`, `every` and `max_size` are
+    those of `fsdpdoctor run`. Inside a job that is recorded already it changes nothing.
     """
     if _current is not None:
         yield _current.folder
@@ -113,8 +114,9 @@ def record(
     from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.storage import run_folder
     from fsdpdoctor.recorder.storage.sampling import sampling_of
+    from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
 
-    sampling = sampling_of(steps, every)
+    sampling, max_bytes = sampling_of(steps, every), max_bytes_of(max_size)
     script = sys.argv[0] if sys.argv else ""
     folder = Path(out) if out else None
     try:
@@ -129,6 +131,7 @@ def record(
             run_id=place.run_id,
             sampling=sampling,
             command=redact.command(sys.argv),
+            max_bytes=max_bytes,
             hang_after_s=HANG_AFTER_S,
         )
     )

@@ -18,4 +18,5 @@ class RecordingConfig:
     command: tuple[str, ...] = ()
     source: str = "recorded"
     notes: tuple[str, ...] = ()
+    max_bytes: int | None = None  # of the record, of all ranks together
     hang_after_s: float = 0.0  # then a rank says where it is; 0: never

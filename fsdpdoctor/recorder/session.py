@@ -44,7 +44,8 @@ from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
-from fsdpdoctor.run_writer import Heartbeat, RankWriter
+from fsdpdoctor.recorder.storage.size_limit import LimitedWriter, writer_of
+from fsdpdoctor.run_writer import Heartbeat
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     Phase,
@@ -105,7 +106,7 @@ class Session:
         )
         self._headers.write_run()
         self._last_header = self._on_disk = self._header()
-        self._writer = RankWriter(plan.folder, self._last_header)
+        self._writer = writer_of(plan.folder, self._last_header, plan.max_bytes)
         self._stall_watch = StallWatch(
             self._rec, plan.folder, place()[0], plan.hang_after_s
         )
@@ -415,6 +416,8 @@ class Session:
 
     def _write_step(self, record: StepRecord, names: list[str]) -> None:
         self._disk.write(lambda: self._writer.write_step(record, names))
+        if isinstance(self._writer, LimitedWriter) and self._writer.is_full:
+            self._disk.later(self._writer.thin)
 
     def _write_rest(self) -> None:
         """What came after the last recorded step: an empty, incomplete one."""

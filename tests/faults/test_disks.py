@@ -64,6 +64,25 @@ def test_a_disk_that_is_full(disk: Path, tmp_path: Path, left_kb: int) -> None:
     assert "Traceback" not in ours.stderr
 
 
+def test_a_record_with_a_limit(tmp_path: Path) -> None:
+    """Each rank thins its own, while training goes on as without us."""
+    plain = job(tmp_path / "plain", "none")
+    limit = ("--every", "1", "--max-size", "240KB")
+    ours = job(tmp_path / "recorded", "none", *recorder(tmp_path / "run"), *limit)
+    ranks = list(open_run(tmp_path / "run").load())
+    ended = "; ".join(rank.header.ended for rank in ranks)
+    whole = tuple(last_whole(rank) for rank in ranks)
+    note("a limit for the record", plain, ours, ended, whole)
+
+    assert ours.trained == plain.trained
+    assert whole == (17, 17)
+    assert sum(path.stat().st_size for path in (tmp_path / "run").iterdir()) <= 240_000
+    for rank in ranks:
+        first = rank.steps[0]
+        assert first.unrecorded.step.tolist() == list(range(first.step))
+        assert "only the times are kept" in rank.header.warnings[0]
+
+
 @pytest.mark.parametrize("how", ["full", "vanishes"])
 def test_a_disk_that_fails_in_the_middle(disk: Path, tmp_path: Path, how: str) -> None:
     """The steps before stay readable, and training goes on."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import fsdpdoctor
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.host.model_spec import plain_device
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
@@ -18,7 +19,7 @@ from fsdpdoctor.recorder.session import Session
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import Heartbeat
-from fsdpdoctor.schema import UNKNOWN, Evidence
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, StepRecord
 from tests.recorder.rehearsed import job, recorded, sharded, train
 
 
@@ -62,6 +63,34 @@ def test_refuses_units_that_it_cannot_time(
     with pytest.raises(UsageError, match=says):
         session.device_seen(refused)
     session.detach()
+
+
+def kinds(record: StepRecord) -> list[int]:
+    """Of its spans; a collection may come in any step."""
+    return [kind for kind in record.spans.kind.tolist() if kind != Kind.GC]
+
+
+def test_a_record_has_a_limit(tmp_path: Path) -> None:
+    """No step is lost, and the newest have all that a record without one has."""
+    with job(), fsdpdoctor.record(tmp_path / "whole", every=1):
+        train(sharded(), steps=30)
+    size = (tmp_path / "whole" / "rank00000.arrows").stat().st_size
+    with job(), fsdpdoctor.record(tmp_path / "run", every=1, max_size=str(size)):
+        train(sharded(), steps=30)
+    data = open_run(tmp_path / "run").sources[0].load()
+
+    assert data.header.ended == "done"
+    assert sum(path.stat().st_size for path in (tmp_path / "run").iterdir()) <= size
+    detailed = [record.step for record in data.steps]
+    assert detailed == list(range(detailed[0], 30))
+    assert data.steps[0].unrecorded.step.tolist() == list(range(detailed[0]))
+    assert data.header.warnings[0].endswith(
+        f"of the oldest {detailed[0]} recorded steps only the times are kept"
+    )
+    whole = open_run(tmp_path / "whole").sources[0].load()
+    for record in data.steps:
+        there = whole.steps[record.step]
+        assert kinds(record) == kinds(there)
 
 
 def test_a_plain_model_s_parameters_say_where_it_is() -> None:

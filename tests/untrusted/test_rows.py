@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fsdpdoctor.run_writer import SCALARS
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
@@ -18,6 +17,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     StepTimes,
 )
+from fsdpdoctor.schema.step_batch import SCALARS
 from fsdpdoctor.untrusted.rows import (
     Lists,
     check_scalars,

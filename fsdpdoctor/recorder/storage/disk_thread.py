@@ -74,6 +74,17 @@ class DiskThread:
             raise OSError(f"the disk is {MOST_WAITING} steps behind")
         self._raise()
 
+    def later(self, job: Callable[[], None]) -> None:
+        """Run a job after those before it, which nobody waits for but the end."""
+        if not self._runs:
+            with unsignalled():
+                job()
+            return
+        done = _thread.allocate_lock()
+        done.acquire()
+        self._jobs.put((job, done))
+        self._late.append(done)
+
     def finish(self, patience_s: float = END_S) -> bool:
         """Wait for what is under way; whether all is written."""
         until = time.monotonic() + patience_s

@@ -86,6 +86,24 @@ def test_what_a_write_raises_is_raised_once() -> None:
     disk.stop()
 
 
+def test_what_may_be_later_is_waited_for_at_the_end_alone() -> None:
+    """It holds up no step, and comes between those before it and those after."""
+    answers, written = threading.Event(), list[int]()
+    disk = started()
+    disk.later(waiting_for(answers))
+    disk.write(lambda: written.append(1))
+    assert written == []
+    assert not disk.finish(patience_s=0.01)
+
+    answers.set()
+
+    assert disk.finish()
+    assert written == [1]
+    disk.stop()
+    disk.later(lambda: written.append(2))
+    assert written == [1, 2]
+
+
 def test_a_heartbeat_that_fails_is_named_and_not_tried_again() -> None:
     """The record goes on without it."""
     beats: list[int] = []
