@@ -20,7 +20,7 @@ from fsdpdoctor.run_writer import (
     remove_rank,
     write_run_header,
 )
-from fsdpdoctor.schema import RankHeader, Spans
+from fsdpdoctor.schema import RankHeader, Spans, UnitSpec
 from tests.test_run import RUN, a_step
 
 HEADER = RankHeader(rank=0, world_size=2)
@@ -81,6 +81,22 @@ def test_half_a_header_is_never_seen(
         write_run_header(tmp_path, replace(RUN, run_id="another"))
     assert open_run(tmp_path).header == RUN
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_names_that_are_no_unicode_can_be_read(tmp_path: Path) -> None:
+    """Of arguments, variables, and modules: what cannot be written is a question mark,
+    and the rest of the header is as it was.
+    """
+    write_run_header(tmp_path, replace(RUN, command=("tr\udce9in.py", "--name=\u00e9")))
+    unit = UnitSpec(fqn="layers.\ud800", module_class="Block")
+    header = replace(HEADER, units=(unit,), environment={"NCCL_X": "a\udcff"})
+    RankWriter(tmp_path, header).close()
+    run = open_run(tmp_path)
+    read = run.sources[0].load().header
+    assert run.header.command == ("tr?in.py", "--name=\u00e9")
+    assert [one.fqn for one in read.units] == ["layers.?"]
+    assert read.environment == {"NCCL_X": "a?"}
+    assert replace(read, units=(), environment={}) == HEADER
 
 
 def test_a_step_is_in_the_file_whole_or_not_at_all(
