@@ -35,6 +35,8 @@ from types import (
 )
 from typing import Any, TypeVar, cast
 
+import torch
+
 from fsdpdoctor.recorder import border
 
 Function = Callable[..., Any]
@@ -42,6 +44,12 @@ Wrap = Callable[[Any], Any]
 """Makes what goes around a function, or a stand-in for something else."""
 Some = TypeVar("Some")
 AFunction = TypeVar("AFunction", bound=Function)
+
+
+unasked: Any = torch._C.DisableTorchFunction
+"""In it, what we ask of a tensor is asked of no mode of the script's, and of no class:
+they may count, or refuse.
+"""
 
 
 def unseen(function: AFunction) -> AFunction:

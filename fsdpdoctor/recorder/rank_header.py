@@ -79,9 +79,15 @@ class Headers:
         self._wrote_run = False
 
     def of_rank(
-        self, ended: str, warnings: tuple[str, ...], end: RankEnd | None = None
+        self,
+        ended: str,
+        warnings: tuple[str, ...],
+        end: RankEnd | None = None,
+        before: RankHeader | None = None,
     ) -> RankHeader:
-        """What this rank says of itself."""
+        """What this rank says of itself; of an unchanged model what it said `before`,
+        which takes a tenth of the time.
+        """
         cuda = self._rec.clock.of_device
         return RankHeader(
             rank=self._rank,
@@ -96,9 +102,9 @@ class Headers:
             clock=self._rec.clock.name,
             unix_minus_clock_ns=self._rec.unix_minus_clock_ns,
             evidence=self._evidence(),
-            units=self._model.units(),
+            units=self._model.units() if before is None else before.units,
             groups=self._groups.specs,
-            model=self._model.spec(),
+            model=self._model.spec() if before is None else before.model,
             replicas=self._replicas.specs(),
             environment=redact.environment(os.environ),
             ended=ended,

@@ -33,7 +33,7 @@ from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
 from fsdpdoctor.recorder.own_threads import unsignalled
-from fsdpdoctor.recorder.patching import ErrorBorder
+from fsdpdoctor.recorder.patching import ErrorBorder, unasked
 from fsdpdoctor.recorder.rank_header import Headers, place
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.steps.pending_step import PendingStep, rest_of
@@ -94,7 +94,8 @@ class Session:
         self._ending = threading.Lock()
         self._warnings: list[str] = []
         self._attached = False
-        self._signature: object = None
+        self._signature: object = None  # of the model as it was described last
+        self._samples = 0  # of replicas, in that description
         self._headers = Headers(
             plan,
             self._rec,
@@ -425,12 +426,17 @@ class Session:
         self._write_step(rest_of(self._rec, timed), self._rec.names.take_new())
 
     def _describe(self) -> None:
-        """Rewrite the rank's header where the effective tree has changed."""
-        signature = self._model.signature(), self._replicas.count
-        if signature != self._signature:
-            self._signature = signature
-            self._write_header(self._header())
+        """Rewrite the rank's header where the effective tree has changed. Nobody waits
+        for it: the next step comes after it on the disk.
+        """
+        before, self._signature = self._signature, self._model.signature()
+        samples, self._samples = self._samples, self._replicas.count
+        if (before, samples) != (self._signature, self._samples):
+            known = self._last_header if before == self._signature else None
+            header = self._last_header = self._header(known)
+            self._disk.later(lambda: self._written(header))
 
-    def _header(self) -> RankHeader:
+    def _header(self, before: RankHeader | None = None) -> RankHeader:
         warnings = (*self._warnings, *([OWN_OPTIMIZER] if self._steps.own else ()))
-        return self._headers.of_rank(self._ended, warnings, self._end)
+        with unasked():
+            return self._headers.of_rank(self._ended, warnings, self._end, before)

@@ -50,7 +50,7 @@ import torch
 
 from fsdpdoctor.recorder.fsdp2.signals import hooks_of, lacking
 from fsdpdoctor.recorder.fsdp2.signatures import PACKAGE, installed
-from fsdpdoctor.recorder.patching import StandIn, unseen
+from fsdpdoctor.recorder.patching import StandIn, unasked, unseen
 
 NO_FSDP2 = (
     "this torch has no FSDP2 (torch.distributed.fsdp.fully_shard), or one that is not "
@@ -147,9 +147,12 @@ def is_unsharded(group: Any) -> bool:
 
 def unsharded_bytes(group: Any) -> int:
     """What the gathered parameters of an unsharded group hold, padding included."""
-    return sum(
-        t.numel() * t.itemsize for p in group.fsdp_params for t in p.all_gather_outputs
-    )
+    with unasked():
+        return sum(
+            t.numel() * t.itemsize
+            for p in group.fsdp_params
+            for t in p.all_gather_outputs
+        )
 
 
 def is_part(state: Any) -> bool:

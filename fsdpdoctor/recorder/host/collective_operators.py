@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import UNKNOWN, Within
 
 KINDS = {
@@ -165,7 +166,8 @@ def of_dtensor() -> bool:
 
 def bytes_of(value: Any) -> int:
     """What the tensors of an argument hold."""
-    return sum(t.numel() * t.element_size() for t in tensors_of(value))
+    with unasked():
+        return sum(t.numel() * t.element_size() for t in tensors_of(value))
 
 
 def sequence_number(group: Any) -> int:

@@ -21,6 +21,7 @@ from fsdpdoctor.recorder.fsdp2.unit_specs import (
     original_class,
     without_compile,
 )
+from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import (
     BlockSpec,
     ModelSpec,
@@ -109,12 +110,14 @@ class ModelWatch:
         ours = self._all_param_ids()
         params = [p for group in optimizer.param_groups for p in group["params"]]
         self._seen_optimizers.append(weakref.ref(optimizer))
+        with unasked():
+            without_grad = sum(p.grad is None for p in params)
         self._optimizers[id(optimizer)] = OptimizerSpec(
             optimizer_class=type(optimizer).__name__,
             params=len(params),
             dtensors=sum(hasattr(p, "placements") for p in params),
             stale=sum(id(p) not in ours for p in params) if ours else 0,
-            without_grad=sum(p.grad is None for p in params),
+            without_grad=without_grad,
             foreach=optimizer.defaults.get("foreach"),
             fused=optimizer.defaults.get("fused"),
         )

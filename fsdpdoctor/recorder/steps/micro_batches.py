@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import UNKNOWN
 
 Tree = int
@@ -64,17 +65,27 @@ def inputs_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
     first = first_tensor(args, kwargs)
     if first is None:
         return NO_INPUTS
-    words = first.dim() == 2 and first.dtype in (torch.int64, torch.int32)
-    return Inputs(
-        tokens=first.numel() if words else UNKNOWN, samples=int(first.shape[0])
-    )
+    with unasked():
+        words = first.dim() == 2 and first.dtype in (torch.int64, torch.int32)
+        tokens = first.numel() if words else UNKNOWN
+        return Inputs(tokens=tokens, samples=int(first.shape[0]))
+
+
+def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Of the second dimension of what a forward computes with, or of its only one."""
+    first = first_tensor(args, kwargs)
+    if first is None:
+        return UNKNOWN
+    with unasked():
+        return first.shape[min(1, first.dim() - 1)]
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """What a forward computes with: `input_ids` where it is named so."""
-    for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return value
+    with unasked():
+        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.dim() > 0:
+                return value
     return None
 
 

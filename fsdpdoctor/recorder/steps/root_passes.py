@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from fsdpdoctor.recorder.host.call_stack import CallStack
-from fsdpdoctor.recorder.steps.micro_batches import first_tensor
+from fsdpdoctor.recorder.steps.micro_batches import length_of
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase
 
@@ -32,10 +32,7 @@ class RootPasses:
         rec = self._rec
         self._start = rec.tick()
         self._flags, self._name = 0, UNKNOWN
-        given = first_tensor(args, kwargs)
-        self._length = (
-            UNKNOWN if given is None else given.shape[min(1, given.dim() - 1)]
-        )
+        self._length = length_of(args, kwargs)
         if grad:
             return
         self._flags = int(Flag.NO_GRAD)
