@@ -33,20 +33,21 @@ class Cost:
 
 
 def run(command: Sequence[str]) -> Cost:
-    """Run a command and wait for all its processes. Raises SystemExit if it fails."""
+    """Run a command and wait for all its processes, and for no other of ours, as a
+    cluster that it uses. Raises SystemExit if it fails.
+    """
     # Workers that outlive their parent become ours: they must be counted, too.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    others = _children(os.getpid())
     with tempfile.TemporaryFile("w+") as output:
         begin = time.monotonic()
         child = subprocess.Popen(command, stdout=output)
         watch = _Watch(child.pid)
         watch.start()
         cpu_s, peak_mb, wall_s = 0.0, 0.0, 0.0
-        while True:
-            try:
-                pid, status, used = os.wait4(-1, 0)
-            except ChildProcessError:
-                break
+        left = {child.pid}
+        while left:
+            pid, status, used = os.wait4(left.pop(), 0)
             cpu_s += used.ru_utime + used.ru_stime
             peak_mb = max(peak_mb, used.ru_maxrss * KIB / MB)
             if pid == child.pid:
@@ -54,6 +55,7 @@ def run(command: Sequence[str]) -> Cost:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 if status:
                     raise SystemExit(f"failed with {child.returncode}: {command}")
+            left = left or _children(os.getpid()) - others
         watch.stop()
         output.seek(0)
         return Cost(
@@ -89,13 +91,18 @@ class _Watch(threading.Thread):
 def _descendants(pid: int) -> Iterator[int]:
     """A process and all that it started."""
     yield pid
+    for child in _children(pid):
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> set[int]:
+    """What a process started; none where it has just ended."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         children = [(task / "children").read_text().split() for task in tasks]
     except OSError:
-        return  # it has just ended
-    for child in itertools.chain(*children):
-        yield from _descendants(int(child))
+        return set()
+    return {int(child) for child in itertools.chain(*children)}
 
 
 def _anonymous_mb(pid: int) -> float:

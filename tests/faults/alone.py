@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.faults.between_steps import WITHIN
 from tests.faults.oddities import BEFORE, clock_set, say
+from tests.faults.own_ways import OWN_WAYS
 
 STEPS = 14
 NAME, LOSSES = sys.argv[1], Path(sys.argv[2]).absolute()
@@ -32,6 +33,8 @@ def main() -> None:
     losses = LOSSES.open("w")
     if NAME in BEFORE:
         BEFORE[NAME]()
+    if NAME in OWN_WAYS:
+        OWN_WAYS[NAME]()
     torch.manual_seed(1)
     with torch.device("cpu"):
         model: Any = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))

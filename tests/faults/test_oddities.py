@@ -10,6 +10,7 @@ from fsdpdoctor.run import open_run
 from tests.faults.between_steps import WITHIN
 from tests.faults.jobs import SCRIPTS, Ended, last_whole, note, python, recorder
 from tests.faults.oddities import BEFORE
+from tests.faults.own_ways import OWN_WAYS
 
 pytestmark = [
     pytest.mark.faults,
@@ -18,6 +19,7 @@ pytestmark = [
 ]
 
 LAST = 13
+CLOCKS = ("clock-forward", "clock-back")
 OTHERWISE: dict[str, tuple[str, int]] = {
     "small-files": ("detached: OSError", 3),
     "exits-in-a-hook": ("exit: 4", 7),
@@ -26,7 +28,7 @@ OTHERWISE: dict[str, tuple[str, int]] = {
 """How the record ends, and its last whole step, where that is not as planned."""
 
 
-@pytest.mark.parametrize("name", [*BEFORE, *WITHIN, "clock-forward", "clock-back"])
+@pytest.mark.parametrize("name", [*BEFORE, *OWN_WAYS, *WITHIN, *CLOCKS])
 def test_trains_as_without_us(name: str, tmp_path: Path) -> None:
     """To the bit, with the same output and status; the record is whole."""
     run = tmp_path / "run"
