@@ -281,11 +281,14 @@ def run_rank(
 
 
 def _place(asked: RunOptions) -> run_folder.RunLocation:
-    """Where to record; where nobody may write there, the recording says so."""
+    """Where to record. A rank that cannot agree with the others does not record: it
+    would leave a run of another id where they find room for theirs.
+    """
     try:
         return run_folder.agree_on_folder(asked.out, asked.target.name)
-    except OSError:
-        return _nowhere(asked.out)
+    except OSError as error:
+        recorder.unrecorded(border.describe(error))
+        return run_folder.RunLocation(folder=_nowhere(asked.out).folder, run_id="")
 
 
 def _of(session: Session) -> run_folder.RunLocation:
@@ -368,7 +371,8 @@ def _record(
     asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
     within, pid = recorder.current(), os.getpid()
-    session = None if within is not None else recorder.start(_recording(asked, place))
+    records = within is None and place.run_id != ""
+    session = recorder.start(_recording(asked, place)) if records else None
     if session is None:
         watch = SigtermHandler(_nothing)
     else:

@@ -183,17 +183,44 @@ def test_ranks_are_started_with_what_was_asked(
     """Every option of ours that was given, in one folder that all are told."""
     recording = ("--steps", "4:9", "--every", "2", "--stop-after", "20")
     more = ("--check-bits", "--kineto", "2", "--live", "--hang-after", "30")
+    limit = ("--max-size", "2GiB")
     words = ("--nproc-per-node", "4", "--out", "runs/a", "--no-report")
-    typed(*words, *recording, *more, "train.py", "--lr", "1")
+    typed(*words, *recording, *limit, *more, "train.py", "--lr", "1")
     ((options, target, own),) = became
     assert options == ["--nproc-per-node=4", "--standalone"]
     assert target == Target(name="train.py", is_module=False, args=("--lr", "1"))
     assert own == [
         *("--steps", "4:9", "--every", "2", "--stop-after", "20", "--check-bits"),
-        *("--kineto", "2", "--live", "--hang-after", "30.0", "--no-report"),
+        *("--kineto", "2", "--max-size", "2GiB", "--live"),
+        *("--hang-after", "30.0", "--no-report"),
     ]
     place = json.loads(os.environ[VARIABLE])
     assert place["folder"] == str(tmp_path / "runs/a")
+
+
+def test_a_rank_that_finds_no_place_trains_unrecorded(
+    became: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves no run of another id, which would refuse the ranks after it."""
+
+    def full(out: Path | None, script: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "agree_on_folder", full)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    done = typed("--no-report", "--out", "runs/a", "train.py")
+    assert done.exit_code == 0
+    assert done.stdout == "trained\n"
+    assert done.stderr.count("is not recorded, training goes on") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_no_size_is_said(became: list[Started]) -> None:
+    """Before ranks are started."""
+    done = typed("--nproc-per-node", "4", "--max-size", "much", "train.py")
+    assert done.exit_code == 2
+    assert "--max-size is 'much', expected a size, as 500MB or 2GiB" in done.output
+    assert became == []
 
 
 def test_a_job_of_several_nodes_is_torchruns_own(became: list[Started]) -> None:

@@ -58,7 +58,7 @@ def test_a_disk_that_is_full(disk: Path, tmp_path: Path, left_kb: int) -> None:
     ours = job(tmp_path / "recorded", "none", *recorder(disk / "run"))
     note(f"disk with {left_kb} KB left", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     said = [line for line in ours.stderr.splitlines() if "training goes on" in line]
     assert len(said) == 2
     assert "Traceback" not in ours.stderr
@@ -74,7 +74,7 @@ def test_a_record_with_a_limit(tmp_path: Path) -> None:
     whole = tuple(last_whole(rank) for rank in ranks)
     note("a limit for the record", plain, ours, ended, whole)
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert whole == (17, 17)
     assert sum(path.stat().st_size for path in (tmp_path / "run").iterdir()) <= 240_000
     for rank in ranks:
@@ -106,7 +106,7 @@ def test_a_disk_that_fails_in_the_middle(disk: Path, tmp_path: Path, how: str) -
     thread.join()
     note(f"disk {how}", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     if how == "full":
         for rank in open_run(disk / "run").load():
             assert rank.header.ended.startswith("detached: OSError")
@@ -125,7 +125,7 @@ def test_a_disk_of_one_rank_is_full(disk: Path, tmp_path: Path) -> None:
     ended = f"{first.header.ended}; {second.header.ended[:40]}"
     note("disk of one rank full", plain, ours, ended, last_whole(first))
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert (first.header.ended, last_whole(first)) == ("done", 17)
     assert second.header.ended.startswith("detached: OSError")
     assert ours.stderr.count("training goes on") == 1
@@ -138,7 +138,7 @@ def test_a_disk_that_is_read_only(disk: Path, tmp_path: Path) -> None:
     ours = job(tmp_path / "recorded", "none", *recorder(disk / "run"))
     note("disk read-only", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert ours.stderr.count("is not recorded") == 2
     assert "Traceback" not in ours.stderr
 
@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, where: str) -> None:
     ours = job(tmp_path / "recorded", "none", *recorder(run))
     note(f"folder: {where}", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     said = [line for line in ours.stderr.splitlines() if "is not recorded" in line]
     assert len(said) == (1 if where == "one-rank" else 2)
     assert "Traceback" not in ours.stderr

@@ -87,4 +87,4 @@ def test_a_process_ends_as_without_us(name: str, tmp_path: Path) -> None:
     ours = python(*run, str(script), cwd=tmp_path)
     note(name, plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]

@@ -42,6 +42,7 @@ def test_a_launcher_restarts_the_ranks(tmp_path: Path) -> None:
             status=(done.status,),
             stdout=tuple(sorted(done.stdout.splitlines())),
             losses=tuple(losses_in(folder)),
+            stderr=done.stderr,
         )
         for done, folder in zip((plain_job, ours_job), folders, strict=True)
     )
@@ -50,7 +51,7 @@ def test_a_launcher_restarts_the_ranks(tmp_path: Path) -> None:
     ended = [rank.header.ended[:30] for rank in (*first, *second)]
     note("elastic restart", plain, ours, "; ".join(ended), last_whole(second[0]))
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, (plain.stderr + ours.stderr)[-9000:]
     assert first[1].header.ended == "exception: ValueError: staged"
     assert [rank.header.ended for rank in second] == ["done", "done"]
     assert [last_whole(rank) for rank in second] == [17, 17]
@@ -77,7 +78,7 @@ def test_ranks_that_the_script_spawns_are_named(tmp_path: Path) -> None:
     (rank,) = open_run(tmp_path / "run").load()
     note("mp.spawn", plain, ours, rank.header.ended, "not recorded, and said")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     said = "nothing was trained in this process, and its child processes are not"
     assert ours.stderr.count(said) == 1
     assert rank.header.warnings[0].startswith(said)
@@ -93,7 +94,7 @@ def test_a_run_within_a_run_is_one_record(tmp_path: Path) -> None:
     ours = python(*outer, *inner, str(script), "x", cwd=tmp_path)
     note("run within run", plain, ours, "exit: 5", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert not (tmp_path / "inner").exists()
     assert open_run(tmp_path / "outer").sources[0].load().header.ended == "exit: 5"
     assert ours.stderr.count("fsdpdoctor: recorded in outer") == 1
@@ -131,7 +132,7 @@ def test_a_removed_folder_is_not_named(tmp_path: Path) -> None:
     ours = python("-m", "fsdpdoctor", "run", "--out", "run", str(script), cwd=tmp_path)
     note("folder removed", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert "again with" not in ours.stderr
     assert "nothing is recorded in run" in ours.stderr
 
@@ -160,7 +161,7 @@ def test_the_interpreter_s_flags_hold(tmp_path: Path, flags: tuple[str, ...]) ->
     ours = python(*flags, *options, str(script), cwd=tmp_path, stdin=subprocess.DEVNULL)
     note(f"python {' '.join(flags)}", plain, ours, "", "")
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert "is not recorded" not in ours.stderr
 
 

@@ -49,7 +49,7 @@ def test_trains_as_without_us(name: str, tmp_path: Path) -> None:
     note(f"alone: {name}", plain, ours, rank.header.ended[:40], last_whole(rank))
     ended, least = OTHERWISE.get(name, ("done", LAST))
 
-    assert ours.trained == plain.trained
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert rank.header.ended.startswith(ended)
     assert last_whole(rank) >= least
     assert ours.stderr.count("Traceback") == plain.stderr.count("Traceback")

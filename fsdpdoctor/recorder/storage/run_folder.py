@@ -73,25 +73,26 @@ def _to_json(place: RunLocation) -> str:
     return json.dumps({"folder": str(place.folder), "run_id": place.run_id})
 
 
-def _from_json(text: str) -> RunLocation:
-    said = json.loads(text)
-    return RunLocation(folder=Path(said["folder"]), run_id=said["run_id"])
+def _from_json(text: str, source: str) -> RunLocation:
+    try:
+        said = json.loads(text)
+        return RunLocation(folder=Path(said["folder"]), run_id=said["run_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"{source} is none of ours: {error}") from None
 
 
 def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     """The place that every rank of this job on this node arrives at.
 
-    Ranks do not talk. Our own launcher has told them; else the first one to
-    link a small note into the folder of runs (or into `out`) decides. The note is
-    named for the job, by its launcher's process, so that the others find it.
+    Ranks do not talk. Our own launcher has told them; else the first one to link a
+    small note into the folder of runs (or into `out`) decides. The note is named for
+    the job, by its launcher's process, so that the others find it. Raises OSError where
+    no note can be left or read, UsageError where `out` is taken.
     """
     told = os.environ.get(VARIABLE)
     if told is not None:
-        try:
-            place = _from_json(told)
-            attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-        except (ValueError, KeyError, TypeError) as error:
-            raise OSError(f"{VARIABLE} is none of ours: {error}") from None
+        place = _from_json(told, VARIABLE)
+        attempt = number("TORCHELASTIC_RESTART_COUNT", 0)
         return place if attempt == 0 else _attempt(place, attempt)
     if "RANK" not in os.environ:
         return new_location(out, script)
@@ -100,7 +101,7 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     note = where / f".job-{_job_key(out)}.json"
     if not note.exists():
         _propose(note, out, script)
-    place = _from_json(note.read_text())
+    place = _from_json(note.read_text(), str(note))
     _refuse_taken(place)
     return place
 
@@ -155,8 +156,20 @@ def _attempt(place: RunLocation, attempt: int) -> RunLocation:
     return RunLocation(folder=folder, run_id=f"{place.run_id}-restart{attempt}")
 
 
+def _free(place: RunLocation) -> RunLocation:
+    """The same place, or one beside it that no run has taken."""
+    folder, more = place.folder, 1
+    while (folder / "run.json").exists():
+        more += 1
+        folder = place.folder.with_name(f"{place.folder.name}-{more}")
+    return RunLocation(folder=folder, run_id=place.run_id)
+
+
 def _propose(note: Path, out: Path | None, script: str) -> None:
+    attempt = number("TORCHELASTIC_RESTART_COUNT", 0)
     place = _candidate(out, script)
+    if attempt and out is not None:
+        place = _free(_attempt(place, attempt))  # nobody is there to name another
     if _spans_nodes():
         # The other nodes' ranks see neither this process nor, perhaps, this disk.
         place = RunLocation(folder=place.folder, run_id=_shared_id())

@@ -85,6 +85,41 @@ def test_ranks_of_a_foreign_launcher_agree(
     assert list((here / "fsdpdoctor-runs").iterdir()) == [note]
 
 
+def test_a_restart_under_a_foreign_launcher_has_a_place(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the first attempt's, which has taken what `--out` names, and beside what
+    an earlier job has left there: a job that goes on does not end with it.
+    """
+    of_launcher(monkeypatch, RANK="0", LOCAL_WORLD_SIZE="1", WORLD_SIZE="1")
+    found = []
+    for attempt, earlier in (("0", None), ("1", None), ("2", "out-restart2")):
+        if earlier is not None:
+            (here / earlier).mkdir()
+            (here / earlier / "run.json").write_text('{"run_id": "of last week"}')
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        monkeypatch.setattr(run_folder, "_asked", itertools.count())
+        place = agree_on_folder(Path("out"), "train.py")
+        place.folder.mkdir(exist_ok=True)
+        header = {"run_id": place.run_id}
+        (place.folder / "run.json").write_text(json.dumps(header))
+        found.append(place.folder.name)
+    assert found == ["out", "out-restart1", "out-restart2-2"]
+
+
+def test_a_note_of_somebody_else_s_is_said(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any place where nothing can be recorded: training goes on."""
+    of_launcher(monkeypatch, RANK="0", LOCAL_WORLD_SIZE="1", WORLD_SIZE="1")
+    agree_on_folder(None, "train.py")
+    (note,) = (here / "fsdpdoctor-runs").iterdir()
+    note.write_text("")
+    monkeypatch.setattr(run_folder, "_asked", itertools.count())
+    with pytest.raises(OSError, match="is none of ours"):
+        agree_on_folder(None, "train.py")
+
+
 def test_nodes_share_an_id_without_a_disk(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
