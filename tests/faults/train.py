@@ -222,12 +222,24 @@ def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
     return model, optimizer
 
 
+def join() -> None:
+    """Make the process group. Each attempt of a restarted job has a store of its own:
+    in torch's, gloo finds the addresses of the one before, now and then.
+    """
+    if FAULT != "elastic":
+        dist.init_process_group("gloo")
+        return
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    store = f"file://{FOLDER.absolute()}/store{attempt}"
+    dist.init_process_group("gloo", init_method=store, rank=RANK, world_size=2)
+
+
 def main() -> None:
     """Train; the losses tell whether anything was otherwise."""
     torch.set_num_threads(1)
     if FAULT == "patch-before":
         patch()
-    dist.init_process_group("gloo")
+    join()
     model: Any = build(1 if FAULT == "many-steps" else 3)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
     if FAULT == "collector-off":

@@ -87,7 +87,8 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     Ranks do not talk. Our own launcher has told them; else the first one to link a
     small note into the folder of runs (or into `out`) decides. The note is named for
     the job, by its launcher's process, so that the others find it. Raises OSError where
-    no note can be left or read, UsageError where `out` is taken.
+    no note can be left or read, or `out` is taken; UsageError where that is so and this
+    process is no rank.
     """
     told = os.environ.get(VARIABLE)
     if told is not None:
@@ -102,7 +103,10 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     if not note.exists():
         _propose(note, out, script)
     place = _from_json(note.read_text(), str(note))
-    _refuse_taken(place)
+    try:
+        _refuse_taken(place)
+    except UsageError as error:  # a job has begun, and does not end of that
+        raise FileExistsError(str(error)) from None
     return place
 
 
@@ -194,13 +198,46 @@ def _shared_id() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_OF_A_RANK = (
+    *("RANK", "LOCAL_RANK", "SLURM_PROCID"),
+    *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
+)
+"""What a launcher gives each rank, another value to each."""
+
+
+def _launcher() -> int:
+    """The process that has started all ranks of this node: above those that it has
+    started for this one alone (a shell, `timeout`, `numactl`), which have its number.
+    """
+    pid = os.getppid()
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        while pid > 1 and _is_of_this_rank(pid):
+            pid = int(_stat(pid)[1])
+    return pid
+
+
+def _is_of_this_rank(pid: int) -> bool:
+    there = dict(
+        said.partition("=")[::2]
+        for said in os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).split("\0")
+    )
+    mine, elastic = os.environ, "TORCHELASTIC_RUN_ID"
+    if elastic in mine and elastic not in there:
+        return False  # it is torchrun, with what a node was given
+    both = [name for name in _OF_A_RANK if name in mine and name in there]
+    return bool(both) and all(mine[name] == there[name] for name in both)
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def _job_key(out: Path | None) -> str:
     """Names a job on this node: its launcher, when that started, which attempt."""
-    parent = os.getppid()
+    parent = _launcher()
     try:
-        # Field 22, counted after the command's closing bracket: start time.
-        stat = Path(f"/proc/{parent}/stat").read_text()
-        started = stat.rpartition(")")[2].split()[19]
+        started = _stat(parent)[19]
     except (OSError, IndexError):
         started = ""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")

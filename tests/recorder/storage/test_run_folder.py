@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import fsdpdoctor
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.run_folder import (
@@ -105,6 +109,45 @@ def test_a_restart_under_a_foreign_launcher_has_a_place(
         (place.folder / "run.json").write_text(json.dumps(header))
         found.append(place.folder.name)
     assert found == ["out", "out-restart1", "out-restart2-2"]
+
+
+WRAPPED = """
+import os, subprocess, sys
+asks = (
+    "from fsdpdoctor.recorder.storage.run_folder import agree_on_folder as agree;"
+    "print(agree(None, 'train.py').run_id, flush=True)"
+)
+for rank in "01":
+    own = {"RANK": rank} if sys.argv[1] == "given" else {"SLURM_PROCID": rank}
+    line = f"export RANK={rank}; {sys.executable} -c \\"{asks}\\"; true"
+    env = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **own}
+    subprocess.run(["sh", "-c", line], env=env, check=True)
+"""
+
+
+@pytest.mark.parametrize("number", ["given", "of the scheduler"])
+def test_ranks_in_shells_of_their_own_agree(here: Path, number: str) -> None:
+    """The launcher is above them, whoever has given the rank its number."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("RANK", VARIABLE)}
+    done = subprocess.run(
+        [sys.executable, "-c", WRAPPED, number],
+        env={**kept, "PYTHONPATH": str(Path(fsdpdoctor.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = done.stdout.split()
+    assert first == second
+    assert len(list((here / "fsdpdoctor-runs").iterdir())) == 1
+
+
+def test_a_rank_is_not_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job has begun: it is not recorded where somebody else's run is."""
+    (here / "run").mkdir()
+    (here / "run/run.json").write_text('{"run_id": "another"}')
+    of_launcher(monkeypatch, RANK="0", LOCAL_WORLD_SIZE="1", WORLD_SIZE="1")
+    with pytest.raises(FileExistsError, match="holds another run already"):
+        agree_on_folder(Path("run"), "train.py")
 
 
 def test_a_note_of_somebody_else_s_is_said(
