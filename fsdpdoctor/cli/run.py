@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from os import getpid  # kept: a script may put its own in place of it
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -264,10 +265,10 @@ def run_rank(
     place = _place(asked) if within is None else _of(within)
     first = run_folder.number("RANK", 0) == 0 and within is None
     beside = [*_beside(asked, place.folder)] if first else []
-    around, pid = Surroundings.now(), os.getpid()
+    around, pid = Surroundings.now(), getpid()
     with job or nullcontext():
         error = _run(asked, place)
-    if first and os.getpid() == pid:
+    if first and getpid() == pid:
         if asked.report and not isinstance(error, RehearsalError):
             border.last_words(lambda: report(place.folder, around))
         for one in beside:
@@ -353,14 +354,14 @@ class ScriptListener(Protocol):
 
 def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> None:
     ended: SystemExit | None = None
-    pid = os.getpid()
+    pid = getpid()
     try:
         run()
     except SystemExit as caught:
         if caught.code:
             raise
         ended = caught
-    if os.getpid() == pid:
+    if getpid() == pid:
         for watcher in watchers:
             watcher.script_ended()
     if ended is not None:
@@ -370,7 +371,7 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 def _record(
     asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
 ) -> BaseException | None:
-    within, pid = recorder.current(), os.getpid()
+    within, pid = recorder.current(), getpid()
     records = within is None and place.run_id != ""
     session = recorder.start(_recording(asked, place)) if records else None
     if session is None:
@@ -389,7 +390,7 @@ def _record(
     except BaseException as caught:
         error = asked.ended(caught) or caught
         if not isinstance(error, (SystemExit, PlanError)):
-            if session is not None and os.getpid() == pid:
+            if session is not None and getpid() == pid:
                 # A signal that comes while it is printed only follows from it.
                 ended = run_folder.how_it_ended(caught)
                 border.last_words(lambda: session.say_ended(ended, error))
@@ -397,7 +398,7 @@ def _record(
                 error = _reported(caught)
     else:
         asked.ended(None)
-    if os.getpid() != pid:
+    if getpid() != pid:
         return error  # a forked child has come here: it is none of ours
     if session is not None:
         border.last_words(lambda: say_unseen_children(session))

@@ -228,5 +228,5 @@ def reraise_sigint() -> None:  # untraced: the process ends in it
             stream.flush()
     with contextlib.suppress(ValueError, OSError):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
     raise SystemExit(128 + signal.SIGINT)  # the signal is blocked

@@ -22,6 +22,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from os import getpid, kill  # kept: a script may put others in place of them
 from typing import Any
 
 from fsdpdoctor.recorder import border
@@ -180,6 +181,6 @@ class SigtermHandler:
             said.acquire(timeout=SAY_S)
         # signal.signal works on the main thread only; the C function on any.
         ctypes.CDLL(None).signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill(getpid(), signal.SIGTERM)
         while True:
             time.sleep(SAY_S)  # the process ends here
