@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from os import getpid  # kept: a script may put its own in place of it
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -392,8 +393,7 @@ def _record(
         if not isinstance(error, (SystemExit, PlanError)):
             if session is not None and getpid() == pid:
                 # A signal that comes while it is printed only follows from it.
-                ended = run_folder.how_it_ended(caught)
-                border.last_words(lambda: session.say_ended(ended, error))
+                border.last_words(partial(_say_ended, session, caught, error))
             if error is caught:
                 error = _reported(caught)
     else:
@@ -407,6 +407,12 @@ def _record(
     border.last_words(watch.stop)
     border.last_words(fatal.stop)
     return error
+
+
+def _say_ended(
+    session: Session, caught: BaseException, error: BaseException | None
+) -> None:
+    session.say_ended(run_folder.how_it_ended(caught), error)
 
 
 def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingConfig:

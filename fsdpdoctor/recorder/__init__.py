@@ -117,7 +117,8 @@ def record(
     from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
 
     sampling, max_bytes = sampling_of(steps, every), max_bytes_of(max_size)
-    script = sys.argv[0] if sys.argv else ""
+    argv = [*map(str, getattr(sys, "argv", None) or ())]  # the script's to change
+    script = argv[0] if argv else ""
     folder = Path(out) if out else None
     try:
         place = run_folder.agree_on_folder(folder, script or "python")
@@ -130,7 +131,7 @@ def record(
             folder=place.folder,
             run_id=place.run_id,
             sampling=sampling,
-            command=redact.command(sys.argv),
+            command=redact.command(argv),
             max_bytes=max_bytes,
             hang_after_s=HANG_AFTER_S,
         )

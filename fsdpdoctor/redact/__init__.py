@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fsdpdoctor.redact.secret_names import is_secret_name
 
@@ -103,12 +104,12 @@ _LEAST_WEAK = 8
 """Characters of a mixed word that behind a mere "token" or "key" is one."""
 
 
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
+def environment(variables: Mapping[str, Any]) -> dict[str, str]:
     """The variables that explain a run, without secrets."""
     return {
         name: HIDDEN if is_secret_name(name) else text(value)
         for name, value in sorted(variables.items())
-        if _KEPT.fullmatch(name)
+        if isinstance(value, str) and _KEPT.fullmatch(name)
     }
 
 
@@ -128,14 +129,21 @@ def text(words: str, known: Iterable[str] | None = None) -> str:
     return _cleaned(_cut(words), known_secrets() if known is None else known)
 
 
+def _own_arguments() -> list[str]:
+    """Of this process; a script may take its part away, or put things into it."""
+    there: list[Any] = [*(getattr(sys, "argv", None) or ()), *sys.orig_argv]
+    return [argument for argument in there if isinstance(argument, str)]
+
+
 def known_secrets(
-    argv: Sequence[str] | None = None, variables: Mapping[str, str] | None = None
+    argv: Sequence[str] | None = None, variables: Mapping[str, Any] | None = None
 ) -> tuple[str, ...]:
     """What this process was given under a secret's name, the longest first: hidden
     wherever it turns up, however it is called there.
     """
-    argv = [*sys.argv, *sys.orig_argv] if argv is None else argv
+    argv = _own_arguments() if argv is None else argv
     variables = os.environ if variables is None else variables
+    variables = {n: v for n, v in variables.items() if isinstance(v, str)}
     found = {value for n, value in variables.items() if is_secret_name(n)}
     for argument, hidden in _marked(argv):
         name, _, value = argument.partition("=")

@@ -166,9 +166,10 @@ def streams_gone() -> None:
 
 def names_gone() -> None:
     """What the interpreter has of the script is taken away."""
-    del sys.argv, sys.path_importer_cache
     sys.path.clear()
-    put(os, environ={})
+    put(os, environ={"A": 1})
+    sys.argv[1:] = [None, 7]  # type: ignore[list-item]
+    atexit.register(delattr, sys, "argv")
 
 
 def exits_at_exit() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from fsdpdoctor.redact import (
@@ -151,6 +154,22 @@ def test_a_known_secret_is_hidden_in_a_message(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DB_PASS", "swordfish")
 
     assert text("cannot log in as swordfish") == f"cannot log in as {HIDDEN}"
+
+
+def test_what_a_script_has_made_of_its_arguments_hides_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No words, or nothing at all: what it was started with is known."""
+    monkeypatch.setattr(
+        sys, "orig_argv", ["python", "train.py", "--token", "s3cr3tw0rd"]
+    )
+    for argv in ([None, 7], None):
+        monkeypatch.setattr(sys, "argv", argv)
+        assert text("it was s3cr3tw0rd") == f"it was {HIDDEN}"
+    monkeypatch.delattr(sys, "argv")
+    monkeypatch.setattr(os, "environ", {"NCCL_DEBUG": 1, "NCCL_ALGO": "Ring"})
+    assert text("it was s3cr3tw0rd") == f"it was {HIDDEN}"
+    assert environment(os.environ) == {"NCCL_ALGO": "Ring"}
 
 
 def test_a_text_is_looked_at_in_bounded_time() -> None:
