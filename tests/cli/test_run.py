@@ -257,7 +257,7 @@ def test_where_nobody_may_look_ranks_are_started_all_the_same(
     assert place["folder"] == str(tmp_path / "fsdpdoctor-runs/unrecorded")
     monkeypatch.setattr(run_folder, "agree_on_folder", refuses)
     asked: Any = SimpleNamespace(out=None, target=SimpleNamespace(name="train.py"))
-    assert run_command._place(asked).run_id == "unrecorded"
+    assert run_command._place(asked).run_id == ""  # not recorded
 
 
 def test_a_process_has_one_record(
