@@ -126,6 +126,21 @@ def test_a_convolution_goes_by_its_flops() -> None:
     assert found == Kernel(length_ns=round(flops / rate), kind="matmul")
 
 
+def test_a_picture_needs_no_gradient() -> None:
+    """The first convolution's backward makes the weight's alone: half the work."""
+    image, weight, grad = t(32, 64, 56, 56), t(128, 64, 3, 3), t(32, 128, 56, 56)
+    stride, pad, one, none = [1, 1], [1, 1], [1, 1], [0, 0]
+    args = (grad, image, weight, [128], stride, pad, one, False, none, 1)
+    backward = aten.convolution_backward.default
+    both = (t(32, 64, 56, 56), t(128, 64, 3, 3), t(128))
+    whole = priced(backward, *args, [True, True, True], outs=both)
+    half = priced(backward, *args, [False, True, True], outs=both[1:])
+
+    assert whole is not None
+    assert half is not None
+    assert whole.length_ns == pytest.approx(2 * half.length_ns, abs=1)
+
+
 Q = t(2, 32, 1024, 128)
 KV = t(2, 8, 1024, 128)
 STATS = t(2, 32, 1024, dtype=torch.float32)
