@@ -102,7 +102,7 @@ def _worth(
         return advice
     if prediction.forbidden is not None:
         return None
-    wins = prediction.gain_ns > prediction.error_ns
+    wins = prediction.gain_ns > prediction.error_ns - prediction.sooner_ns
     loses = prediction.gain_ns < -prediction.error_ns
     frees = prediction.memory_cost_bytes < 0 or (advice.memory_cost_bytes or 0) < 0
     about_memory = not finding.cost_ns_per_step and finding.cost_bytes is not None

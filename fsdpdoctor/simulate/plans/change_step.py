@@ -124,7 +124,8 @@ def _in_dtypes(plan: Plan, step: Step, said: list[str]) -> Step:
         )
         units.append(_scaled(unit, new, step.mesh.shard, step.mesh.shard))
     if plan.param_dtype is not None:
-        said.append(f"compute takes as long in {plan.param_dtype} as it does now")
+        less = "" if step.blocking else ", or less: the error reaches to much less"
+        said.append(f"compute takes as long in {plan.param_dtype} as it does now{less}")
     return replace(step, units=tuple(units))
 
 

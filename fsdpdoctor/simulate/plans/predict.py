@@ -8,8 +8,9 @@ measured or of the predicted step, whichever is longer: what is off by a share i
 more in a longer step. On top comes the fit's own residual, on the exposed time that a
 plan is said to change; where a run's collectives are all of one size, which no
 replay can see, what the guess of their latency may change; with streams, what compute
-may gain or lose because more or fewer collectives run beside it. Where steps run
-different units the bar reaches from the usual steps to the others.
+may gain or lose because more or fewer collectives run beside it, and what it may gain
+from narrower numbers. Where steps run different units the bar reaches from the usual
+steps to the others.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ SLOWED = 0.15
 multiprocessors meanwhile: NCCL's 16 channels are 12 % of an H100's, and more share its
 memory's bandwidth. No single run shows by how much compute is slower for it."""
 
+NARROWER = 16
+"""How many times as fast compute may be on a device in a narrower dtype: an H100
+multiplies float32 with 67 TFLOP/s and bfloat16 with 989. It depends on the model, and
+a run of the wider one does not show it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -54,6 +60,7 @@ class Prediction:
     gathered_peak_bytes: int
     assumptions: tuple[str, ...]
     forbidden: str | None  # why it should not be done, though it can be simulated
+    sooner_ns: int = 0  # of `error_ns`, what can only make the step shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +155,15 @@ def predict(base: Replay, plan: Plan) -> Prediction:
     step_ns = outcome.step_ns + unexplained
     exposed = exposed_by_kind(outcome)
     known = calibration.step.resident_bytes > 0
+    sooner_ns = _sooner_ns(calibration.step, made.step, outcome)
     return Prediction(
         plan=plan,
         step=made.step,
         step_ns=step_ns,
         error_ns=_error_ns(base, exposed, step_ns)
         + _guessed_ns(base, plan, outcome)
-        + round(_slowed_share(made.step) * abs(hidden_ns - base.hidden_ns)),
+        + round(_slowed_share(made.step) * abs(hidden_ns - base.hidden_ns))
+        + sooner_ns,
         gain_ns=calibration.measured_ns - step_ns,
         exposed_ns=exposed,
         peak_bytes=outcome.peak_bytes if known else None,
@@ -162,7 +171,24 @@ def predict(base: Replay, plan: Plan) -> Prediction:
         gathered_peak_bytes=outcome.gathered_peak_bytes,
         assumptions=(*made.assumptions, *_varying(calibration)),
         forbidden=forbidden(plan, calibration.step),
+        sooner_ns=sooner_ns,
     )
+
+
+def _sooner_ns(before: Step, after: Step, outcome: Outcome) -> int:
+    """How much shorter the changed step may be than it is said to be, for compute in
+    narrower numbers.
+    """
+    now, then = (max(u.gather_itemsize for u in s.units) for s in (before, after))
+    if after.blocking or then >= now:
+        return 0
+    times = ("forward_ns", "backward_ns", "recompute_ns")
+    segments = tuple(
+        replace(one, **{name: getattr(one, name) // NARROWER for name in times})
+        for one in after.segments
+    )
+    fastest = simulate(replace(after, segments=segments))
+    return max(outcome.step_ns - fastest.step_ns, 0)
 
 
 def _error_ns(base: Replay, exposed: Mapping[str, int], step_ns: int) -> int:

@@ -55,6 +55,18 @@ def test_steps_that_run_different_blocks_widen_the_error() -> None:
     assert said.startswith("steps of this run run different units (layers.3 only at")
 
 
+def test_compute_in_narrower_numbers_widens_the_error() -> None:
+    """By how much a device is faster in them depends on the model: it is never
+    slower, so that a gain is none the less.
+    """
+    found = tried("adapters", "streams", plans(GROUNDS["streams"])["bfloat16"])
+
+    assert found.off_ns > MIN_ERROR * found.step_ns
+    assert found.inside
+    assert found.prediction.gain_ns > 0
+    assert 0 < found.prediction.sooner_ns < found.prediction.error_ns
+
+
 def test_what_runs_beside_compute_may_slow_it() -> None:
     """Multiprocessors that collectives hold are no compute's: the run after a change
     that hides less is faster for it, by what no single run shows.
