@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.predictions [--jobs N]
 
-Each of 20 kinds of model is recorded once on a modelled wire in virtual time, on the
+Each kind of model is recorded once on a modelled wire in virtual time, on the
 host alone and on a modelled device with streams; each change is predicted from that
 record, then made as `run --apply` makes it, and recorded. Compute is sleeps, so that
 the figures are the same on every machine. It writes `predictions-results.md` beside
@@ -29,16 +29,6 @@ from tests.simulate.kinds import KINDS
 from tests.simulate.tried import GROUNDS, plans, tried
 
 RESULTS = Path(__file__).with_name("predictions-results.md")
-
-LEFT_OUT = (
-    "adapters, frozen units",
-    "bfloat16",
-    "accumulating",
-    "U with skips",
-    "kept after forward",
-    "inner unit at the start",
-)
-"""Kinds that the tests have, and that are much like another one of the 20."""
 
 APART = 0.01
 """Steps that differ by less need not be ranked."""
@@ -160,7 +150,7 @@ def main() -> None:
     parser.add_argument("--kinds", help="Only these, with semicolons between.")
     given = parser.parse_args()
     grounds = ["streams, contended"] if given.contended else ["blocking", "streams"]
-    kinds = [kind for kind in KINDS if kind not in LEFT_OUT]
+    kinds = list(KINDS)
     if given.kinds:
         kinds = given.kinds.split(";")
     asked = [(ground, kind) for ground in grounds for kind in kinds]

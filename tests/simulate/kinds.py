@@ -63,6 +63,11 @@ def plain(device: str) -> torch.Tensor:
     return torch.ones(2, WIDTH, device=device)
 
 
+def pictures(device: str) -> torch.Tensor:
+    """Four patches each."""
+    return torch.ones(2, 3, 8, 8, device=device)
+
+
 def block(place: Place, share: float = 1.0) -> SleepBlock:
     """A square matrix, and its time."""
     return SleepBlock(
@@ -232,6 +237,58 @@ class Skips(nn.Module):
         return loss
 
 
+class Again(nn.Module):
+    """Blocks that all run twice, one round after the other."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(block(place, 0.5) for _ in range(3))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        x = self.embed(x)
+        for _ in range(2):
+            for layer in self.layers:
+                x = layer(x)
+        loss: torch.Tensor = self.head(x).float().square().mean()
+        return loss
+
+
+class Pictures(nn.Module):
+    """Patches of a picture through blocks, and the mean of what comes out."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, WIDTH, 4, stride=4)
+        self.layers = nn.ModuleList(block(place) for _ in range(DEPTH))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = layer(x)
+        loss: torch.Tensor = self.head(self.norm(x).mean(1)).square().mean()
+        return loss
+
+
+class Pair(nn.Module):
+    """Two models, each sharded for itself, one after the other."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A loss of both."""
+        y: torch.Tensor = self.first(x) + self.second(x)
+        return y
+
+
 # -- how they are sharded
 
 
@@ -384,6 +441,57 @@ def _with_unused(place: Place) -> Module:
     return units(model, model.layers)
 
 
+def _tied(place: Place) -> Module:
+    model = row(place)
+    model.head.weight = model.embed.weight
+    return units(model, model.layers)
+
+
+def _pair(place: Place) -> Module:
+    models = [rows_of(place, lambda: block(place, 0.5), 3) for _ in range(2)]
+    return Pair(*(units(model, model.layers) for model in models))
+
+
+def _again(place: Place) -> Module:
+    torch.manual_seed(0)
+    model = Again(place).to(place.device)
+    return units(model, model.layers)
+
+
+def _pictures(place: Place) -> Module:
+    torch.manual_seed(0)
+    model = Pictures(place).to(place.device)
+    return units(model, model.layers)
+
+
+def _compiled(place: Place) -> Module:
+    model = row(place)
+    for layer in model.layers:
+        layer.compile(backend="eager")
+    return units(model, model.layers)
+
+
+def _wide_head(place: Place) -> Module:
+    model = row(place)
+    narrow = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16,
+        reduce_dtype=torch.float32,
+        output_dtype=torch.float32,
+    )
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=narrow)
+    return fully_shard(model)
+
+
+def _evaluate(model: Module, step: int) -> None:
+    """Every other step a batch without gradients comes first."""
+    if step % 2:
+        model.eval()
+        with torch.no_grad():
+            model(tokens(next(model.parameters()).device.type))
+        model.train()
+
+
 def _drop(model: Module, step: int) -> None:
     """Every other step leaves a block out."""
     model.skipped = {3} if step % 2 else set()
@@ -438,4 +546,11 @@ KINDS: Mapping[str, Kind] = {
     "one unit": Kind(build=_one_unit, inputs=tokens),
     "a block that never runs": Kind(build=_with_unused, inputs=tokens),
     "a block left out at times": Kind(build=_stack, inputs=tokens, each_step=_drop),
+    "tied": Kind(build=_tied, inputs=tokens),
+    "two roots": Kind(build=_pair, inputs=tokens),
+    "blocks that run twice": Kind(build=_again, inputs=tokens),
+    "pictures": Kind(build=_pictures, inputs=pictures),
+    "compiled blocks": Kind(build=_compiled, inputs=tokens),
+    "a head in float32": Kind(build=_wide_head, inputs=tokens),
+    "evaluation between": Kind(build=_stack, inputs=tokens, each_step=_evaluate),
 }
