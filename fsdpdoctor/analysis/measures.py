@@ -7,7 +7,7 @@ clocks, last arrivals, and the five causes of every stall.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -235,10 +235,20 @@ def reduce(
         return split_stalls(one.collectives, one.stalls, last_ns)
 
     return Measures(
-        run=header,
+        run=_on_their_device(header, ordered),
         ranks=ordered,
         alignment=alignment,
         causes=ByRank(by_rank, LastOf(causes_of)),
         missing_ranks=missing_ranks,
         warnings=warnings,
     )
+
+
+def _on_their_device(header: RunHeader, ranks: Sequence[RankMeasures]) -> RunHeader:
+    """The run's header with the device that its ranks show: a trace's head may name
+    none, and there are kernels in it.
+    """
+    shown = {rank.header.device for rank in ranks} - {"cpu"}
+    if header.source not in TRACE_SOURCES or header.device != "cpu" or not shown:
+        return header
+    return replace(header, device=min(shown))
