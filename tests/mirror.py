@@ -199,8 +199,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "importers/test_misread.py": (
         "analysis/two_jobs.py",
-        "importers/device_kind.py",
-        "importers/kineto/cut_file.py",
         "importers/kineto/unknown_kernels.py",
     ),
     "importers/test_nsys.py": ("importers/nsys_ranks.py",),

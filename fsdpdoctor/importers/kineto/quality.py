@@ -116,15 +116,15 @@ def warnings(context: Context, told: Told) -> Iterator[str]:
     """What a reader of the report must know of this file."""
     health, trace = told.health, context.trace
     yield from _of_file(trace.health)
-    if told.cut.launches:
+    if told.cut.steps or told.cut.launches:
         yield told.cut.said(told.steps)
     yield from _of_capture(trace)
     yield from _of_categories(trace)
     if not told.steps:
         yield (
-            "the trace has no whole step: no ProfilerStep#N marks and no two optimizer "
-            "steps; call profiler.step() after each step. Its figures are of the "
-            "capture as a whole"
+            "the trace has no whole step: no ProfilerStep#N marks, no two optimizer "
+            "steps and no ranges named 'step N'; call profiler.step() after each step. "
+            "Its figures are of the capture as a whole"
         )
     yield from _of_communication(context, told.spans, told.world_size)
     if told.unknown is not None:
@@ -218,10 +218,11 @@ def _of_communication(context: Context, spans: Spans, world_size: int) -> Iterat
     trace = context.trace
     comm = one_of(spans.kind, _COMM_KINDS)
     called = len(context.comm_ops.rows)
+    on_device = bool((trace.events.cat == Cat.KERNEL).any())
     if called and not comm.any() and world_size == 1:
         yield "one rank: its collectives have nobody to wait for and run no kernel"
-    elif called and not comm.any():
-        on_device = bool((trace.events.cat == Cat.KERNEL).any())
+    elif called and not comm.any() and (on_device or not trace.unread_device):
+        # Where it ran in events that are not read, these were named.
         yield (
             f"communication was called ({count(called, 'event')} on the host) and "
             + ("no kernel of it" if on_device else "no device activity")

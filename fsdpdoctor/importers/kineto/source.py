@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.device_kind import device_kind
+from fsdpdoctor.importers.device_kind import device_kind, device_of_categories
 from fsdpdoctor.importers.kineto.attribution import (
     Context,
     SpansWithHostTime,
@@ -196,7 +196,7 @@ def attribute(trace: TraceFile, rank: int, world_size: int) -> Attributed:
             world_size=world_size,
             warnings=tuple(warnings(context, told)),
             has_kernels=len(spans) < sum(len(part.spans) for part in parts)
-            and (not cut.launches or len(cut.steps) < len(steps)),
+            and not cut.all_lost,
         ),
         parts=parts,
         steps=steps,
@@ -283,7 +283,9 @@ def _header(
 def _device_word(trace: TraceFile) -> str:
     """What the device of some work is: CUDA's unless the file says another's."""
     said = device_kind(trace.metadata)
-    return "cuda" if said == "cpu" and not trace.unread_device else said
+    if said != "cpu":
+        return said
+    return device_of_categories(trace.unread_device) if trace.unread_device else "cuda"
 
 
 def _device_id(trace: TraceFile) -> int:

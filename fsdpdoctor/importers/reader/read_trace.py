@@ -68,7 +68,9 @@ def scan_file(path: Path, decode: Decode = decode_chunk) -> TraceFile:
             if MEMORY_KEY in framing.head:  # else no chunk need be searched
                 columns.memory.append(memory_events(chunk.text))
             tail = columns.add(chunk, framing.separator) or b""
-    if columns.truncated_at is None and framing.broken is not None:
+    # Between two events, too, a file can break off. A bare array need not be closed.
+    unclosed = bool(framing.head) and framing.has_events and not columns.closed
+    if columns.truncated_at is None and (unclosed or framing.broken is not None):
         columns.truncated_at = framing.size
     _refuse_two_in_one(path, framing, tail)
     return columns.finish(read_metadata(framing.head, tail))
