@@ -20,6 +20,7 @@ import numpy as np
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.kineto.source import attribute, rank_data
+from fsdpdoctor.importers.kineto.steps import is_own_mark
 from fsdpdoctor.importers.reader.trace_file import (
     KEPT_OP_PREFIXES,
     Cat,
@@ -35,7 +36,7 @@ from fsdpdoctor.storage.spill import Shelf
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".
 _EMIT_NVTX_SUFFIX = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$")
 
-_OWN_RANGES = ("FSDP::", "ProfilerStep#", "Optimizer.step#", "enumerate(DataLoader)#")
+_OWN_RANGES = ("FSDP::", "ProfilerStep", "Optimizer.step#", "enumerate(DataLoader)#")
 """Ranges that torch.profiler would call annotations; others that are kept are
 operators."""
 
@@ -268,6 +269,6 @@ def _as_torch_writes(cat: Cat, name: str) -> tuple[Cat | None, str]:
     if cat != Cat.ANNOTATION:
         return cat, name
     name = _EMIT_NVTX_SUFFIX.sub("", name)
-    if name.startswith(_OWN_RANGES):
+    if name.startswith(_OWN_RANGES) or is_own_mark(name):
         return Cat.ANNOTATION, name
     return (Cat.CPU_OP if name.startswith(KEPT_OP_PREFIXES) else None), name

@@ -267,5 +267,5 @@ def autograd_threads(trace: TraceFile) -> Int64s:
     thread runs both passes, nothing does.
     """
     ran = trace.events.tid[autograd_rows(trace)]
-    steps = trace.events.tid[annotation_rows(trace, "ProfilerStep#")]
+    steps = trace.events.tid[annotation_rows(trace, "ProfilerStep")]
     return np.setdiff1d(distinct(ran), distinct(steps), assume_unique=True)

@@ -30,7 +30,20 @@ MAX_GAP_NS = 1_000_000
 """Between two marks of profiler.step() lie microseconds; more than a millisecond is
 time outside every step."""
 
-_STEP_NAME = re.compile(r"ProfilerStep#(\d{1,18})")
+_STEP_NAME = re.compile(r"ProfilerStep\s*#\s*(\d{1,18})\s*")
+
+_OWN_MARK = re.compile(
+    r"\W*(?:train(?:ing)?[ _-]*)?(?:step|iter|iteration)[ _#:=-]*(\d{1,18})\W*", re.I
+)
+"""A range of the script's own around each step, as under Nsight Systems: "step 3"."""
+
+MIN_OWN_MARKS = 3
+"""Ranges that follow one another, numbered by ones: fewer may be anything's."""
+
+
+def is_own_mark(name: str) -> bool:
+    """Whether a range's name is a step's number and nothing else."""
+    return _OWN_MARK.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +56,46 @@ class StepWindow:
 
 
 def step_windows(trace: TraceFile) -> list[StepWindow]:
-    """The steps of a trace: profiler.step()'s marks, else from optimizer to optimizer.
+    """The steps of a trace: profiler.step()'s marks, else from optimizer to optimizer,
+    else the script's own numbered ranges.
 
     Windows do not overlap. A capture that ends inside a step leaves it out.
     """
+    if found := _marked(trace, annotation_rows(trace, "ProfilerStep"), _STEP_NAME):
+        return found
+    ends = [end for _, end in _optimizer_steps(trace)]
+    if len(ends) > 1:
+        return [
+            StepWindow(step=i, start_ns=start, end_ns=end)
+            for i, (start, end) in enumerate(itertools.pairwise(ends))
+        ]
+    own = _marked(trace, _own_marks(trace), _OWN_MARK)
+    if len(own) < MIN_OWN_MARKS:
+        return []
+    in_turn = (b.step - a.step == 1 for a, b in itertools.pairwise(own))
+    return own if all(in_turn) else []
+
+
+def _marked(
+    trace: TraceFile, rows: Int64s, pattern: re.Pattern[str]
+) -> list[StepWindow]:
+    """A window for each of some annotations whose name has a step's number."""
     events = trace.events
     found: list[StepWindow] = []
-    for row in annotation_rows(trace, "ProfilerStep#").tolist():
-        match = _STEP_NAME.fullmatch(trace.names[int(events.name[row])])
+    for row in rows.tolist():
+        match = pattern.fullmatch(trace.names[int(events.name[row])])
         start = int(events.start_ns[row])
         end = start + int(events.duration_ns[row])
         if match and end > start and (not found or start >= found[-1].end_ns):
             found.append(StepWindow(step=int(match[1]), start_ns=start, end_ns=end))
-    if found:
-        return found
-    ends = [end for _, end in _optimizer_steps(trace)]
-    return [
-        StepWindow(step=i, start_ns=start, end_ns=end)
-        for i, (start, end) in enumerate(itertools.pairwise(ends))
-    ]
+    return found
+
+
+def _own_marks(trace: TraceFile) -> Int64s:
+    """Rows of the script's own numbered ranges, by start."""
+    rows = rows_named(trace, (Cat.ANNOTATION,), names_that(trace, is_own_mark))
+    order = np.argsort(trace.events.start_ns[rows], kind="stable")
+    return rows[order].astype(np.int64)
 
 
 def _optimizer_steps(trace: TraceFile) -> list[tuple[int, int]]:

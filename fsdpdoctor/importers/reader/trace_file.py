@@ -75,7 +75,7 @@ COMM_OP_PREFIXES = ("c10d::", "nccl:", "gloo:", "record_param_comms", "hccl:", "
 """CPU events that say which collective is being launched, beside the kernels."""
 
 ANNOTATION_PREFIXES = (
-    *("ProfilerStep#", "Optimizer.step#", "enumerate(DataLoader)#", "FSDP::"),
+    *("ProfilerStep", "Optimizer.step#", "enumerate(DataLoader)#", "FSDP::"),
 )
 """Annotations that are known by their name: torch 1.8 and others write them as
 operators."""

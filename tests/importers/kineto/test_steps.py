@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fsdpdoctor.quantities import US
 from fsdpdoctor.schema import (
     Kind,
@@ -48,6 +50,36 @@ def test_steps_from_optimizers_where_none_are_marked(tmp_path: Path) -> None:
         (step.step, step.host_start_ns / US, step.host_end_ns / US)
         for step in data.steps
     ] == [(0, 90.0, 190.0), (1, 190.0, 290.0)]
+
+
+def ranges(*names: str) -> DrawnTrace:
+    """Ranges of 90 us, every 100 us, each with a kernel."""
+    trace = DrawnTrace()
+    for at, name in enumerate(names):
+        trace.host(name, 100 * at, 100 * at + 90)
+        trace.device("gemm", 100 * at + 30, 100 * at + 60, launched=100 * at + 20)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["step 3", "step 4", "step 5"], [3, 4, 5]),
+        (["## Iteration#7 ##", "## Iteration#8 ##", "## Iteration#9 ##"], [7, 8, 9]),
+        (["train_step_0", "train_step_1", "train_step_2"], [0, 1, 2]),
+        (["ProfilerStep #3", "ProfilerStep #4"], [3, 4]),
+        (["step 3", "step 4"], []),
+        (["step 3", "step 5", "step 4"], []),
+        (["layer 3", "layer 4", "layer 5"], []),
+    ],
+)
+def test_ranges_of_the_scripts_own(
+    tmp_path: Path, names: list[str], found: list[int]
+) -> None:
+    """Three or more that are numbered in turn are steps; others say nothing."""
+    data = imported(ranges(*names), tmp_path)
+
+    assert [step.step for step in data.steps] == found
 
 
 def steps_of(
