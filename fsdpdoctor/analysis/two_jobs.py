@@ -13,8 +13,9 @@ APART_NS = 12 * 3600 * 10**9
 apart they are of two runs. (17 s is the largest distance in a public report.)"""
 
 SIGNS = 2
-"""Of three (no step in common, other devices, clocks apart) that must hold: a job may
-have devices of two kinds, or hosts whose clocks were never set."""
+"""Of four (no step in common, other devices, clocks apart, another number of ranks)
+that must hold: a job may have devices of two kinds, or hosts whose clocks were never
+set."""
 
 
 def refuse_two_jobs(ranks: Sequence[RankMeasures], where: Mapping[int, str]) -> None:
@@ -49,6 +50,7 @@ def _signs(one: RankMeasures, other: RankMeasures) -> int:
             bool(steps[0] and steps[1] and not steps[0] & steps[1]),
             None not in names and names[0] != names[1],
             None not in begins and abs((begins[0] or 0) - (begins[1] or 0)) > APART_NS,
+            one.header.world_size != other.header.world_size,
         )
     )
 

@@ -197,7 +197,9 @@ def _kineto_run(paths: Sequence[Path], options: ImportOptions) -> Run:
             KinetoSource(
                 path=file.path,
                 rank=file.rank,
-                world_size=world_size,
+                world_size=world_size
+                if file.world_size == UNKNOWN
+                else file.world_size,
                 cache_folder=options.cache_folder,
             )
             for file in files
