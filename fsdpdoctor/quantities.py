@@ -94,7 +94,10 @@ def gbps(bytes_per_second: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """A number with its noun, plural where it is one: `1 unit`, `3 units`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"{number:,} {noun}"
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([A-Za-z/]*)")

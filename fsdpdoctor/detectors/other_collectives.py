@@ -136,7 +136,8 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
     return Finding(
         severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=_summary(site, _number(site, found, mean, steps), cost_ns, step_ns),
+        summary=_summary(site, _number(site, found, mean, steps), cost_ns, step_ns)
+        + (_ONE_RANK if site.untold and not m.late_ranks_told else ""),
         phase=_PHASES.get(site.phase),
         ranks=found.ranks,
         cost_ns_per_step=cost_ns,
@@ -168,6 +169,9 @@ def _summary(site: _Site, number: str, cost_ns: int, step_ns: float) -> str:
     )
 
 
+_ONE_RANK = "; whether for a late rank or for the wire, this record cannot tell"
+
+
 def _number(site: _Site, found: Calls, mean: float, steps: int) -> str:
     """How many there are in a step that has any, how large, and which steps have."""
     number = count(round(found.most / max(found.steps, 1)), site.kind.replace("_", "-"))
@@ -188,7 +192,9 @@ def _evidence(
         "per_step": round(each, 4),
         "bytes": round(found.bytes / found.sized) if found.sized else None,
         "ns_per_step": per_step(m, found.ns),
-        "waiting_for_last_rank_ns": per_step(m, found.exposed_ns - found.own_ns),
+        "waiting_for_last_rank_ns": per_step(m, found.exposed_ns - found.own_ns)
+        if m.late_ranks_told
+        else None,
     }
 
 

@@ -142,6 +142,8 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     """
     if (one.code, other.code) == ("FD405", "FD407"):
         return other.evidence.get("in") == "checkpoint"  # gathered for what is saved
+    if one.code == other.code == "FD407":
+        return False  # each moment is one call's (`OtherCalls.exposed_ns`)
     kinds = {kind_of(one), kind_of(other)}
     if None in kinds or not parts_of(one) & parts_of(other):
         return False

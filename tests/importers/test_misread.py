@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.detectors.other_collectives import other_collectives
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers import import_run
 from fsdpdoctor.quantities import MS
@@ -17,6 +18,7 @@ from fsdpdoctor.report.collectives_ranks import rank_rows
 from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.value import Report
 from fsdpdoctor.schema import Evidence
+from tests.detectors.answers import found
 from tests.importers.drawn_trace import AUTOGRAD, DrawnTrace, Event, rank_metadata
 from tests.importers.real_traces import real
 
@@ -88,6 +90,20 @@ def test_an_all_reduce_of_a_forward_reduces_no_gradient(tmp_path: Path) -> None:
     assert other_ns(m) == 2 * MS
 
 
+def test_a_reduce_scatter_of_a_forward_reduces_none_either(tmp_path: Path) -> None:
+    """Sequence parallelism scatters activations."""
+    trace = drawn()
+    for event in trace.events:
+        if event["name"] == ALL_REDUCE:
+            event["name"] = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(x)"
+        if event["name"] == "c10d::allreduce_":
+            event["name"] = "c10d::_reduce_scatter_base_"
+    m = measured(tmp_path, trace)
+
+    assert m.exposed_ns_per_step() == 0
+    assert other_ns(m) == 2 * MS
+
+
 def test_an_all_reduce_that_autograd_launched_does(tmp_path: Path) -> None:
     """The same from a thread of autograd's, or under one of its functions."""
     trace = drawn()
@@ -109,9 +125,10 @@ def test_kernels_of_no_table_on_a_stream_of_their_own_are_named(
         at = 10_000_000 + step * STEP
         trace.device("void acme::ring_push<8>(int4*)", at + 200, at + 1200, stream=30)
         trace.device("void at::native::copy_kernel<4>", at + 300, at + 400, stream=31)
+        trace.device("acme::copy_to_peer(int4*)", at + 1300, at + 1800, stream=32)
     (text,) = warned(measured(tmp_path, trace), "not known")
 
-    assert "ring_push (4.00 ms), 14.1 % of all kernels' time" in text
+    assert "ring_push (4.00 ms), copy_to_peer (2.00 ms), 19.7 % of all" in text
     assert "copy_kernel" not in text
 
 
@@ -232,6 +249,16 @@ def test_two_jobs_in_one_folder(tmp_path: Path) -> None:
         measure(import_run([folder]))
 
 
+def test_jobs_of_another_size(tmp_path: Path) -> None:
+    """The same steps on the same device, days apart, of two and of four ranks."""
+    other = drawn(rank=1, world_size=4)
+    for event in other.events:
+        event["ts"] = float(str(event["ts"])) + 3 * 24 * 3600 * 1e6
+
+    with pytest.raises(InputError, match="2 jobs"):
+        measure(import_run([written(tmp_path, drawn(), other)]))
+
+
 def test_one_job_may_share_no_step(tmp_path: Path) -> None:
     """One sign of three is none: ranks that profiled different steps."""
     m = measured(tmp_path, drawn(), drawn(rank=1, first=101))
@@ -262,6 +289,15 @@ def test_one_rank_cannot_tell_a_late_rank_from_the_wire(tmp_path: Path) -> None:
         1_100_000,
         None,
     )
+
+
+def test_nor_for_collectives_of_no_unit(tmp_path: Path) -> None:
+    """FD407 gives no figure for a late rank, and says that none can be given."""
+    m = measured(tmp_path, drawn())
+    (finding,) = found(other_collectives, m)
+
+    assert finding.summary.endswith("for the wire, this record cannot tell")
+    assert finding.evidence["waiting_for_last_rank_ns"] is None
 
 
 def test_last_arrivals_count_every_kind_of_collective(tmp_path: Path) -> None:

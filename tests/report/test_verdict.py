@@ -284,6 +284,13 @@ def test_what_is_gathered_for_a_checkpoint_is_a_part_of_it() -> None:
     assert list(linked([gathers, row("FD405", 3 * MS)])) == [None, None]
 
 
+def test_two_collectives_are_not_each_others_part() -> None:
+    """Each moment that compute stood still is one call's: both add up."""
+    rows = [row("FD407", 3 * MS, "info"), row("FD407", 1 * MS, "info")]
+
+    assert list(linked(rows)) == [None, None]
+
+
 def test_the_costliest_holds_the_others() -> None:
     """A whole is no smaller than its parts; of equals the most severe stands."""
     rows = [row("FD108", 5 * MS, "critical"), row("FD102", 9 * MS, "warning")]

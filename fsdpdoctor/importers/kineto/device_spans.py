@@ -54,6 +54,7 @@ LABELS = {label: index for index, label in enumerate(Hook)}
 _ALL_GATHER = LABELS[Hook.ALL_GATHER]
 _COPY_OUT = LABELS[Hook.ALL_GATHER_COPY_OUT]
 _REDUCE = LABELS[Hook.POST_BACKWARD_REDUCE]
+_REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -313,7 +314,7 @@ def _kind_of(device: _Device, at: int, collective: Collective) -> Kind:
     launched = device.work.launched_ns[at] != NO_TIME
     if device.context.has_labels and launched:
         return Kind.COLLECTIVE  # somebody else's: tensor parallel, gradient norm
-    if collective.kind == Kind.ALL_REDUCE and not _by_autograd(device, at):
+    if collective.kind in _REDUCTIONS and not _by_autograd(device, at):
         return Kind.COLLECTIVE  # not known to reduce a gradient
     return collective.kind
 
