@@ -27,6 +27,8 @@ _SHARDS = "# `model` is your plain model; its optimizer is built afterwards."
 
 _REST = "# Add your own calls' other arguments, which a record does not show."
 
+_ADD = "# Add what they are told: without it the model trains on, in another way."
+
 _LAST = """\
 # `model` is your whole model, not the part that fully_shard() was called on until now.
 # After its parts, before the optimizer is built."""
@@ -194,6 +196,9 @@ def sharding_code(before: UnitTree, after: UnitTree, *, anew: bool) -> list[str]
     units = after.units if anew else new
     known = arguments(units, after)
     where = _where(before, units, anew)
+    if before.not_shown:
+        rest = f"# A trace does not show your calls' {', '.join(before.not_shown)}."
+        where = [f"{rest}\n{_ADD}" if line == _REST else line for line in where]
     lines = [*preamble(known, "fully_shard"), "", *where, *known.before]
     if known.config:
         lines.append(f"config = {{{', '.join(known.config)}}}")

@@ -93,6 +93,7 @@ class UnitTree:
     device: str = "cuda"
     world_size: int = UNKNOWN
     backward: tuple[str, ...] = ()  # as backwards begin; empty: by nesting
+    not_shown: tuple[str, ...] = ()  # of calls of `fully_shard`, by a trace
 
     def __contains__(self, fqn: str) -> bool:
         return any(unit.fqn == fqn for unit in self.units)

@@ -22,7 +22,7 @@ from fsdpdoctor.schema.columns import (
     one_of,
     percentiles,
 )
-from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes
+from fsdpdoctor.schema.dtypes import ITEMSIZE, element_bytes, torch_name
 from fsdpdoctor.schema.files import (
     HEARTBEAT,
     HEARTBEAT_BEFORE,
@@ -153,4 +153,5 @@ __all__ = [
     "one_of",
     "percentiles",
     "rank_stem",
+    "torch_name",
 ]

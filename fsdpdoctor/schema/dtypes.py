@@ -51,6 +51,11 @@ def element_bytes(dtype: str | None) -> int | None:
     """Bytes of one element, by whatever names its dtype; None: no name known here."""
     if dtype is None:
         return None
-    name = dtype.strip().lower()
-    name = _ALIASES.get(name, name)
+    name = torch_name(dtype)
     return ITEMSIZE.get(name) or _ONLY_IN_TRACES.get(name)
+
+
+def torch_name(dtype: str) -> str:
+    """Torch's name of a dtype, as far as it is known here."""
+    name = dtype.strip().lower()
+    return _ALIASES.get(name, name)

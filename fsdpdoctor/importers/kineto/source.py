@@ -19,6 +19,7 @@ from fsdpdoctor.importers.kineto.attribution import (
 )
 from fsdpdoctor.importers.kineto.cut_file import cut_short
 from fsdpdoctor.importers.kineto.device_spans import device_spans
+from fsdpdoctor.importers.kineto.gather_dtypes import gather_dtypes
 from fsdpdoctor.importers.kineto.host_collectives import host_collectives
 from fsdpdoctor.importers.kineto.host_spans import host_spans
 from fsdpdoctor.importers.kineto.launches import find_launches
@@ -348,13 +349,14 @@ def _evidence(
 
 
 def _units(context: Context, spans: Spans) -> tuple[UnitSpec, ...]:
+    dtypes = gather_dtypes(context)
     return tuple(
-        _unit(fqn, spans.rows(spans.unit == index))
+        _unit(fqn, spans.rows(spans.unit == index), dtypes.get(index))
         for index, fqn in enumerate(context.units)
     )
 
 
-def _unit(fqn: str, mine: Spans) -> UnitSpec:
+def _unit(fqn: str, mine: Spans, gather_dtype: str | None) -> UnitSpec:
     gathers = mine.rows(mine.kind == Kind.ALL_GATHER)
     reduces = mine.rows(mine.kind == Kind.ALL_REDUCE)
     passes = mine.rows(one_of(mine.kind, (Kind.FORWARD, Kind.BACKWARD)))
@@ -364,6 +366,7 @@ def _unit(fqn: str, mine: Spans) -> UnitSpec:
         module_class="",  # a trace does not say
         is_root=fqn.split(" [pg=")[0] == ROOT,
         unsharded_bytes=int(gathers.bytes.max()) if len(gathers) else UNKNOWN,
+        gather_dtype=gather_dtype,
         shard_group=int(gathers.group[0]) if len(gathers) else UNKNOWN,
         replicate_group=int(reduces.group[0]) if len(reduces) else UNKNOWN,
         checkpointed=True if again else None,

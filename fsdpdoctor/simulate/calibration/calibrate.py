@@ -83,7 +83,8 @@ def calibrate(data: RankData, measures: RankMeasures | None = None) -> Calibrati
     found = _Calibrator(data, lines).calibration()
     known = replace(found.constraints, inferred=inferred)
     if inferred:  # by the bytes of collectives
-        known = replace(known, parameters=None)
+        shown = all(unit.gather_dtype for unit in data.header.units)
+        known = replace(known, parameters=None, dtypes_shown=shown)
     return replace(found, constraints=known)
 
 

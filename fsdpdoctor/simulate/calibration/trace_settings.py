@@ -22,6 +22,7 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s, Intervals, union
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
+    ITEMSIZE,
     NO_TIME,
     UNKNOWN,
     Evidence,
@@ -294,20 +295,25 @@ def _sized(spec: UnitSpec, mine: Spans, header: RankHeader) -> UnitSpec:
     """As many elements as the collectives move, in dtypes that agree with them.
 
     Larger reductions than gathers are float32 after bfloat16: no policy in use makes
-    them so but that. Smaller ones leave frozen parameters out.
+    them so but that. Smaller ones leave frozen parameters out. What is gathered in a
+    narrow dtype is so by a policy or as stored: said as a policy, it is both.
     """
     gathered = int(of_kinds(mine, Kind.ALL_GATHER).bytes.max())
     reduced = int(of_kinds(mine, Kind.REDUCE_SCATTER).bytes.max(initial=0))
     mixed = reduced > gathered
     shards = max(_group_size(header, spec.shard_group), 1)
     narrow = mixed or gathered % (4 * shards) != 0
-    dtype, size = ("bfloat16", 2) if narrow else ("float32", 4)
+    said = spec.gather_dtype or ("bfloat16" if narrow else None)
+    dtype = said or "float32"  # or half of it: the bytes fit both
+    size = ITEMSIZE[dtype]
     numel = gathered // size
     trained = min(max(reduced, 0) // (4 if mixed else size), numel)
     parts = ((trained, True), (numel - trained, False))
     return replace(
         spec,
+        gather_dtype=said,
         orig_dtype=dtype,
+        param_dtype=dtype if size < ITEMSIZE["float32"] else None,
         reduce_dtype="float32" if mixed else None,
         params=tuple(
             ParamSpec(

@@ -42,7 +42,20 @@ def tree_of(step: Step, constraints: RunConstraints) -> UnitTree:
         backward=tuple(names[u] for u in backward_order(step)),
         device="cpu" if step.blocking else "cuda",
         world_size=constraints.world_size or step.mesh.world_size,
+        not_shown=_not_shown(constraints) if constraints.inferred else (),
     )
+
+
+def _not_shown(constraints: RunConstraints) -> tuple[str, ...]:
+    """Arguments of `fully_shard` that a trace does not show: of a policy what the
+    collectives' dtypes say, if they say it.
+    """
+    policy = (
+        "mp_policy's output_dtype"
+        if constraints.dtypes_shown
+        else "mp_policy (dtypes are not known)"
+    )
+    return (policy, "offload_policy", "ignored_params", "shard_placement_fn")
 
 
 def plan_code(

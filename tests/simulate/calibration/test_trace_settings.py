@@ -22,6 +22,7 @@ from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.step import CommCosts, HostCosts, Mesh, Step, Unit
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
+from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import predict, replay
 from tests.importers.real_traces import load
 from tests.simulate.calibration.test_calibrate import COPIES, STEPS
@@ -245,3 +246,43 @@ def test_whatif_reads_a_trace(tmp_path: Path) -> None:
     assert "prefetch" in predicted.output
     assert isinstance(refused.exception, UsageError)
     assert "which a trace does not show" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "written", "unknown"),
+    [
+        (
+            {"param_dtype": "bfloat16", "reduce_dtype": "float32"},
+            None,
+            "(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)",
+            "mp_policy (dtypes are not known)",  # the root's
+        ),
+        (
+            {"param_dtype": "bfloat16"},
+            "bfloat16",
+            "(param_dtype=torch.bfloat16)",
+            "mp_policy's output_dtype",
+        ),
+        ({}, "float32", None, "mp_policy's output_dtype"),
+        ({}, None, None, "mp_policy (dtypes are not known)"),
+    ],
+)
+def test_code_keeps_what_collectives_show(
+    policy: dict[str, str],
+    said: str | None,
+    written: str | None,
+    unknown: str,
+    tmp_path: Path,
+) -> None:
+    """Calls that replace the script's train in the dtypes that were gathered and
+    reduced in, and name what a trace cannot show of the script's own.
+    """
+    data = imported(on_device(with_units(step(), **policy)), tmp_path / "rank0.json")
+    units = tuple(replace(unit, gather_dtype=said) for unit in data.header.units)
+    data = replace(data, header=replace(data.header, units=units))
+    found = replay(calibrate(data))
+    code = code_of(found, predict(found, Plan(reshard_after_forward={ALL: 2})))
+
+    assert ("MixedPrecisionPolicy" in code) == (written is not None)
+    assert (written or "fully_shard") in code
+    assert f"# A trace does not show your calls' {unknown}, offload_policy" in code
