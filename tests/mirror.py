@@ -178,7 +178,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "schema/dtypes.py",
     ),
     "importers/kineto/test_device_spans.py": (
-        "importers/kineto/attribution.py",
         "importers/kineto/launch_windows.py",
         "importers/kineto/launches.py",
         "importers/kineto/pass_spans.py",

@@ -39,7 +39,8 @@ from fsdpdoctor.simulate.plans.settings import settings
 from tests.networks import modelled_world
 from tests.rig.fake import one_thread
 from tests.rig.virtual import virtual_time
-from tests.simulate.kinds import KINDS, Kind, Place
+from tests.simulate.kinds import KINDS, Kind
+from tests.simulate.networks import Place
 
 WORLD = 8
 STEPS = 5

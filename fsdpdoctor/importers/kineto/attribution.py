@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     rows_named,
 )
 from fsdpdoctor.run_writer import StringTable
-from fsdpdoctor.schema import UNKNOWN, Spans
+from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Hook, Spans, torch_name
 from fsdpdoctor.storage.spill import blocks, let_go
 
 
@@ -108,3 +109,39 @@ def pick(column: npt.NDArray[np.generic], at: Int64s, absent: int) -> Int64s:
     """`column[at]`, and `absent` where `at` is UNKNOWN."""
     padded = np.concatenate((column.astype(np.int64), [absent]))
     return np.where(at >= 0, padded[at], absent)
+
+
+def gather_dtypes(context: Context) -> Mapping[int, str]:
+    """By unit, of its first all-gather that says it."""
+    rows = context.comm_ops.rows
+    events = context.trace.events
+    label = context.tree.innermost(events.tid[rows], events.start_ns[rows])
+    found: dict[int, str] = {}
+    of_label, by_op = context.operations.of_label, context.operations.by_op
+    for row, under in zip(rows.tolist(), label.tolist(), strict=True):
+        operation = by_op.get(of_label.get(under, UNKNOWN))
+        if operation is None or operation.unit in found:
+            continue
+        if operation.span.label == Hook.ALL_GATHER:
+            dtype = _said(comm_args_of(context.trace, row))
+            if dtype is not None:
+                found[operation.unit] = dtype
+    return found
+
+
+def _said(args: CommArgs | None) -> str | None:
+    if args is None:
+        return None
+    words = [args.dtype] if args.dtype else _types(args.types)
+    known = {torch_name(word) for word in words} & set(ITEMSIZE)
+    return known.pop() if len(known) == 1 else None
+
+
+def _types(text: str | None) -> list[str]:
+    """The words of "Input type"."""
+    try:
+        value = json.loads(text or "")
+    except ValueError:
+        return []
+    found = value if isinstance(value, list) else []
+    return [word for word in found if isinstance(word, str)]

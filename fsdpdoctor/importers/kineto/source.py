@@ -15,11 +15,11 @@ from fsdpdoctor.importers.kineto.attribution import (
     Context,
     SpansWithHostTime,
     build_context,
+    gather_dtypes,
     rows_that,
 )
 from fsdpdoctor.importers.kineto.cut_file import cut_short
 from fsdpdoctor.importers.kineto.device_spans import device_spans
-from fsdpdoctor.importers.kineto.gather_dtypes import gather_dtypes
 from fsdpdoctor.importers.kineto.host_collectives import host_collectives
 from fsdpdoctor.importers.kineto.host_spans import host_spans
 from fsdpdoctor.importers.kineto.launches import find_launches
