@@ -21,6 +21,10 @@ from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, ModelSpec, UnitSpec, medi
 # stays below it.
 HEAVY = 2.0
 
+# A root as large as a block that is large itself is no fault: the tables of its own
+# units would not be held all at once, which is memory and no time (C02).
+AS_LARGE = 1.0
+
 # As for FD202: below this a collective is cheap whatever it is beside the others,
 # and two more of them (C02) cost as much as they save.
 LARGE_BYTES = 128 * MIB
@@ -39,8 +43,8 @@ def root_group_heavy(m: Measures) -> Iterator[Finding]:
     together, which needs no resharding between forward and backward.
 
     *When it is wrong*: tied tables must stay in one unit (torch 2.13 refuses
-    otherwise). On many ranks the two extra all-gathers cost latency. Under 128 MiB
-    it is information.
+    otherwise). On many ranks the two extra all-gathers cost latency. Under 128 MiB, and
+    under twice a block, it is information.
     """
     specs = all_units(m)
     others = [
@@ -55,11 +59,13 @@ def root_group_heavy(m: Measures) -> Iterator[Finding]:
     usual = median(others)
     for spec in specs.values():
         tables = [p.fqn for p in spec.params if is_embedding(p.fqn) or is_head(p.fqn)]
-        if spec.is_root and tables and spec.unsharded_bytes >= HEAVY * usual:
+        least = AS_LARGE if spec.unsharded_bytes >= LARGE_BYTES else HEAVY
+        if spec.is_root and tables and spec.unsharded_bytes >= least * usual:
             yield _finding(m, spec, tables, usual)
 
 
 def _finding(m: Measures, root: UnitSpec, tables: list[str], usual: float) -> Finding:
+    heavy = root.unsharded_bytes >= HEAVY * usual
     stalls = exposed(m).of(Kind.ALL_GATHER).named(root.fqn)
     timed = m.stalls_known and len(m.step_ns) > 0
     live = _live_share(m, root.fqn)
@@ -67,7 +73,7 @@ def _finding(m: Measures, root: UnitSpec, tables: list[str], usual: float) -> Fi
     model = m.ranks[0].header.model
     return Finding(
         severity=Severity.WARNING
-        if root.unsharded_bytes >= LARGE_BYTES
+        if heavy and root.unsharded_bytes >= LARGE_BYTES
         else Severity.INFO,
         confidence=Confidence.HIGH,
         summary=f"the root unit holds {', '.join(tables[:3])}: "

@@ -38,8 +38,10 @@ def param(fqn: str, rows: int) -> ParamSpec:
     )
 
 
-def run(rows: int, **model: tuple[tuple[str, ...], ...]) -> Measures:
-    """A root with embedding and head of some rows, and one block of 4 MiB."""
+def run(
+    rows: int, block_bytes: int = 4 * MIB, **model: tuple[tuple[str, ...], ...]
+) -> Measures:
+    """A root with embedding and head of some rows, and one block."""
     root = unit(
         "<root>",
         is_root=True,
@@ -50,7 +52,7 @@ def run(rows: int, **model: tuple[tuple[str, ...], ...]) -> Measures:
     return measured(
         draw(
             PICTURE,
-            units=(root, unit("layers.0")),
+            units=(root, unit("layers.0", unsharded_bytes=block_bytes)),
             model=ModelSpec(wrapper="fsdp2", tied=model.get("tied", ())),
         )
     )
@@ -76,6 +78,15 @@ def test_a_large_vocabulary_in_the_root() -> None:
 def test_a_small_one_is_information() -> None:
     """The same shape at 8 MiB: wrapped the same, and not worth a warning."""
     assert only(root_group_heavy, run(1024)).severity == Severity.INFO
+
+
+def test_large_tables_beside_large_blocks_are_memory() -> None:
+    """256 MiB beside blocks of 200: units of their own win no time, and half of it."""
+    finding = only(root_group_heavy, run(32 * 1024, block_bytes=200 * MIB))
+
+    assert finding.severity == Severity.INFO
+    assert finding.advice[0].memory_cost_bytes == -128 * MIB
+    assert found(root_group_heavy, run(32 * 1024, block_bytes=300 * MIB)) == []
 
 
 def test_tied_tables_stay_in_one_unit() -> None:
