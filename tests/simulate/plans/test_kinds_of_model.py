@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdpdoctor.errors import InputError
 from fsdpdoctor.simulate.plans.predict import MIN_ERROR
 from tests.simulate.tried import GROUNDS, HOST, plans, tried
 
@@ -36,6 +37,32 @@ def test_what_can_be_known_comes_true(kind: str, change: str) -> None:
     found = tried(kind, "blocking", plans(HOST)[change])
 
     assert abs(found.off_ns) <= EXACT * found.step_ns
+
+
+STREAMS = [
+    ("compiled blocks", "async"),
+    ("pictures", "lists, 1"),
+    ("a head in float32", "lists, 2"),
+]
+"""The same of a modelled device with streams."""
+
+
+@pytest.mark.parametrize(("kind", "change"), STREAMS)
+def test_with_streams_too(kind: str, change: str) -> None:
+    """Real FSDP2 on the device of a rehearsal, changed there."""
+    found = tried(kind, "streams", plans(GROUNDS["streams"])[change])
+
+    assert abs(found.off_ns) <= EXACT * found.step_ns
+
+
+def test_models_that_no_replay_knows_are_refused() -> None:
+    """Several roots, and blocks that run twice in a forward: no figure is given."""
+    for kind, said in (
+        ("two roots", "several FSDP2 roots"),
+        ("blocks that run twice", "layers.0 runs more than once"),
+    ):
+        with pytest.raises(InputError, match=said):
+            tried(kind, "blocking", plans(HOST)["async"])
 
 
 def test_one_size_of_message_widens_the_error() -> None:
