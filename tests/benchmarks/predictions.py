@@ -1,12 +1,15 @@
 """Predictions against what came of them: kinds of model, changes, two machines.
 
-    python -m tests.benchmarks.predictions [--jobs N]
+    python -m tests.benchmarks.predictions [--jobs N] [--rows FILE]
 
 Each kind of model is recorded once on a modelled wire in virtual time, on the
 host alone and on a modelled device with streams; each change is predicted from that
 record, then made as `run --apply` makes it, and recorded. Compute is sleeps, so that
 the figures are the same on every machine. It writes `predictions-results.md` beside
 this file.
+
+With `--rows` what was tried lies in a file, and is not tried again: a run that was
+stopped goes on, and the page is of all that the file holds.
 
 On the device with streams nothing slows compute but its own waits; `--contended` has
 collectives take multiprocessors from compute, as on an H100, which no run shows.
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from multiprocessing import get_context
 from pathlib import Path
+
+import msgspec
 
 from fsdpdoctor.errors import FsdpDoctorError
 from tests.simulate.kinds import KINDS
@@ -73,6 +78,13 @@ def rows(asked: tuple[str, str]) -> list[Row]:
             )
         )
     return found
+
+
+def kept(path: Path | None) -> list[Row]:
+    """What was tried before."""
+    if path is None or not path.exists():
+        return []
+    return msgspec.json.decode(path.read_bytes(), type=list[Row])
 
 
 def ordered(made: Sequence[Row]) -> tuple[int, int]:
@@ -148,18 +160,24 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--contended", action="store_true")
     parser.add_argument("--kinds", help="Only these, with semicolons between.")
+    parser.add_argument("--rows", type=Path, help="Where rows are kept.")
     given = parser.parse_args()
     grounds = ["streams, contended"] if given.contended else ["blocking", "streams"]
     kinds = list(KINDS)
     if given.kinds:
         kinds = given.kinds.split(";")
-    asked = [(ground, kind) for ground in grounds for kind in kinds]
-    found: list[Row] = []
+    found = kept(given.rows)
+    known = {(row.ground, row.kind) for row in found}
+    asked = [(ground, kind) for kind in kinds for ground in grounds]
     # Spawned: a process that holds a modelled device's tables is not forked.
     with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        for some in pool.map(rows, asked):
+        for some in pool.map(rows, [one for one in asked if one not in known]):
             found += some
+            if given.rows:
+                given.rows.write_bytes(msgspec.json.encode(found))
             print(*list(by_kind(some))[2:], *outside(some), sep="\n", flush=True)
+    found.sort(key=lambda row: grounds.index(row.ground))  # kinds stay in their order
+    kinds = list(dict.fromkeys(row.kind for row in found))
     option = " --contended" if given.contended else ""
     lines = [
         "# Predictions, and what came of them",
@@ -184,7 +202,7 @@ def main() -> None:
         *refused(found),
     ]
     text = "\n".join(lines) + "\n"
-    if not given.kinds:
+    if given.rows or not given.kinds:
         name = "predictions-contended-results.md"
         path = RESULTS.with_name(name) if given.contended else RESULTS
         path.write_text(text, encoding="utf-8")

@@ -260,6 +260,7 @@ def _wide_head(place: Place) -> Module:
     )
     for layer in model.layers:
         fully_shard(layer, mp_policy=narrow)
+    fully_shard(model.head)
     return fully_shard(model)
 
 
