@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,7 +105,7 @@ def _of_two(name: str, kind: Kind, fill: Fill) -> Callable[..., dist.Work]:
             name,
             payload,
             opts,
-            lambda: fill(self, outputs, inputs, opts),
+            partial(fill, self, outputs, inputs, opts),
             result=result or given,
         )
 
@@ -116,7 +117,7 @@ def _in_place(name: str, kind: Kind, fill: Fill) -> Callable[..., dist.Work]:
 
     def method(self: WireGroup, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         return self._run(
-            kind, name, tensors, opts, lambda: fill(self, tensors, tensors, opts)
+            kind, name, tensors, opts, partial(fill, self, tensors, tensors, opts)
         )
 
     return method
@@ -148,6 +149,10 @@ FUNCTIONAL = frozenset({*_FUNCTIONAL, *_FUNCTIONAL_IN_PLACE})
 
 def _nothing_to_fill() -> None:
     """Values are there already."""
+
+
+def fill_virtual(fill: Callable[[], None]) -> None:
+    """Where tensors are shapes there is nothing to fill; a device may know better."""
 
 
 class WireGroup(_ProcessGroup):  # type: ignore[misc]
@@ -244,7 +249,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
             "all_to_all_single",
             [output],
             opts,
-            lambda: own_rows(self, output, input, opts),
+            partial(own_rows, self, output, input, opts),
         )
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> dist.Work:
@@ -379,6 +384,7 @@ class WireGroup(_ProcessGroup):  # type: ignore[misc]
                 _cuda._sleep(round(length_ns * cycles_per_ns(device)))
             else:
                 transfer.start_ns, transfer.end_ns = virtual(length_ns, transfer.name)
+                fill_virtual(fill)
             done.record(stream)
         self._device_free = done
         transfer.device = (start, done) if timed else None

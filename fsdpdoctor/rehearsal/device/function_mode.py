@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _device
 
 from fsdpdoctor.recorder.host.source_paths import is_ours
 from fsdpdoctor.recorder.patching import Patches
@@ -234,14 +235,16 @@ class FunctionMode(TorchFunctionMode):
     def _made_of_numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """On the host first, and then copied, as torch does: the numbers stay known."""
         asked, data = kwargs.get("device"), args[-1] if args else kwargs.get("data")
-        if func is _Tensor.new_tensor and asked is None:
-            asked = device_of(args[0])
+        if asked is None:
+            new = func is _Tensor.new_tensor
+            asked = device_of(args[0]) if new else _device.CURRENT_DEVICE
         if not is_cuda(asked) or isinstance(data, torch.Tensor):
             return self._call(func, args, kwargs)
         own = {k: v for k, v in kwargs.items() if k == "dtype"}
         if func is _Tensor.new_tensor:
             own.setdefault("dtype", args[0].dtype)
-        made = self._moved(_Tensor.to, torch.tensor(data, **own), CUDA, None, {})
+        on_host = torch.tensor(data, device=CPU, **own)
+        made = self._moved(_Tensor.to, on_host, CUDA, None, {})
         return made.requires_grad_(kwargs.get("requires_grad", False))
 
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

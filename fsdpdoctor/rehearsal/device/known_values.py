@@ -6,10 +6,14 @@ its storage, so that its views have theirs, until something writes to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
+from fsdpdoctor.rehearsal.collective_values import flat
 from fsdpdoctor.rehearsal.device.memory.storages import is_shape
 
 MOST = 4096
@@ -79,3 +83,39 @@ def as_type(dtype: torch.dtype, value: Any) -> float | bool:
     if dtype.is_floating_point:
         return float(value)
     return bool(value) if dtype == torch.bool else int(value)
+
+
+def follow_collective(fill: Callable[[], None]) -> None:
+    """A collective of numbers that are known leaves what it leaves of real ones; of
+    others nothing is known afterwards.
+    """
+    if not isinstance(fill, partial):
+        return
+    group, outputs, inputs, opts = fill.args
+    given, written = flat(inputs), flat(outputs)
+    if sum(one.numel() for one in written) > MOST:
+        for one in written:
+            if one.numel() <= MOST:
+                forget(one)
+        return
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        real = {id(one): _real(one) for one in given}
+        known = all(one is not None for one in real.values())
+        for one in written:
+            real.setdefault(id(one), torch.zeros(tuple(one.shape), dtype=one.dtype))
+            forget(one)
+        if known:
+            fill.func(group, _stand_in(outputs, real), _stand_in(inputs, real), opts)
+            for one in written:
+                mark_values(one, real[id(one)])
+
+
+def _real(tensor: torch.Tensor) -> Any:
+    found = values_of(tensor) if is_shape(tensor) else tensor
+    return None if found is None else found.clone()
+
+
+def _stand_in(tensors: Any, real: dict[int, Any]) -> Any:
+    if isinstance(tensors, torch.Tensor):
+        return real[id(tensors)]
+    return [_stand_in(one, real) for one in tensors]

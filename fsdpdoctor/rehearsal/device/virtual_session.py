@@ -19,11 +19,12 @@ from fsdpdoctor.recorder.host import stack_sampler
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.recorder.storage import memory_samples
-from fsdpdoctor.rehearsal import modelled_work
+from fsdpdoctor.rehearsal import modelled_group, modelled_work
 from fsdpdoctor.rehearsal.device import (
     functional_collectives,
     fused_functions,
     host_values,
+    known_values,
 )
 from fsdpdoctor.rehearsal.device.compiled import CompiledRegions
 from fsdpdoctor.rehearsal.device.cuda.cuda_names import CudaNames
@@ -90,6 +91,7 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         # Replicas are copies of this rank, and their numbers are nobody's.
         patches.put(ReplicaWatch, "_sample", lambda watch, step: None)
         patches.put(modelled_work, "sleep_until", device.clock.advance_to)
+        patches.put(modelled_group, "fill_virtual", known_values.follow_collective)
         stack.enter_context(dispatch)
         stack.enter_context(functions)
         yield Rig(device=device, ledger=ledger, places=places, compiled=compiled)

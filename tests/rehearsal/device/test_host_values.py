@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fsdpdoctor.rehearsal.device.pricing.memory import copy_ns
 from fsdpdoctor.rehearsal.device.spec import load_spec
@@ -209,6 +210,42 @@ def test_all_numbers_of_a_small_tensor_of_the_hosts_come_back(log: Log) -> None:
     assert torch.equal(there, torch.tensor(given, device="cuda"))
     assert not tally(log).answered
     assert not tally(log).assumed
+
+
+def test_the_default_device_is_the_modelled_one(log: Log) -> None:
+    """Numbers that are put there without a word on where."""
+    torch.set_default_device("cuda")
+    try:
+        made = torch.tensor([3, 4])
+        assert (made.device.type, made.tolist()) == ("cuda", [3, 4])
+        assert torch.get_default_device().type == "cuda"
+    finally:
+        torch.set_default_device(None)
+
+
+def test_collectives_of_known_numbers_leave_what_copies_would(log: Log) -> None:
+    """Sixteen ranks of one value: their sum, their largest, each one's."""
+    dist.init_process_group("nccl")
+    total, most = (torch.tensor(5, device="cuda") for _ in range(2))
+    dist.all_reduce(total)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    slots = [torch.zeros(1, device="cuda") for _ in range(16)]
+    dist.all_gather(slots, torch.tensor([2.5], device="cuda"))
+    whole = torch.zeros(32, device="cuda")
+    dist.all_gather_single(whole, torch.tensor([1.0, 2.0], device="cuda"))
+    assert (total.item(), most.item()) == (80, 5)
+    assert [slot.item() for slot in slots] == [2.5] * 16
+    assert whole.tolist() == [1.0, 2.0] * 16
+    assert not tally(log).answered
+
+
+def test_collectives_of_others_leave_nothing_known(log: Log) -> None:
+    """Where one rank's number was computed, zeros are none any more."""
+    dist.init_process_group("nccl")
+    slots = [torch.zeros(1, device="cuda") for _ in range(16)]
+    dist.all_gather(slots, torch.randn(1, device="cuda"))
+    assert slots[3].item() == 1.0
+    assert list(tally(log).answered.values()) == [1]
 
 
 def test_a_tensor_of_numbers_is_copied_from_the_host_and_waited_for(log: Log) -> None:
