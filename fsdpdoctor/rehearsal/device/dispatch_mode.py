@@ -247,9 +247,9 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         back = [kwargs[w] if isinstance(w, str) else args[w] for w in operator.returned]
         outs = back or _mutable_lists(func, args, kwargs)
         kernel = price(self.device.spec, func, args, tensors, outs)
-        for one in outs:
-            if one.dtype == torch.bool or one.numel() <= known_values.MOST:
-                known_values.forget(one)
+        # Every gradient is finite: a scaler's flag stays down, and its scale as it is.
+        if not operator.name.startswith("aten._amp_"):
+            known_values.forget_small(outs)
         if not back:
             return None, kernel
         return (back[0] if len(back) == 1 else tuple(back)), kernel

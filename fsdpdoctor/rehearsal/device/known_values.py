@@ -78,6 +78,13 @@ def forget(tensor: torch.Tensor) -> None:
     kept.pop(_VALUES, None)
 
 
+def forget_small(tensors: list[torch.Tensor]) -> None:
+    """These have been written to; a large one has no numbers, but perhaps one truth."""
+    for one in tensors:
+        if one.numel() <= MOST or one.dtype == torch.bool:
+            forget(one)
+
+
 def as_type(dtype: torch.dtype, value: Any) -> float | bool:
     """A number as a tensor of this type has it."""
     if dtype.is_floating_point:
@@ -94,9 +101,7 @@ def follow_collective(fill: Callable[[], None]) -> None:
     group, outputs, inputs, opts = fill.args
     given, written = flat(inputs), flat(outputs)
     if sum(one.numel() for one in written) > MOST:
-        for one in written:
-            if one.numel() <= MOST:
-                forget(one)
+        forget_small(written)
         return
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         real = {id(one): _real(one) for one in given}

@@ -212,6 +212,27 @@ def test_all_numbers_of_a_small_tensor_of_the_hosts_come_back(log: Log) -> None:
     assert not tally(log).assumed
 
 
+def test_a_gradient_scaler_steps_and_keeps_its_scale(log: Log) -> None:
+    """Every gradient is finite: nothing is skipped, and nothing is made up."""
+    model = torch.nn.Linear(8, 8, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    steps = 0
+
+    def stepped(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    optimizer.register_step_post_hook(stepped)
+    for _ in range(3):
+        scaler.scale(model(torch.randn(4, 8, device="cuda")).sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    assert (steps, scaler.get_scale()) == (3, 1024.0)
+    assert not tally(log).answered
+
+
 def test_the_default_device_is_the_modelled_one(log: Log) -> None:
     """Numbers that are put there without a word on where."""
     torch.set_default_device("cuda")
