@@ -72,9 +72,9 @@ class Plan:
         result = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if value not in (None, False, {}) or (
-                value is False and default[f.name].default is None
-            ):
+            is_left = value is None or value == {}
+            # By identity: a prefetch of 0 units is a change, and equal to False.
+            if not is_left and (value is not False or default[f.name].default is None):
                 result[f.name] = value
         return result
 

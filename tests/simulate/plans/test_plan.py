@@ -41,6 +41,19 @@ def test_depth_makes_lists_in_the_order_of_the_pass() -> None:
     assert [u.backward_prefetch for u in units] == [(4,), (), (1,), (2,), (3,)]
 
 
+def test_no_lists_are_a_change(tmp_path: Path) -> None:
+    """A depth of 0 is said, saved and read back: it is not the run's own setting."""
+    plan = Plan(forward_prefetch=0, backward_prefetch=0)
+    save_plan(plan, tmp_path / "plan.json", {})
+
+    assert plan.changes == {"forward_prefetch": 0, "backward_prefetch": 0}
+    assert str(plan) == "forward prefetch 0, backward prefetch 0"
+    assert load_plan(tmp_path / "plan.json") == plan
+    assert Plan(split_root=False, unshard_async_op=False).changes == {
+        "unshard_async_op": False
+    }
+
+
 def test_merged_neighbours_are_one_unit() -> None:
     """Names, parameters and segments go together, in order; a rest stays alone."""
     merged = under(Plan(merge=3))
