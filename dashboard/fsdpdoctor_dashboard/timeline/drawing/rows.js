@@ -5,7 +5,7 @@
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
   const { fitted, penOf } = root.fsdpCanvas;
-  const { GUTTER, FONT, HEIGHT } = root.fsdpLayout;
+  const { GUTTER, FONT } = root.fsdpLayout;
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
   class FsdpRows {
@@ -163,12 +163,13 @@
         if ((to - from) * timeline.ratio < HATCH_FROM || track.small) continue;
         const x = GUTTER + from;
         const y = timeline.screenY(track.y) + 4, height = track.height - 9;
+        const ribbon = band.box.height;
         pen.fillStyle = timeline.hatch;
-        pen.fillRect(x, y + HEIGHT[Row.EXPOSED], to - from, height - HEIGHT[Row.EXPOSED]);
+        pen.fillRect(x, y + ribbon, to - from, height - ribbon);
         pen.fillStyle = timeline.ink.exposed;
         if (band.from > -2) pen.fillRect(x, y, 1, height);
         if (band.to < timeline.plot + 2) pen.fillRect(x + to - from - 1, y, 1, height);
-        pen.fillRect(x, y, to - from, HEIGHT[Row.EXPOSED]);
+        pen.fillRect(x, y, to - from, ribbon);
         this.bandLabel(band, from, to, y);
       }
       pen.restore();
@@ -185,10 +186,10 @@
       const room = Math.min(to, timeline.plot) - Math.max(from, 0) - 8;
       if (room < 48) return;
       const unit = band.track.source.meta.units[band.unit];
-      const label = this.exposedWords(unit, room, "bold 9px");
+      const label = this.exposedWords(unit, room, band.box.height > 14 ? "bold 11px" : "bold 9px");
       timeline.pen.fillStyle = timeline.theme === "dark" ? "#1a0500" : "#ffffff";
       timeline.pen.textBaseline = "middle";
-      timeline.pen.fillText(label, GUTTER + Math.max(from, 0) + 4, y + HEIGHT[Row.EXPOSED] / 2 + 0.5);
+      timeline.pen.fillText(label, GUTTER + Math.max(from, 0) + 4, y + band.box.height / 2 + 0.5);
     }
 
     /**
@@ -215,7 +216,7 @@
         const from = Math.max(slice.from, 0), to = Math.min(slice.to, timeline.plot);
         if (to - from < 54) continue;
         const spec = this.spec(slice);
-        const label = fitted(timeline.pen, slice.track.source.meta.units[slice.unit] || "", to - from - 8, "10px");
+        const label = fitted(timeline.pen, slice.track.source.meta.units[slice.unit] || "", to - from - 8, slice.box.height > 20 ? "12px" : "10px");
         if (!label) continue;
         pen.fillStyle = this.inkOn(spec.colour);
         pen.fillText(label, GUTTER + from + 4, timeline.screenY(slice.box.y) + slice.box.height / 2 + 0.5);
@@ -283,7 +284,7 @@
       for (const box of track.boxes) {
         if (!box.label) continue;
         pen.font = `${box.height > 11 ? 10 : 9}px ${FONT}`;
-        pen.fillText(box.label, GUTTER - 8, timeline.screenY(box.y) + Math.min(box.height, 12) / 2 + 1);
+        pen.fillText(box.label, GUTTER - 8, timeline.screenY(box.y) + (box.height > 20 ? box.height : Math.min(box.height, 12)) / 2 + 1);
       }
       pen.textAlign = "left";
     }

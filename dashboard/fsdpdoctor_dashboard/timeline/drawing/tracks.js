@@ -10,6 +10,8 @@
   const COLLAPSED = 18;
   const LOWEST = 56; // of a rank in full: room for what stands beside it
   const TALLEST = 34; // of a condensed line, where there is room
+  const MOST_EXPOSED = 1.5; // its ribbon has one line of words, whatever the room
+  const MOST_GROWTH = 3; // of rows in full, where a window has more room than they need
 
   /**
    * Each source may be shifted, so that two runs or a run and its simulation start
@@ -63,14 +65,28 @@
   function placeTracks(tracks, condensed, room) {
     const order = [...tracks].sort((a, b) => Number(b.pinned) - Number(a.pinned));
     const line = Math.max(7, Math.min(TALLEST, Math.floor(room / Math.max(1, order.length)) - 1));
+    const fits = place(order, condensed, line, 1);
+    const growth = Math.min(MOST_GROWTH, Math.floor((20 * room) / Math.max(1, fits)) / 20);
+    // Gaps and lowest heights do not grow: the whole never grows by more than its rows.
+    const content = growth > 1 && order.some((t) => !t.small) ? place(order, condensed, line, growth) : fits;
+    return { order, content };
+  }
+
+  /**
+   * @param {Track[]} order
+   * @param {boolean} condensed
+   * @param {number} line
+   * @param {number} growth of the rows of tracks in full
+   */
+  function place(order, condensed, line, growth) {
     let y = 0;
     for (const track of order) {
       track.small = (condensed && !track.pinned) || track.collapsed;
       track.y = y;
-      y = track.small ? placeSmall(track, y, condensed ? line : COLLAPSED) : placeTall(track, y);
+      y = track.small ? placeSmall(track, y, condensed ? line : COLLAPSED) : placeTall(track, y, growth);
       track.height = y - track.y;
     }
-    return { order, content: y };
+    return y;
   }
 
   /**
@@ -90,17 +106,19 @@
   /**
    * @param {Track} track
    * @param {number} from
+   * @param {number} growth
    */
-  function placeTall(track, from) {
+  function placeTall(track, from, growth) {
     let y = from + 4;
     let labelled = false;
     track.boxes = [];
     for (const row of [Row.EXPOSED, ...track.rows.filter((r) => r !== Row.EXPOSED)]) {
       const window = row >= Row.UNSHARDED_ROOT;
       const label = LABEL[row] || (window && !labelled ? "unsharded" : "");
-      track.boxes.push({ row, y, height: HEIGHT[row], label });
+      const height = Math.floor(HEIGHT[row] * (row === Row.EXPOSED ? Math.min(growth, MOST_EXPOSED) : growth));
+      track.boxes.push({ row, y, height, label });
       labelled = labelled || window;
-      y += HEIGHT[row] + (window ? 1 : GAP);
+      y += height + (window ? 1 : GAP);
     }
     return Math.max(y + 5, from + LOWEST);
   }
