@@ -49,6 +49,13 @@ def test_bars_say_what_they_show(run: OpenRun) -> None:
     assert all("backward " in name and "forward " in name for name in names[:4])
 
 
+def test_of_many_ranks_three_stand_for_all() -> None:
+    """The fastest, the middle and the slowest."""
+    steps = {rank: {"forward": 100 + rank % 5, "backward": 50} for rank in range(20)}
+
+    assert overview.typical(steps) == [0, 12, 19]
+
+
 def test_two_runs_have_one_scale(library: Library) -> None:
     """Bars of both are as long as their steps, the slowest fills its place."""
     both = tuple(library.wait(name) for name in ("before", "after"))

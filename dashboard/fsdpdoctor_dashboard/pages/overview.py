@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from dash import html
@@ -34,7 +34,7 @@ from fsdpdoctor_dashboard.pages.findings import cards
 from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
 
 MANY_RANKS = 16
-"""From here on a rank's bar is half as high, so that 64 fit a screen."""
+"""With more the fastest, the middle and the slowest stand for all, which are folded."""
 
 
 def page(context: Context) -> Component:
@@ -93,23 +93,33 @@ def _budget(context: Context, run: OpenRun) -> Iterator[Component]:
     if not longest:
         yield html.P("Cannot tell: no whole step was recorded.", className="faint")
         return
-    cells: list[Component] = []
-    for rank, budget in budgets.items():
-        cells += [
-            html.Span(f"rank {rank}"),
-            with_tip(
-                html.Div(
-                    [_piece(part, ns, longest) for part, ns in budget.items() if ns],
-                    className="stack",
-                ),
-                _said(rank, budget),
-            ),
-            html.Span(ms(sum(budget.values())), className="faint"),
-        ]
-    many = " many" if len(budgets) > MANY_RANKS else ""
-    yield html.Div(cells, className=f"budget{many}")
+    if len(budgets) > MANY_RANKS:
+        yield _bars({rank: budgets[rank] for rank in typical(budgets)}, longest)
+        every_rank = _bars(budgets, longest, "budget many")
+        summary = html.Summary(f"All {len(budgets)} ranks")
+        yield html.Details([summary, every_rank])
+    else:
+        yield _bars(budgets, longest)
     yield _legend(run.report)
     yield html.P("Shares are of the mean step.", className="faint")
+
+
+def _bars(
+    budgets: Mapping[int, dict[str, int]], longest: int, kind: str = "budget"
+) -> Component:
+    cells: list[Component] = []
+    for rank, budget in budgets.items():
+        pieces = [_piece(part, ns, longest) for part, ns in budget.items() if ns]
+        bar = with_tip(html.Div(pieces, className="stack"), _said(rank, budget))
+        took = html.Span(ms(sum(budget.values())), className="faint")
+        cells += [html.Span(f"rank {rank}"), bar, took]
+    return html.Div(cells, className=kind)
+
+
+def typical(budgets: Mapping[int, Mapping[str, int]]) -> list[int]:
+    """The fastest rank, the one in the middle, and the slowest."""
+    order = sorted(budgets, key=lambda rank: (sum(budgets[rank].values()), rank))
+    return [order[0], order[len(order) // 2], order[-1]]
 
 
 def _said(rank: int, budget: dict[str, int]) -> str:

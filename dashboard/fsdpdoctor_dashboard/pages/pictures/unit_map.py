@@ -23,6 +23,8 @@ from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns
 
 MOMENTS = 1000
 """Places of the slider."""
+LEAST_SHARE = 0.05
+"""Of the step: what a map of full colour stands for at least. Less is noise."""
 
 
 def unit_map(run: OpenRun) -> Iterator[Component]:
@@ -34,7 +36,7 @@ def unit_map(run: OpenRun) -> Iterator[Component]:
         return
     begin, length = extent(rank, step)
     windows = _windows(rank, step, begin)
-    most = max(exposed_ns(unit) for unit in units) or 1
+    most = full_colour_ns([exposed_ns(unit) for unit in units], length)
     rows = strips([unit.all_gather_bytes or 0 for unit in units])
     whole = sum(unit.all_gather_bytes or 0 for unit in units)
     yield html.H2("The model as a map: area is bytes, red what compute waits for")
@@ -65,6 +67,13 @@ def unit_map(run: OpenRun) -> Iterator[Component]:
     )
 
 
+def full_colour_ns(exposed: Sequence[int], step_ns: int) -> float:
+    """What a cell of full colour stands for: the most exposed unit's time, and never so
+    little that a map full of it would be a small part of the step.
+    """
+    return max(*exposed, 0, LEAST_SHARE * step_ns / len(exposed)) or 1
+
+
 def extent(rank: RankMeasures, step: int) -> tuple[int, int]:
     """When a step began, and how long it took."""
     record = int(np.flatnonzero(rank.steps.step == step)[0])
@@ -86,7 +95,7 @@ def strips(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def _cell(
-    unit: UnitRow, row: int, windows: dict[str, list[str]], most: int
+    unit: UnitRow, row: int, windows: dict[str, list[str]], most: float
 ) -> Component:
     name = unit_name(unit.unit)
     waits = exposed_ns(unit)

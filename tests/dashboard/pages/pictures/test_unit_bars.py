@@ -9,7 +9,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns, parts_of
-from fsdpdoctor_dashboard.pages.pictures.unit_map import strips
+from fsdpdoctor_dashboard.pages.pictures.unit_map import full_colour_ns, strips
 from fsdpdoctor_dashboard.pages.units import page
 
 
@@ -45,3 +45,10 @@ def test_bars_and_map_say_what_they_show(library: Library) -> None:
     assert "model.layers.3, per step on average: own forward" in text
     assert "tabIndex=0" in text
     assert "data-open" in text
+
+
+def test_a_map_does_not_paint_noise() -> None:
+    """Full colour is the most exposed unit, and a twentieth of the step in all."""
+    assert full_colour_ns([30, 10], 100) == 30
+    assert full_colour_ns([2, 1, 0, 1], 1000) == 12.5
+    assert full_colour_ns([0], 0) == 1
