@@ -48,7 +48,7 @@ that plotly is never on the way to the first one."""
 RUNS = "runs"
 """The page of no single run: it is there where there are several."""
 
-CHOICES = ("rank", "step", "code")
+CHOICES = ("rank", "step", "code", "plan")
 """What an address may say beside its runs."""
 
 PLOTS = ("collectives", "ranks", "memory", "whatif")

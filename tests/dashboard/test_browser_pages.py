@@ -142,8 +142,8 @@ def test_the_view_is_there_after_another_page(visit: Visit) -> None:
 
 
 def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
-    """A slider changes the prediction, the code and the simulated timeline; the plan
-    can be saved, and the search draws its front.
+    """The search runs by itself; a knob, a row and an address ask for a plan alike: the
+    prediction, the code, the command and both lanes are of it, and it can be saved.
     """
     header = RunHeader(run_id="modelled", source="simulated", world_size=4)
     save_run(in_memory(header, [record(step(layers=4))]), tmp_path / "modelled")
@@ -152,28 +152,61 @@ def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
         found = Visit(context.new_page(), served)
         found.page.goto(served.url)
         found.page.goto(served.base + "whatif?run=modelled")
-        found.until("document.querySelector('#prediction h2')")
-        before = found.page.locator("#predicted").inner_text()
-        found.until("window.fsdpTimeline && fsdpTimeline.tracks.length === 2")
-        # Without a change the two lanes are one and the same step.
-        ends = "fsdpTimeline.sources.map(s => s.meta.end)"
-        labels = "fsdpTimeline.sources.map(s => s.meta.label)"
-        assert len(set(found.page.evaluate(ends))) == 1
-        assert found.page.evaluate(labels) == ["as it was", "changed"]
+        found.until("document.querySelector('#front .js-plotly-plot')")
+        assert found.page.locator("#predicted").count() == 0
         found.page.locator("#knob-merge").click()
         found.page.get_by_text("two", exact=True).click()
-        found.until(
-            "document.querySelector('#prediction h2').textContent.includes('merge 2')"
-        )
-        assert found.page.locator("#predicted").inner_text() != before
+        title = "document.querySelector('#prediction h2')?.textContent"
+        found.until(f"{title}?.includes('merge 2')")
+        found.until("location.search.includes('merge')")
         assert "fully_shard" in found.page.locator("#plan-code").inner_text()
+        assert "--merge 2" in found.page.locator("#plan-command").inner_text()
+        found.until("window.fsdpTimeline && fsdpTimeline.tracks.length === 2")
+        labels = "fsdpTimeline.sources.map(s => s.meta.label)"
+        lanes = ["simulated: as it was", "simulated: changed"]
+        assert found.page.evaluate(labels) == lanes
         found.picture("whatif-light")
         with found.page.expect_download() as saved:
             found.page.get_by_role("button", name="Save this plan").click()
         plan = json.loads(Path(saved.value.path()).read_text())
         assert plan["plan"]["merge"] == 2
-        found.page.get_by_role("button", name="Find the changes worth it").click()
-        found.until("document.querySelector('#front p, #front .js-plotly-plot')")
+
+        row = found.page.locator("#front button.choice").first
+        name = row.inner_text()
+        row.click()
+        found.until(f"{title} === {json.dumps('Predicted: ' + name)}")
+        found.until("document.querySelector('#front button.choice[aria-pressed=true]')")
+        address = found.page.url
+        found.page.goto(served.base)
+        found.page.goto(address)
+        found.until(f"{title} === {json.dumps('Predicted: ' + name)}")
+        found.page.get_by_role("button", name="Reset").click()
+        found.until("!location.search.includes('plan=')")
+        assert found.wrong == []
+        context.close()
+
+
+def test_holding_a_key_shows_the_change(browser: Browser, tmp_path: Path) -> None:
+    """The step glides to the predicted one while H is down, and back; a reader who
+    types H into a field only types it.
+    """
+    header = RunHeader(run_id="modelled", source="simulated", world_size=4)
+    save_run(in_memory(header, [record(step(layers=4))]), tmp_path / "modelled")
+    with serve_runs(tmp_path / "modelled") as served:
+        context = browser.new_context(viewport={"width": 1440, "height": 1200})
+        found = Visit(context.new_page(), served)
+        found.page.goto(served.url)
+        found.page.goto(served.base + 'whatif?run=modelled&plan={"merge":2}')
+        now = "document.querySelector('.morph-now')?.textContent"
+        found.until(f"{now}?.startsWith('as it was: ')")
+        before = found.page.evaluate(now)
+        found.page.keyboard.down("h")
+        found.until(f"{now}?.startsWith('with the change: ')")
+        found.page.keyboard.up("h")
+        found.until(f"{now} === {json.dumps(before)}")
+        found.page.locator("#knob-bandwidth").press("h")
+        found.page.wait_for_timeout(500)
+        assert found.page.evaluate(now) == before
         assert found.wrong == []
         context.close()
 

@@ -249,9 +249,23 @@ def test_the_plan_that_is_shown_can_be_saved(client: Client) -> None:
 
 
 def test_changes_worth_it_are_searched_for(client: Client) -> None:
-    """A figure and a table of them."""
-    answer = client.ask("front.children", whatif_run="exact", search=1)
-    assert words(answer["response"]["front"]["children"])[0] == "Changes worth it"
+    """Without a question: a figure and a table of them."""
+    answer = client.ask("front.children", whatif_run="exact")
+    said = words(answer["response"]["front"]["children"])
+    assert said[0] == "What the search found"
+    assert "Changes worth it" in said
+
+
+def test_the_address_gets_the_plan_that_is_shown(client: Client) -> None:
+    """None for no change, and none where the knobs ask for what cannot be."""
+    found = whatif(client, "exact", reshard="false")
+    plan = '{"reshard_after_forward":{"*":false}}'
+
+    assert found["whatif-plan"]["data"] == plan
+    nothing = whatif(client, "exact")
+    assert nothing["whatif-plan"]["data"] == ""
+    assert nothing["simulated"]["children"] is None
+    assert "whatif-plan" not in whatif(client, "exact", bandwidth="fast")
 
 
 def test_collectives_are_held_against_the_network(library: Library) -> None:

@@ -76,7 +76,7 @@
 
   // Links and buttons that ask the server lead nowhere: what is shown would stay, under
   // another page's address.
-  const ASKS = "#page a[href], #brand, #compare, #search, #save-plan";
+  const ASKS = "#page a[href], #brand, #compare, #save-plan";
   document.addEventListener("click", (event) => {
     if (!gone || !(event.target instanceof Element) || !event.target.closest(ASKS)) return;
     event.preventDefault();

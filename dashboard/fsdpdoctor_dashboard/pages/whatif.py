@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.changes.plan import ACCUMULATION
+from fsdpdoctor.changes.plan import ACCUMULATION, Plan
+from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import count, ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell
@@ -15,6 +14,7 @@ from fsdpdoctor.report import Report
 from fsdpdoctor.schema import ITEMSIZE
 from fsdpdoctor.simulate.plans.forecast import code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
+from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     byte_words,
@@ -25,75 +25,81 @@ from fsdpdoctor_dashboard.pages.components import (
     with_data,
     with_terms,
 )
-from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
-
-KNOBS = (
-    "forward_prefetch",
-    "backward_prefetch",
-    "reshard",
-    "merge",
-    "switches",
-    "param_dtype",
-    "reduce_dtype",
-    "accumulation",
-    "replicate",
-    "world_size",
-    "micro_batches",
-    "bandwidth",
+from fsdpdoctor_dashboard.pages.plan_knobs import (
+    AS_IT_WAS,
+    MERGES,
+    MOST_AHEAD,
+    SWITCHES,
+    control_values,
+    knobs_of,
+    plan_of_text,
+    plan_text,
+    rest_options,
 )
-"""The controls' ids after `knob-`, in the order of `Knobs`' fields."""
-
-AS_IT_WAS = -1
-"""Where a slider stands that changes nothing."""
-
-SWITCHES = {
-    "split_root": "split embedding and head from the root",
-    "separate_reduce_scatter_group": "reduce-scatters on a communicator of their own",
-    "max_input_buffers": "two reduce-scatter input buffers",
-    "unshard_async_op": "unshards that do not block (CPU)",
-}
+from fsdpdoctor_dashboard.pages.try_command import try_command
+from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
 
 
 def page(context: Context) -> Component:
     """The frame: what the knobs give is filled in by callbacks."""
     about = f" of {visible(context.run.id)}" if len(context.runs) > 1 else ""
+    asked = context.query.get("plan", "")
+    plan, wrong = Plan(), ""
+    try:
+        plan = plan_of_text(asked)
+    except UsageError as error:
+        wrong = str(error)
     results = [
         html.Div(
             [
-                html.Button("Find the changes worth it", id="search"),
+                html.Button("Reset", id="reset-plan", title="no change"),
                 html.Button("Save this plan", id="save-plan"),
                 dcc.Download(id="plan-file"),
             ],
             className="toolbar",
         ),
-        dcc.Loading(html.Div(id="front"), delay_show=300),
         dcc.Loading(html.Div(id="prediction"), delay_show=300),
         html.Div(id="simulated"),
+        dcc.Loading(html.Div(id="front"), delay_show=300),
     ]
+    alert = [html.P(visible(wrong), className="alert")] if wrong else []
     return html.Main(
         [
             html.H1(f"What if{about}"),
+            *alert,
             html.Div(so_far(context.run), id="whatif-so-far"),
             html.Div(
                 [
-                    html.Div(_knobs(context.run.id), className="knobs"),
+                    html.Div(_knobs(context.run.id, plan), className="knobs"),
                     html.Div(results),
                 ],
                 className="whatif",
             ),
             dcc.Store(id="whatif-run", data=context.run.id),
             dcc.Store(id="whatif-revision", data=context.run.revision),
+            dcc.Store(id="whatif-set"),
+            dcc.Store(id="whatif-plan"),
+            dcc.Store(id="whatif-address"),
         ]
     )
 
 
-def _knobs(run_id: str) -> list[Component]:
-    """The controls; a browser's tab keeps how they stand, for each run."""
+def _knobs(run_id: str, plan: Plan) -> list[Component]:
+    """The controls at a plan; a browser's tab keeps how they stand, for each run, and
+    for each plan that an address named.
+    """
     made = _controls()
+    knobs = knobs_of(plan)
+    values = control_values(knobs)
     for part in made:
-        if getattr(part, "id", "").startswith("knob-"):
-            setattr(part, "persistence", run_id)  # noqa: B010
-            setattr(part, "persistence_type", "session")  # noqa: B010
+        name = getattr(part, "id", "").removeprefix("knob-")
+        if name not in values:
+            continue
+        setattr(part, "value", values[name])  # noqa: B010
+        setattr(part, "persistence", f"{run_id} {plan_text(plan)}".strip())  # noqa: B010
+        setattr(part, "persistence_type", "session")  # noqa: B010
+        if name == "rest":
+            setattr(part, "options", rest_options(knobs))  # noqa: B010
     return made
 
 
@@ -107,9 +113,10 @@ def _controls() -> list[Component]:
             "Reshard after forward",
             {"true": "every unit", "false": "no unit: keep them"},
         ),
-        *_choice("merge", "Merge neighbours", {"2": "two", "3": "three", "4": "four"}),
+        *_choice("merge", "Merge neighbours", MERGES),
         html.Label("Also"),
         dcc.Checklist(options=SWITCHES, id="knob-switches", value=[]),
+        dcc.Checklist(options=[], id="knob-rest", value=[]),
         *_choice("param_dtype", "Gathered dtype", dtypes),
         *_choice("reduce_dtype", "Reduced dtype", dtypes),
         *_choice(
@@ -138,13 +145,13 @@ _ACCUMULATION_WORDS = (
 
 
 def _slider(name: str, words: str) -> list[Component]:
-    marks = {AS_IT_WAS: "as it was", 0: "0", 1: "1", 2: "2", 3: "3", 4: "4"}
+    marks = {AS_IT_WAS: "as it was", **{n: str(n) for n in range(MOST_AHEAD + 1)}}
     return [
         html.Label(words),
         dcc.Slider(
             id=f"knob-{name}",
             min=AS_IT_WAS,
-            max=4,
+            max=MOST_AHEAD,
             step=1,
             value=AS_IT_WAS,
             marks=marks,
@@ -225,20 +232,20 @@ def prediction_words(
             Cell(text="memory per rank"),
             Cell(text=""),
             Cell(text=""),
-            Cell(text=_bytes_change(memory_cost(report, found))),
+            Cell(text=bytes_change(memory_cost(report, found))),
         ],
         [
             Cell(text="peak memory, simulated without activations"),
             Cell(text=byte_words(base.outcome.peak_bytes if known else None)),
             Cell(text=byte_words(found.peak_bytes)),
-            Cell(text=_bytes_change(found.memory_cost_bytes)),
+            Cell(text=bytes_change(found.memory_cost_bytes)),
         ],
         [
             Cell(text="gathered parameters, at their peak"),
             Cell(text=size(base.outcome.gathered_peak_bytes)),
             Cell(text=size(found.gathered_peak_bytes)),
             Cell(
-                text=_bytes_change(
+                text=bytes_change(
                     found.gathered_peak_bytes - base.outcome.gathered_peak_bytes
                 )
             ),
@@ -246,6 +253,7 @@ def prediction_words(
     ]
     parts: list[Component] = [
         html.H2(f"Predicted: {visible(str(found.plan))}"),
+        html.P(outcome_words(found, calibration.measured_ns), className="lead"),
         data_table(
             "predicted",
             columns("", "measured", "predicted", "change", left=("",)),
@@ -257,18 +265,44 @@ def prediction_words(
         parts.append(
             html.P(f"Not advised: {visible(found.forbidden)}", className="alert")
         )
-    if lines := code_of(base, found):
-        parts += [
-            html.Div(
-                [
-                    html.H2("Code"),
-                    with_data(html.Button("Copy"), copy="plan-code"),
-                ],
-                className="toolbar",
-            ),
-            html.Pre(visible_code(lines), id="plan-code"),
-        ]
     return parts
+
+
+def outcome_words(found: Prediction, measured_ns: int) -> str:
+    """What a plan gives, in one sentence, as sure as the prediction is."""
+    gain, error = found.gain_ns, found.error_ns
+    between = f"{ms(measured_ns)} to {ms(found.step_ns)} +- {ms(error)}"
+    share = percent(abs(gain) / measured_ns)
+    if abs(gain) <= error:
+        return f"No difference beyond the prediction's own error: {between}."
+    if gain < 0:
+        return f"Slower by {ms(-gain)} per step ({share}), {between}: not worth it."
+    return f"Faster by {ms(gain)} per step ({share}): {between}."
+
+
+NO_CHANGE = (
+    "Nothing is changed yet: choose one of the changes below, or turn a knob. "
+    "The address of this page then holds the plan."
+)
+
+
+def taking_it(base: Replay, found: Prediction, run: OpenRun) -> list[Component]:
+    """The plan as code, and as a command that tries it."""
+    parts: list[Component] = []
+    if lines := code_of(base, found):
+        parts += _pasted("Code", visible_code(lines), "plan-code")
+    command = run.report.run.command
+    if line := try_command(run.entry.path, found.plan.changes, command):
+        parts += _pasted("Try it on the script", visible_code(line), "plan-command")
+    return parts
+
+
+def _pasted(title: str, lines: str, name: str) -> list[Component]:
+    copy = with_data(html.Button("Copy", title=f"copy: {title}"), copy=name)
+    return [
+        html.Div([html.H2(title), copy], className="toolbar"),
+        html.Pre(lines, id=name),
+    ]
 
 
 def lanes_words(base: Replay, found: Prediction) -> Component:
@@ -277,8 +311,9 @@ def lanes_words(base: Replay, found: Prediction) -> Component:
     after = before - found.gain_ns
     return html.P(
         f"Both lanes are simulated: above rank {base.calibration.rank}'s step as it "
-        f"was ({ms(before)}), below with the change "
-        f"({ms(after)}).",
+        f"was ({ms(before)}), below the same step with the change ({ms(after)}). The "
+        f"measured one, {step_meaning(base)}, is {ms(base.calibration.measured_ns)}: "
+        "what the replay misses of it is added to both figures of the table.",
         className="faint",
     )
 
@@ -299,49 +334,10 @@ def _change(ns: int, whole: int) -> str:
     return f"{'+' if ns > 0 else '-'}{ms(abs(ns))}{share}"
 
 
-def _bytes_change(count: int | None) -> str:
+def bytes_change(count: int | None) -> str:
+    """How much more or less memory, in words."""
     if count is None:
         return "not known"
     if not count:
         return "no change"
     return f"{'+' if count > 0 else '-'}{size(abs(count))}"
-
-
-def front_tables(found: Sequence[Prediction], report: Report) -> list[Component]:
-    """The searched plans by what they win: beyond their own error, within it, and
-    those that only save memory, which are not worth it for the time.
-    """
-    kinds: dict[str, list[Prediction]] = {FASTER: [], NOISE: [], SMALLER: []}
-    for one in sorted(found, key=lambda p: -p.gain_ns):
-        faster = FASTER if one.gain_ns > one.error_ns else NOISE
-        kinds[faster if one.gain_ns > 0 else SMALLER].append(one)
-    parts: list[Component] = []
-    for at, (title, plans) in enumerate(kinds.items()):
-        if plans:
-            parts += [html.H2(title), _front_table(f"front-table-{at}", plans, report)]
-    return parts
-
-
-FASTER = "Changes worth it"
-NOISE = "Faster by less than the prediction's own error"
-SMALLER = "Less memory, and not faster"
-
-
-def _front_table(name: str, found: Sequence[Prediction], report: Report) -> Component:
-    rows = [
-        [
-            Cell(text=str(p.plan)),
-            Cell(text=ms(p.step_ns), value=p.step_ns),
-            Cell(text=ms(p.error_ns), value=p.error_ns),
-            Cell(text=ms(p.gain_ns), value=p.gain_ns),
-            Cell(text=_bytes_change(cost), value=cost),
-        ]
-        for p, cost in ((p, memory_cost(report, p)) for p in found)
-    ]
-    times = ("predicted step", "+-", "gain per step")
-    heads = columns(
-        *("change", *times, "memory per rank"),
-        left=("change",),
-        units={**dict.fromkeys(times, "ns"), "memory per rank": "bytes"},
-    )
-    return data_table(name, heads, rows)

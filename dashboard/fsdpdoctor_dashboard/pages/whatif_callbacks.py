@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dash
-from dash import Input, Output, State, html
+from dash import ClientsideFunction, Input, Output, State, html
 from dash.development.base_component import Component
 
 from fsdpdoctor.errors import FsdpDoctorError
@@ -12,8 +12,10 @@ from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.pages import whatif as page
 from fsdpdoctor_dashboard.pages.components import plot
+from fsdpdoctor_dashboard.pages.pictures.morph import morph
+from fsdpdoctor_dashboard.pages.plan_knobs import KNOBS, knobs_of_values, plan_text
+from fsdpdoctor_dashboard.pages.whatif_front import front_tables
 from fsdpdoctor_dashboard.pages.whatif_model import (
-    Knobs,
     Replays,
     memory_cost,
     plan_file,
@@ -21,97 +23,61 @@ from fsdpdoctor_dashboard.pages.whatif_model import (
 )
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
-KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in page.KNOBS]
-KNOB_STATES = [State(f"knob-{name}", "value") for name in page.KNOBS]
-
-
-def knobs_of(values: tuple[object, ...]) -> Knobs:
-    """The controls' values as `Knobs`; what is left alone is None."""
-    given = dict(zip(page.KNOBS, values, strict=True))
-    switches = given.pop("switches")
-    words = ("reshard", "param_dtype", "reduce_dtype", "accumulation", "bandwidth")
-    texts = {name: str(given[name]) if given[name] else None for name in words}
-    numbers = {
-        name: None
-        if value in (None, "", page.AS_IT_WAS)
-        else int(str(value).split(".")[0])
-        for name, value in given.items()
-        if name not in words
-    }
-    return Knobs(
-        switches=tuple(map(str, switches)) if isinstance(switches, list) else (),
-        reshard=texts["reshard"],
-        param_dtype=texts["param_dtype"],
-        reduce_dtype=texts["reduce_dtype"],
-        accumulation=texts["accumulation"],
-        bandwidth=texts["bandwidth"],
-        **numbers,
-    )
+KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in KNOBS]
+KNOB_STATES = [State(f"knob-{name}", "value") for name in KNOBS]
 
 
 def register(app: dash.Dash, library: Library, base: str) -> None:
     """Bind the page to the simulator."""
     replays = Replays()
+    _in_the_browser(app)
 
     @app.callback(
         Output("prediction", "children"),
         Output("simulated", "children"),
+        Output("whatif-plan", "data"),
         Input("whatif-run", "data"),
         Input("whatif-revision", "data"),
         *KNOB_INPUTS,
         State("theme", "data"),
     )
-    def show_prediction(run_id: str, _: int, *values: object) -> tuple[object, object]:
+    def show_prediction(
+        run_id: str, _: int, *values: object
+    ) -> tuple[object, object, object]:
         *knobs, theme = values
         try:
             run = library.wait(run_id)
             replay = replays.replay(run)
             found = _predicted(replay, tuple(knobs))
         except FsdpDoctorError as error:
-            return html.P(visible(str(error)), className="alert"), None
+            alert = html.P(visible(str(error)), className="alert")
+            return alert, None, dash.no_update
         words = [page.replay_words(replay)]
         if found is None:
             words.append(html.P(replay.why_withheld, className="alert"))
-            return words, None
+            return words, None, dash.no_update
+        if not found.plan.changes:
+            return [*words, html.P(page.NO_CHANGE)], None, ""
         words += page.prediction_words(replay, found, run.report)
-        before, after = (
-            simulated_run(library, run, step, what)
-            for step, what in (
-                (replay.calibration.step, "as it was"),
-                (found.step, "changed"),
-            )
-        )
-        timeline = _timelines(base, str(theme or "light"), before, after)
-        return words, [page.lanes_words(replay, found), timeline]
+        lanes = _lanes(library, run, base, str(theme or "light"), replay, found)
+        below = [*page.taking_it(replay, found, run), *lanes]
+        return words, below, plan_text(found.plan)
 
     @app.callback(
         Output("front", "children"),
-        Input("search", "n_clicks"),
-        State("whatif-run", "data"),
+        Input("whatif-run", "data"),
+        Input("whatif-revision", "data"),
+        State("front", "children"),
         State("theme", "data"),
-        prevent_initial_call=True,
     )
-    def show_front(_: int, run_id: str, theme: str | None) -> object:
-        from fsdpdoctor_dashboard.pages.pictures.figures import front
-
+    def show_front(run_id: str, _: int, shown: object, theme: str | None) -> object:
         try:
             run = library.wait(run_id)
-            replay = replays.replay(run)
-            if not replay.usable:
-                return html.P(replay.why_withheld, className="alert")
-            found = replays.search(run)
-        except FsdpDoctorError as error:
-            return html.P(visible(str(error)), className="alert")
-        if not found:
-            return html.P("No change was found that makes this run faster or smaller.")
-        measured = replay.calibration.measured_ns
-        drawn = {
-            str(one.plan): (one, cost)
-            for one in found
-            if (cost := memory_cost(run.report, one)) is not None
-        }
-        chart = plot(front(drawn, measured, theme or "light"))
-        return [chart, *page.front_tables(found, run.report)]
+            if run.going and shown:
+                return dash.no_update  # searched again once the run has ended
+            return _front(run, replays, theme or "light")
+        except FsdpDoctorError:
+            return None  # the prediction says why
 
     @app.callback(
         Output("plan-file", "data"),
@@ -130,12 +96,78 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         return {"content": plan_file(found), "filename": "plan.json"}
 
 
+def _in_the_browser(app: dash.Dash) -> None:
+    """A row sets the knobs, and the knobs the address, without a question."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("fsdpdoctorPlans", "knobs"),
+        *[Output(f"knob-{name}", "value") for name in KNOBS],
+        Output("knob-rest", "options"),
+        Input("whatif-set", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("fsdpdoctorPlans", "address"),
+        Output("whatif-address", "data"),
+        Input("whatif-plan", "data"),
+        prevent_initial_call=True,
+    )
+
+
+def _front(run: OpenRun, replays: Replays, theme: str) -> object:
+    from fsdpdoctor_dashboard.pages.pictures.plan_front import front
+
+    replay = replays.replay(run)
+    if not replay.usable:
+        return None  # the prediction says why
+    found = replays.search(run)
+    if not found:
+        return html.P("No change was found that makes this run faster or smaller.")
+    drawn = {
+        str(one.plan): (one, cost)
+        for one in found
+        if (cost := memory_cost(run.report, one)) is not None
+    }
+    measured = replay.calibration.measured_ns
+    words = f"{page.step_meaning(replay)}; a click on a point or a row sets the knobs."
+    return [
+        html.H2("What the search found"),
+        html.P(f"Steps are predicted from the {words}", className="faint"),
+        html.Div(plot(front(drawn, measured, theme)), className="plan-front"),
+        *front_tables(found, run.report),
+    ]
+
+
 def _predicted(replay: Replay, values: tuple[object, ...]) -> Prediction | None:
     """None where the replay is too far off to predict from. Raises UsageError."""
     if not replay.usable:
         return None
-    plan = knobs_of(values).plan(blocking=replay.calibration.step.blocking)
+    plan = knobs_of_values(values).plan(blocking=replay.calibration.step.blocking)
     return predict(replay, plan)
+
+
+def _lanes(
+    library: Library,
+    run: OpenRun,
+    base: str,
+    theme: str,
+    replay: Replay,
+    found: Prediction,
+) -> list[Component]:
+    """The step as it was and the changed one, both simulated."""
+    before, after = (
+        simulated_run(library, run, step, what)
+        for step, what in (
+            (replay.calibration.step, "simulated: as it was"),
+            (found.step, "simulated: changed"),
+        )
+    )
+    steps_ns = (replay.outcome.step_ns, replay.outcome.step_ns - found.gain_ns)
+    return [
+        html.H2("The step, before and after"),
+        page.lanes_words(replay, found),
+        morph(before, after, steps_ns),
+        _timelines(base, theme, before, after),
+    ]
 
 
 def _timelines(base: str, theme: str, before: OpenRun, after: OpenRun) -> Component:

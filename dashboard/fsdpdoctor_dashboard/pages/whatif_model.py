@@ -10,10 +10,9 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fsdpdoctor.analysis.measures import measure
-from fsdpdoctor.changes.plan import ALL, Plan, plan_of, save_plan
+from fsdpdoctor.changes.plan import plan_of, save_plan
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import in_memory
 from fsdpdoctor.schema import RunHeader
@@ -31,52 +30,6 @@ KEPT = 4
 """Replays kept at once, one per run that somebody looks at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """The page's controls, as they stand. None, and empty: as the run was."""
-
-    forward_prefetch: int | None = None
-    backward_prefetch: int | None = None
-    reshard: str | None = None  # "true", "false"
-    merge: int | None = None
-    switches: tuple[str, ...] = ()  # fields of Plan that are turned on
-    param_dtype: str | None = None
-    reduce_dtype: str | None = None
-    accumulation: str | None = None
-    replicate: int | None = None
-    world_size: int | None = None
-    micro_batches: int | None = None
-    bandwidth: str | None = None
-
-    def plan(self, *, blocking: bool) -> Plan:
-        """The plan they ask for. Raises UsageError."""
-        given: dict[str, Any] = {
-            name: value
-            for name in (
-                "forward_prefetch",
-                "backward_prefetch",
-                "merge",
-                "param_dtype",
-                "reduce_dtype",
-                "accumulation",
-                "replicate",
-                "world_size",
-                "micro_batches",
-                "bandwidth",
-            )
-            if (value := getattr(self, name)) is not None
-        }
-        if self.reshard is not None:
-            given["reshard_after_forward"] = {ALL: self.reshard == "true"}
-        for switch in self.switches:
-            given[switch] = 2 if switch == "max_input_buffers" else True
-        lists = {"forward_prefetch", "backward_prefetch"} & set(given)
-        if lists and blocking:
-            # Without it a prefetched gather blocks the host at once, and hides nothing.
-            given.setdefault("unshard_async_op", True)
-        return Plan(**given)
-
-
 @dataclass(slots=True)
 class _Kept:
     """One run's replay, and what was searched from it."""
@@ -84,6 +37,7 @@ class _Kept:
     replay: Replay | None = None
     found: list[Prediction] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    searching: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Replays:
@@ -114,7 +68,7 @@ class Replays:
         """The changes worth making, within the device's memory."""
         base = self.replay(run)
         kept = self._of(run)
-        with kept.lock:
+        with kept.searching:  # a lock of its own: knobs answer meanwhile
             if kept.found is None:
                 kept.found = search(base, base.calibration.constraints.device_bytes)
             return kept.found

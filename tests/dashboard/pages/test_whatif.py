@@ -1,8 +1,9 @@
-"""What-if: plans under the words that their prediction allows."""
+"""What-if: knobs that an address sets, and what a plan is said to give."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,12 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import Report
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.data.run_registry import Library
-from fsdpdoctor_dashboard.pages.whatif import FASTER, NOISE, SMALLER, front_tables
+from fsdpdoctor_dashboard.pages.components import Context
+from fsdpdoctor_dashboard.pages.plan_knobs import control_values, knobs_of
+from fsdpdoctor_dashboard.pages.whatif import outcome_words, page
 from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
 from tests.dashboard.pages.test_findings import row
+from tests.dashboard.said import said
 from tests.simulate.steps import step
 
 
@@ -43,22 +47,40 @@ def plan(merge: int, gain_ms: int, memory: int = 0) -> Prediction:
     )
 
 
-def test_a_plan_that_loses_is_not_worth_it(report: Report) -> None:
-    """Each has its own words, the largest gain first."""
-    found = [plan(2, 8), plan(3, 20), plan(4, 2), plan(5, -9, memory=-1)]
-    titles = [part.children for part in front_tables(found, report)[::2]]
-    tables = [str(part) for part in front_tables(found, report)[1::2]]
+def test_a_plan_is_worth_what_its_error_allows() -> None:
+    """A gain, a loss, or no difference that the prediction can tell."""
+    words = [outcome_words(plan(2, gain), 100 * MS) for gain in (20, -9, 2, -3)]
 
-    assert titles == [FASTER, NOISE, SMALLER]
-    assert tables[0].index("merge 3") < tables[0].index("merge 2")
-    assert "merge 4" in tables[1]
-    assert "merge 5" in tables[2]
+    slower = "100 ms to 109 ms +- 5.00 ms"
+    none = "No difference beyond the prediction's own error"
+    assert words == [
+        "Faster by 20.0 ms per step (20.0 %): 100 ms to 80.0 ms +- 5.00 ms.",
+        f"Slower by 9.00 ms per step (9.0 %), {slower}: not worth it.",
+        f"{none}: 100 ms to 98.0 ms +- 5.00 ms.",
+        f"{none}: 100 ms to 103 ms +- 5.00 ms.",
+    ]
 
 
-def test_what_is_not_there_has_no_head(report: Report) -> None:
-    """Only plans that win: one table."""
-    won = replace(plan(2, 50), error_ns=0)
-    assert len(front_tables([won], report)) == 2
+def test_an_address_sets_the_knobs(library: Library) -> None:
+    """Each as the plan says; a damaged one is said, and changes nothing."""
+
+    def controls(text: str) -> tuple[dict[str, Any], str]:
+        run = library.wait("before")
+        context = Context(base="/", theme="light", runs=(run,), query={"plan": text})
+        made: Any = page(context)
+        parts = [
+            p for p in made._traverse() if getattr(p, "id", "").startswith("knob-")
+        ]
+        values = {p.id.removeprefix("knob-"): p.value for p in parts}
+        return values, " ".join(one.words for one in said("whatif", made))
+
+    usual = control_values(knobs_of(Plan()))
+    asked, words = controls('{"merge":2,"wrap":"Block"}')
+    assert asked == {**usual, "merge": "2", "rest": ['{"wrap":"Block"}']}
+    assert "damaged" not in words
+    kept, words = controls("{")
+    assert kept == usual
+    assert "the plan is damaged" in words
 
 
 def test_memory_is_what_advice_to_do_the_same_says(report: Report) -> None:

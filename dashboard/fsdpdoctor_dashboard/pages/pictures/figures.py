@@ -19,7 +19,6 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.report.value import Report
-from fsdpdoctor.simulate.plans.predict import Prediction
 
 WRITTEN_RANKS = 16
 """Up to so many ranks the matrix has room for its numbers."""
@@ -284,32 +283,3 @@ def _exposed_by_step(rank: RankMeasures) -> Int64s:
     totals = np.zeros(len(rank.steps), dtype=np.int64)
     np.add.at(totals, at, stalls.duration_ns)
     return totals
-
-
-def front(
-    plans: Mapping[str, tuple[Prediction, int]], measured_ns: int, theme: str
-) -> go.Figure:
-    """Predicted step against bytes per rank, each plan with its error bar."""
-    found = [plan for plan, _ in plans.values()]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[cost / (1 << 20) for _, cost in plans.values()],
-        y=[p.step_ns / MS for p in found],
-        error_y={"type": "data", "array": [p.error_ns / MS for p in found]},
-        mode="markers",
-        marker={"color": SERIES["forward"], "size": 9},
-        text=[visible(name) for name in plans],
-        hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g} MiB<extra></extra>",
-        name="plans",
-    )
-    figure.add_scatter(
-        x=[0],
-        y=[measured_ns / MS],
-        mode="markers",
-        marker={"color": SERIES["sync"], "size": 12, "symbol": "diamond"},
-        name="as it was",
-        hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
-    )
-    figure.update_xaxes(title="memory beyond the run's own, MiB per rank")
-    figure.update_yaxes(title="predicted step, ms")
-    return styled(figure, theme, 360, legend=True)

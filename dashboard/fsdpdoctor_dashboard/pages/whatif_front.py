@@ -1,0 +1,74 @@
+"""The searched plans: those worth it first, each row sets the knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dash import html
+from dash.development.base_component import Component
+
+from fsdpdoctor.quantities import ms
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.tables import Cell, Column
+from fsdpdoctor.report import Report
+from fsdpdoctor.simulate.plans.predict import Prediction
+from fsdpdoctor_dashboard.pages.components import (
+    columns,
+    head_cell,
+    table_cell,
+    with_data,
+)
+from fsdpdoctor_dashboard.pages.plan_knobs import setting
+from fsdpdoctor_dashboard.pages.whatif import bytes_change
+from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
+
+FASTER = "Changes worth it"
+NOISE = "Faster by less than the prediction's own error"
+SMALLER = "Less memory, and not faster"
+
+
+def front_tables(found: Sequence[Prediction], report: Report) -> list[Component]:
+    """The searched plans by what they win: beyond their own error, within it, and
+    those that only save memory, which are not worth it for the time.
+    """
+    kinds: dict[str, list[Prediction]] = {FASTER: [], NOISE: [], SMALLER: []}
+    for one in sorted(found, key=lambda p: -p.gain_ns):
+        faster = FASTER if one.gain_ns > one.error_ns else NOISE
+        kinds[faster if one.gain_ns > 0 else SMALLER].append(one)
+    parts: list[Component] = []
+    for at, (title, plans) in enumerate(kinds.items()):
+        if plans:
+            table = _front_table(f"front-table-{at}", plans, report)
+            quiet = "" if title == FASTER else "quiet"
+            parts += [html.H2(title, className=quiet), html.Div(table, className=quiet)]
+    return parts
+
+
+TIMES = ("predicted step", "+-", "gain per step")
+HEADS = columns(
+    *("change", *TIMES, "memory per rank"),
+    left=("change",),
+    units={**dict.fromkeys(TIMES, "ns"), "memory per rank": "bytes"},
+)
+
+
+def _front_table(name: str, found: Sequence[Prediction], report: Report) -> Component:
+    rows = [_row(HEADS, one, memory_cost(report, one)) for one in found]
+    heads = html.Thead(html.Tr([head_cell(column) for column in HEADS]))
+    table = html.Table([heads, html.Tbody(rows)], id=name, className="data")
+    return html.Div(table, className="scroll")
+
+
+def _row(heads: Sequence[Column], found: Prediction, cost: int | None) -> Component:
+    words = visible(str(found.plan))
+    button = with_data(html.Button(words, className="choice"), plan=setting(found.plan))
+    cells = [
+        Cell(text=ms(found.step_ns), value=found.step_ns),
+        Cell(text=ms(found.error_ns), value=found.error_ns),
+        Cell(text=ms(found.gain_ns), value=found.gain_ns),
+        Cell(text=bytes_change(cost), value=cost),
+    ]
+    others = zip(heads[1:], cells, strict=True)
+    return html.Tr(
+        [html.Td(button, className="words"), *[table_cell(*each) for each in others]]
+    )

@@ -1,0 +1,84 @@
+"""What the search found: plans under the words that their prediction allows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from dash import html
+
+from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.report import Report
+from fsdpdoctor.simulate.plans.predict import Prediction
+from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.pages.whatif_front import (
+    FASTER,
+    NOISE,
+    SMALLER,
+    front_tables,
+)
+from tests.simulate.steps import step
+
+
+@pytest.fixture
+def report(library: Library) -> Report:
+    """Without advice."""
+    return replace(library.wait("before").report, findings=())
+
+
+def plan(merge: int, gain_ms: int, memory: int = 0) -> Prediction:
+    """A change of 100 ms steps, each predicted to within 5 ms."""
+    return Prediction(
+        plan=Plan(merge=merge),
+        step=step(layers=2),
+        step_ns=(100 - gain_ms) * MS,
+        error_ns=5 * MS,
+        gain_ns=gain_ms * MS,
+        exposed_ns={},
+        peak_bytes=None,
+        memory_cost_bytes=memory,
+        gathered_peak_bytes=0,
+        assumptions=(),
+        forbidden=None,
+    )
+
+
+def test_a_plan_that_loses_is_not_worth_it(report: Report) -> None:
+    """Each has its own words, the largest gain first."""
+    found = [plan(2, 8), plan(3, 20), plan(4, 2), plan(5, -9, memory=-1)]
+    titles = [part.children for part in front_tables(found, report)[::2]]
+    tables = [str(part) for part in front_tables(found, report)[1::2]]
+
+    assert titles == [FASTER, NOISE, SMALLER]
+    assert tables[0].index("merge 3") < tables[0].index("merge 2")
+    assert "merge 4" in tables[1]
+    assert "merge 5" in tables[2]
+
+
+def test_what_is_not_there_has_no_head(report: Report) -> None:
+    """Only plans that win: one table."""
+    won = replace(plan(2, 50), error_ns=0)
+    assert len(front_tables([won], report)) == 2
+
+
+def test_a_row_is_a_button_that_sets_its_plan(report: Report) -> None:
+    """Reached by key, and named for the change."""
+    table: Any = front_tables([plan(2, 20), plan(3, 10)], report)[1]
+    buttons: list[Any] = [p for p in table._traverse() if isinstance(p, html.Button)]
+    plans = [json.loads(getattr(b, "data-plan"))["plan"] for b in buttons]
+
+    assert [button.children for button in buttons] == ["merge 2", "merge 3"]
+    assert plans == ['{"merge":2}', '{"merge":3}']
+
+
+def test_what_is_not_worth_it_is_quiet(report: Report) -> None:
+    """Its heading and its table are faint; those worth it are not."""
+    parts: list[Any] = front_tables([plan(2, 20), plan(3, 2)], report)
+
+    assert [part.className for part in parts] == ["", "", "quiet", "quiet"]
