@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode
 
 import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from flask import Blueprint, request
 
 from fsdpdoctor.network import Link
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.data.run_summaries import Summaries
 from fsdpdoctor_dashboard.pages.components import Context, so_far
+from fsdpdoctor_dashboard.pages.made_pages import MadePages
 from fsdpdoctor_dashboard.pages.whatif_callbacks import register
 from fsdpdoctor_dashboard.server.api import api_routes
 from fsdpdoctor_dashboard.server.download_routes import export_routes
@@ -26,6 +28,7 @@ from fsdpdoctor_dashboard.server.page_files import (
     script_element,
     style_element,
 )
+from fsdpdoctor_dashboard.server.plotly_script import plotly_routes
 from fsdpdoctor_dashboard.server.presence import Presence, presence_routes
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
@@ -89,6 +92,7 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     )
     app.library, app.serving = library, serving
     app.summaries = Summaries(library)
+    app.made = MadePages()
     app.enable_dev_tools(debug=False, dev_tools_ui=False, dev_tools_hot_reload=False)
     app.layout = _layout()
     _callbacks(app, library, serving)
@@ -97,6 +101,8 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.server.register_blueprint(export_routes(library))
     app.server.register_blueprint(early_routes())
     app.server.register_blueprint(page_routes())
+    app.server.register_blueprint(plotly_routes())
+    app.server.register_blueprint(_ahead_routes(library, serving, app.made))
     app.server.register_blueprint(presence_routes(serving.presence))
     guard = Guard(
         token=serving.token,
@@ -125,6 +131,7 @@ class _App(dash.Dash):
     library: Library
     serving: Serving
     summaries: Summaries
+    made: MadePages
 
     def interpolate_index(  # type: ignore[override]
         self, **parts: str
@@ -132,10 +139,11 @@ class _App(dash.Dash):
         """Dash's page with the first picture in front."""
         page = str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
         prefix = self.serving.prefix
+        charts = " ".join(PLOTS)
         ours = {
             "<!--style-->": style_element(prefix),
             "<!--script-->": script_element(prefix),
-            "<!--early-->": first_picture(self.library, prefix),
+            "<!--early-->": first_picture(self.library, prefix, charts),
         }
         for mark, element in ours.items():
             page = page.replace(mark, element, 1)
@@ -264,7 +272,7 @@ def _callbacks(app: dash.Dash, library: Library, serving: Serving) -> None:
         asked = _asked(app, library, pathname, search)
         if asked.page == RUNS:
             return _show_runs(serving, library, app.summaries, shown)
-        return _show(library, serving, asked, theme or "light", shown)
+        return _show(library, serving, app.made, asked, theme or "light", shown)
 
 
 def _state(library: Library, asked: PageRequest) -> str:
@@ -285,6 +293,7 @@ def _state(library: Library, asked: PageRequest) -> str:
 def _show(
     library: Library,
     serving: Serving,
+    made: MadePages,
     asked: PageRequest,
     theme: str,
     shown: list[str] | None,
@@ -300,23 +309,11 @@ def _show(
         if waiting.error is not None:
             return _message(waiting.error), None, True
         return _loading(waiting.words, waiting.done, waiting.total), None, False
-    state = [
-        asked.page,
-        *(run.id for run in runs),
-        theme if asked.page in PLOTS else "",
-        repr(asked.choices),
-        " ".join(f"{run.revision} {run.going}" for run in runs),
-    ]
+    state = _key(asked, runs, theme)
     done = not any(run.live for run in runs)
     if state == shown:
         return dash.no_update, dash.no_update, done
-    context = Context(
-        base=serving.prefix,
-        theme=theme,
-        runs=tuple(runs),
-        query=asked.choices,
-        network=serving.network,
-    )
+    context = _context(serving, asked, runs, theme)
     # The timeline follows a growing run by itself, and its theme too.
     if shown is not None and state[:-1] == shown[:-1]:
         if asked.page == "timeline":
@@ -326,7 +323,63 @@ def _show(
             dash.set_props("whatif-revision", {"data": runs[0].revision})
             dash.set_props("whatif-so-far", {"children": so_far(runs[0])})
             return dash.no_update, state, done
-    return _page(asked.page)(context), state, done
+    if asked.page not in PAGES:
+        return _message("There is no such page."), state, done
+    module = PAGES[asked.page][1]
+    return made.page(module, tuple(state), context), state, done
+
+
+def _key(asked: PageRequest, runs: Sequence[OpenRun], theme: str) -> list[str]:
+    """What a page shows; pages of equal keys are equal."""
+    return [
+        asked.page,
+        *(run.id for run in runs),
+        theme if asked.page in PLOTS else "",
+        repr(asked.choices),
+        " ".join(f"{run.revision} {run.going}" for run in runs),
+    ]
+
+
+def _context(
+    serving: Serving, asked: PageRequest, runs: Sequence[OpenRun], theme: str
+) -> Context:
+    return Context(
+        base=serving.prefix,
+        theme=theme,
+        runs=tuple(runs),
+        query=asked.choices,
+        network=serving.network,
+    )
+
+
+def _ahead_routes(library: Library, serving: Serving, made: MadePages) -> Blueprint:
+    """Asked while nobody waits: the pages with figures of a run that is open."""
+    routes = Blueprint("ahead", __name__)
+    busy = threading.Lock()
+
+    @routes.get("/ahead")
+    def ahead() -> tuple[str, int]:
+        theme = "dark" if request.args.get("theme") == "dark" else "light"
+        names = (request.args.get("run"), request.args.get("with"))
+        ids = tuple(name for name in names if name) or (library.entries[0].id,)
+        try:
+            found = [library.get(run_id) for run_id in ids]
+        except UnknownRunError:
+            return "", 404
+        runs = [run for run in found if isinstance(run, OpenRun)]
+        if len(runs) < len(found) or not busy.acquire(blocking=False):
+            return "", 204
+        try:
+            for page in PLOTS:
+                asked = PageRequest(page=page, runs=ids, choices={})
+                key = tuple(_key(asked, runs, theme))
+                context = _context(serving, asked, runs, theme)
+                made.page(PAGES[page][1], key, context)
+        finally:
+            busy.release()
+        return "", 204
+
+    return routes
 
 
 def _show_runs(
@@ -347,14 +400,6 @@ def _renew_side(context: Context) -> None:
     from fsdpdoctor_dashboard.pages.timeline import SIDE, side
 
     dash.set_props(SIDE, {"children": side(context)})
-
-
-def _page(name: str) -> Callable[[Context], Component]:
-    if name not in PAGES:
-        return lambda context: _message("There is no such page.")
-    module = importlib.import_module(f"fsdpdoctor_dashboard.pages.{PAGES[name][1]}")
-    page: Callable[[Context], Component] = module.page
-    return page
 
 
 def _message(text: str) -> Component:

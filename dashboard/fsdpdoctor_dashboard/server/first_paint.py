@@ -24,6 +24,7 @@ from fsdpdoctor_dashboard.data.run_registry import (
 )
 from fsdpdoctor_dashboard.data.tiles import whole_level
 from fsdpdoctor_dashboard.server.page_files import kept
+from fsdpdoctor_dashboard.server.plotly_script import plotly_address
 from fsdpdoctor_dashboard.timeline.scripts import FIRST_PAINT, SCRIPTS, script
 from fsdpdoctor_dashboard.timeline.settings import CONDENSED_FROM, settings_script
 
@@ -50,8 +51,10 @@ def early_routes() -> Blueprint:
     return early
 
 
-def first_picture(library: Library, prefix: str) -> str:
-    """What stands first in the page that is being asked for."""
+def first_picture(library: Library, prefix: str, charts: str) -> str:
+    """What stands first in the page that is being asked for; `charts` are the pages
+    that have some.
+    """
     run_id = request.args.get("run") or library.entries[0].id
     data = ""
     if request.path == "/timeline" and "with" not in request.args:
@@ -60,7 +63,8 @@ def first_picture(library: Library, prefix: str) -> str:
     # Run ids hold nothing that HTML would read: see Library.
     return (
         f'{data}<script src="{prefix}timeline.js?{name}" fetchpriority="high" '
-        f'data-base="{prefix}" data-run="{library.entries[0].id}"></script>'
+        f'data-base="{prefix}" data-run="{library.entries[0].id}" '
+        f'data-plotly="{plotly_address(prefix)}" data-charts="{charts}"></script>'
     )
 
 

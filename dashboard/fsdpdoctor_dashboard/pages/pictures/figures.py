@@ -6,6 +6,7 @@ Colours are the timeline's, vermillion is for exposed time alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,10 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.formatting import visible
-from fsdpdoctor.renderers.palette import SERIES
+from fsdpdoctor.renderers.palette import INKS, SERIES
 from fsdpdoctor.report.value import Report
 
+CLEAR = "rgba(0,0,0,0)"
 WRITTEN_RANKS = 16
 """Up to so many ranks the matrix has room for its numbers."""
 WRITTEN_STEPS = 20
@@ -37,32 +39,50 @@ def styled(
     figure: go.Figure, theme: str, height: int, *, legend: bool = False
 ) -> go.Figure:
     """A figure in the app's looks; a legend stands above it, in a place of its own."""
-    dark = theme == "dark"
-    grid = "#2a313a" if dark else "#e6eaee"
     figure.update_layout(
-        template="plotly_dark" if dark else "plotly_white",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
+        template=_looks("dark" if theme == "dark" else "light"),
         height=height,
-        margin={"l": 64, "r": 20, "t": 40 if legend else 10, "b": 46},
+        margin={"l": 70, "r": 20, "t": 40 if legend else 10, "b": 50},
         showlegend=legend,
-        font={"family": "system-ui, sans-serif", "size": 12},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        modebar={"bgcolor": "rgba(0,0,0,0)"},
-        hoverlabel={"namelength": -1},
     )
-    for update in (figure.update_xaxes, figure.update_yaxes):
-        update(
-            gridcolor=grid,
-            zerolinecolor=grid,
-            automargin=True,
-            title_standoff=8,
-            # Not to be seen: they keep the words of both axes apart in the corner.
-            ticks="outside",
-            ticklen=5,
-            tickcolor="rgba(0,0,0,0)",
-        )
     return figure
+
+
+@cache
+def _looks(theme: str) -> go.layout.Template:
+    """What all figures have in common, made once: plotly takes longer to check each
+    property of each axis than to draw it.
+    """
+    ink = INKS[theme]
+    axis = {
+        "gridcolor": ink["grid"],
+        "zerolinecolor": ink["grid"],
+        # No automargin: a figure is drawn twice for it. Axes with names ask for it.
+        "title": {"standoff": 8},
+        # Not to be seen: they keep the words of both axes apart in the corner.
+        "ticks": "outside",
+        "ticklen": 5,
+        "tickcolor": CLEAR,
+    }
+    layout = {
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {
+            "family": "system-ui, sans-serif",
+            "size": 12,
+            "color": ink["text"],
+        },
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "modebar": {
+            "bgcolor": CLEAR,
+            "color": ink["line"],
+            "activecolor": ink["faint"],
+        },
+        "hoverlabel": {"namelength": -1},
+        "xaxis": axis,
+        "yaxis": axis,
+    }
+    return go.layout.Template(layout=layout)
 
 
 def wait_matrix(
@@ -215,7 +235,9 @@ def step_heat(
     figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
     several = len({rank.header.host for rank in ordered}) > 1
     kind = "multicategory" if several else "category"
-    figure.update_yaxes(title="rank", type=kind, autorange="reversed")
+    figure.update_yaxes(
+        title="rank", type=kind, autorange="reversed", automargin=several
+    )
     return styled(figure, theme, height)
 
 

@@ -76,8 +76,7 @@ def memory_step(
     figure.update_layout(hovermode="x unified" if names else "closest")
     styled(figure, theme, sum(heights) + 110, legend=bool(names))
     longest = max((len(_label(rank, unit)) for unit in units), default=0)
-    figure.update_layout(margin_l=max(64, 12 + 7 * longest))
-    figure.update_yaxes(automargin=False)
+    figure.update_layout(margin_l=max(70, 12 + 7 * longest))
     return figure
 
 

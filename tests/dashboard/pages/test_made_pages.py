@@ -1,0 +1,77 @@
+"""A page is made once for each state of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+
+from dash import html
+from dash.development.base_component import Component
+
+from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.pages import made_pages
+from fsdpdoctor_dashboard.pages.components import Context
+from fsdpdoctor_dashboard.pages.made_pages import KEPT, MadePages
+from tests.dashboard.client import Client
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The modules whose pages were made, in order."""
+    asked: list[str] = []
+
+    def make(module: str, context: Context) -> Component:
+        asked.append(module)
+        return html.Main(module)
+
+    monkeypatch.setattr(made_pages, "_make", make)
+    yield asked
+
+
+@pytest.fixture
+def context(library: Library) -> Context:
+    """About a run."""
+    return Context(base="/", theme="light", runs=(library.wait("before"),))
+
+
+def test_a_page_is_made_once_for_a_state(made: list[str], context: Context) -> None:
+    """The same one again; another state has another page."""
+    pages = MadePages()
+    first = pages.page("units", ("units", "1"), context)
+
+    assert pages.page("units", ("units", "1"), context) is first
+    assert pages.page("units", ("units", "2"), context) is not first
+    assert made == ["units", "units"]
+
+
+def test_what_was_looked_at_last_is_kept(made: list[str], context: Context) -> None:
+    """Of too many pages the ones that were not asked for longest are forgotten."""
+    pages = MadePages()
+    for number in range(KEPT):
+        pages.page("units", (str(number),), context)
+    pages.page("units", ("0",), context)
+    pages.page("units", ("new",), context)
+    made.clear()
+    pages.page("units", ("0",), context)
+    pages.page("units", ("1",), context)
+
+    assert made == ["units"]
+
+
+def test_pages_with_figures_are_made_ahead(made: list[str], library: Library) -> None:
+    """While nobody waits, and none of a run that nobody knows."""
+    client = Client(library)
+    client.get("/?token=secret")
+    library.wait("before")
+
+    assert client.get("/ahead?run=none")[0] == 404
+    assert made == []
+    assert client.get("/ahead?run=before&theme=light")[0] == 204
+    assert made == ["collectives", "ranks", "memory", "whatif"]
+    client.ask(
+        "page.children", url_pathname="/ranks", url_search="?run=before", theme="light"
+    )
+    assert len(made) == 4
