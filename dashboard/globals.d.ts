@@ -463,4 +463,5 @@ declare var FsdpRulers: typeof import("./fsdpdoctor_dashboard/timeline/drawing/r
 declare var FsdpSelection: typeof import("./fsdpdoctor_dashboard/timeline/controls/selection.js").FsdpSelection;
 declare var FsdpSurface: typeof import("./fsdpdoctor_dashboard/timeline/drawing/surface.js").FsdpSurface;
 declare var FsdpTimeline: typeof import("./fsdpdoctor_dashboard/timeline/timeline.js").FsdpTimeline;
+declare var fsdpViewer: unknown;
 declare var FsdpToolbar: typeof import("./fsdpdoctor_dashboard/timeline/controls/toolbar.js").FsdpToolbar;

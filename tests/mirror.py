@@ -134,6 +134,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/timeline/component.py",
     ),
     "dashboard/server/test_share_card.py": ("cli/sharing/share.py",),
+    "dashboard/server/test_viewer_page.py": ("cli/sharing/viewer.py",),
     "dashboard/pages/test_verdict_box.py": ("renderers/reading/outlook.py",),
     "dashboard/pages/test_findings.py": ("renderers/reading/finding_order.py",),
     "dashboard/pages/pictures/test_figures.py": (

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "view": "fsdpdoctor.cli.view",
     "share": "fsdpdoctor.cli.sharing.share",
     "bundle": "fsdpdoctor.cli.sharing.bundle",
+    "viewer": "fsdpdoctor.cli.sharing.viewer",
     "compare": "fsdpdoctor.cli.compare",
     "whatif": "fsdpdoctor.cli.whatif",
     "tune": "fsdpdoctor.cli.tune",

@@ -114,11 +114,13 @@ def test_none_is_on_a_page(shown: Any, page: str) -> None:
     """All that a page's components hold."""
     from plotly.utils import PlotlyJSONEncoder
 
-    from fsdpdoctor_dashboard.app import _page
+    from fsdpdoctor_dashboard import app
     from fsdpdoctor_dashboard.pages.components import Context
+    from fsdpdoctor_dashboard.pages.made_pages import MadePages
 
     context = Context(base="/", theme="light", runs=(shown.get("run"),), query={})
-    content = json.dumps(_page(page)(context), cls=PlotlyJSONEncoder)
+    made = MadePages().page(app.PAGES[page][1], (page,), context)
+    content = json.dumps(made, cls=PlotlyJSONEncoder)
 
     assert len(content) > 100
     assert found_in(content.encode()) == []

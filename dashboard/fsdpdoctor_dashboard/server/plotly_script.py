@@ -14,6 +14,7 @@ them; charts.js takes it while nobody waits.
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import re
 from functools import cache
@@ -48,7 +49,7 @@ def version_of(head: bytes) -> str:
 def chosen(bundle: Path, installed: Path) -> Script:
     """The bundle, or the installed script where that is of another major version."""
     packed = bundle.read_bytes()
-    version = version_of(igzip.decompress(packed)[:HEAD_BYTES])
+    version = version_of(gzip.decompress(packed)[:HEAD_BYTES])
     with installed.open("rb") as file:
         theirs = version_of(file.read(HEAD_BYTES))
     if version.split(".")[0] == theirs.split(".")[0]:
@@ -81,7 +82,7 @@ def plotly_routes() -> Blueprint:
             answer = Response(packed, mimetype="text/javascript")
             answer.headers["Content-Encoding"] = "gzip"
         else:
-            answer = Response(igzip.decompress(packed), mimetype="text/javascript")
+            answer = Response(gzip.decompress(packed), mimetype="text/javascript")
         answer.headers["Vary"] = "Accept-Encoding, Cookie"
         answer.headers["Cache-Control"] = f"private, max-age={YEAR_SECONDS}, immutable"
         return answer

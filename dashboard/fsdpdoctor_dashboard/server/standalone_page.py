@@ -117,7 +117,6 @@ def timeline_page(
     """
     shown = store if limit is None else shortened(store, limit)
     scripts = [settings_script(), *map(script, SCRIPTS), START]
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     body = [
         '<div id="fd-timeline"></div>',
         f'<script type="application/json" id="fd-data">{_data(shown, meta)}</script>',
@@ -128,15 +127,21 @@ def timeline_page(
         note=_note(store, shown),
         style=style() + PAGE_STYLE,
         body="\n".join(body),
-        policy=(
-            f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
-            "img-src data: blob:"
-        ),
+        policy=policy_of(scripts),
         jumps={
             at: f"{place.rank},{place.start},{place.end}"
             for at, place in places.items()
             if place.start < shown.end
         },
+    )
+
+
+def policy_of(scripts: Iterable[str]) -> str:
+    """What a page may do: run these scripts, and load nothing."""
+    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; "
+        "img-src data: blob:"
     )
 
 

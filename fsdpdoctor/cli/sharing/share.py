@@ -8,11 +8,12 @@ import click
 
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
 from fsdpdoctor.cli.output import write_file
-from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.errors import FsdpDoctorError, MissingDependencyError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.renderers.reading.anonymous import anonymous, stand_for
 from fsdpdoctor.report import report_of
+from fsdpdoctor_dashboard.server.card_png import card_png
 from fsdpdoctor_dashboard.server.share_card import share_card
 from fsdpdoctor_dashboard.server.standalone_page import (
     MARK_LIMIT,
@@ -20,7 +21,7 @@ from fsdpdoctor_dashboard.server.standalone_page import (
     store_of,
 )
 
-REPORT, PICTURE = "report.html", "card.svg"
+REPORT, PICTURE, PIXELS = "report.html", "card.svg", "card.png"
 
 
 @click.command(name="share")
@@ -28,7 +29,7 @@ REPORT, PICTURE = "report.html", "card.svg"
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder for both files. Default: fsdpdoctor-share.",
+    help="The folder for its files. Default: fsdpdoctor-share.",
 )
 @click.option(
     "--anonymous",
@@ -40,7 +41,8 @@ REPORT, PICTURE = "report.html", "card.svg"
 @jobs_option
 def command(run: Path, out: Path | None, hide: bool, jobs: int | None) -> None:
     r"""Write what shows a run to others: a page that needs no server and loads nothing,
-    and a picture of 1200 by 630 pixels with the verdict, the budget and a step.
+    and a picture of 1200 by 630 pixels with the verdict, the budget and a step: SVG,
+    and PNG with `pip install 'fsdpdoctor[share]'`.
 
     \b
     fsdpdoctor share latest
@@ -64,3 +66,18 @@ def command(run: Path, out: Path | None, hide: bool, jobs: int | None) -> None:
     addition = page_of(measures, store, judged, limit=MARK_LIMIT)
     write_file(folder / REPORT, render(report, addition, picture))
     write_file(folder / PICTURE, picture)
+    _write_png(folder / PIXELS, picture)
+
+
+def _write_png(path: Path, picture: str) -> None:
+    """The picture as PNG, or one line that says what it takes."""
+    try:
+        pixels = card_png(picture)
+    except MissingDependencyError as error:
+        click.echo(str(error), err=True)
+        return
+    try:
+        path.write_bytes(pixels)
+    except OSError as error:
+        raise FsdpDoctorError(f"cannot write {path}: {error.strerror}") from None
+    click.echo(f"wrote {path}", err=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
@@ -19,7 +17,7 @@ from tests.dashboard.client import Client
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules whose pages were made, in order."""
     asked: list[str] = []
 
@@ -28,7 +26,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return html.Main(module)
 
     monkeypatch.setattr(made_pages, "_make", make)
-    yield asked
+    return asked
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsdpdoctor_dashboard.server.viewer_page import VIEWER
 from fsdpdoctor_dashboard.timeline.scripts import (
     FILES,
     FIRST_PAINT,
@@ -71,7 +72,7 @@ def test_a_script_in_which_a_comment_cannot_be_told_is_refused(text: str) -> Non
 
 def test_every_script_of_the_folder_is_sent() -> None:
     """The list is the folder: Dash's own part apart, which Dash asks for."""
-    assert {*SCRIPTS, FIRST_PAINT, "dash_component.js"} == {
+    assert {*SCRIPTS, FIRST_PAINT, VIEWER, "dash_component.js"} == {
         path.relative_to(FILES).as_posix() for path in FILES.rglob("*.js")
     }
 
