@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -37,6 +39,9 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+OTHER_TREE = os.environ.get("FSDPDOCTOR_OTHER_TREE", "")
+"""A work tree of another commit, whose server is looked at instead of this one's, on
+runs that it wrote itself: see tests/benchmarks/reviewed.py."""
 HOSTILE = (
     "<script>window.hacked=1</script>",
     "\"'><img src=x onerror=window.hacked=1>",
@@ -76,6 +81,33 @@ class Served:
         return f"{self.base}?token={self.token}"
 
 
+def _environment() -> dict[str, str]:
+    if not OTHER_TREE:
+        return dict(os.environ)
+    path = os.pathsep.join([OTHER_TREE, str(Path(OTHER_TREE) / "dashboard")])
+    return os.environ | {"PYTHONPATH": path}
+
+
+WRITE = """
+import json, sys
+from pathlib import Path
+from tests.dashboard.synthetic import Shape, write_run
+write_run(Path(sys.argv[1]), Shape(**json.loads(sys.argv[2])))
+"""
+
+
+def written(path: Path, shape: Shape) -> Path:
+    """A run, written by the tree whose server will show it."""
+    if not OTHER_TREE:
+        return write_run(path, shape)
+    fields = json.dumps(
+        {f.name: getattr(shape, f.name) for f in dataclasses.fields(shape)}
+    )
+    command = [sys.executable, "-c", WRITE, str(path), fields]
+    subprocess.run(command, check=True, env=_environment(), cwd=OTHER_TREE)
+    return path
+
+
 @contextmanager
 def serve_runs(*paths: Path) -> Iterator[Served]:
     """`fsdpdoctor view` in a process of its own, stopped with Ctrl+C at the end."""
@@ -86,7 +118,9 @@ def serve_runs(*paths: Path) -> Iterator[Served]:
         [*command, *map(str, paths)],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"HOST": "0.0.0.0", "DASH_DEBUG": "true"},  # neither counts
+        # Neither name counts.
+        env=_environment() | {"HOST": "0.0.0.0", "DASH_DEBUG": "true"},
+        cwd=OTHER_TREE or None,
         preexec_fn=hear_interrupts,
     )
     assert process.stdout is not None
@@ -114,12 +148,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Runs by name: two alike, a wide one, one with hostile names."""
     root = tmp_path_factory.mktemp("runs")
     return {
-        "before": write_run(root / "before", Shape(ranks=4, layers=8, steps=6)),
-        "after": write_run(
+        "before": written(root / "before", Shape(ranks=4, layers=8, steps=6)),
+        "after": written(
             root / "after", Shape(ranks=4, layers=8, steps=6, gather_us=500)
         ),
-        "wide": write_run(root / "wide", Shape(ranks=64, layers=4, steps=4, kernels=2)),
-        "hostile": write_run(
+        "wide": written(root / "wide", Shape(ranks=64, layers=4, steps=4, kernels=2)),
+        "hostile": written(
             root / "hostile",
             Shape(ranks=2, layers=len(HOSTILE), steps=4, names=HOSTILE),
         ),
