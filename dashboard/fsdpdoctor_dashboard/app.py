@@ -326,7 +326,7 @@ def _show(
     if asked.page not in PAGES:
         return _message("There is no such page."), state, done
     module = PAGES[asked.page][1]
-    return made.page(module, tuple(state), context), state, done
+    return made.page(module, (*state, theme), context), state, done
 
 
 def _key(asked: PageRequest, runs: Sequence[OpenRun], theme: str) -> list[str]:
@@ -372,7 +372,7 @@ def _ahead_routes(library: Library, serving: Serving, made: MadePages) -> Bluepr
         try:
             for page in PLOTS:
                 asked = PageRequest(page=page, runs=ids, choices={})
-                key = tuple(_key(asked, runs, theme))
+                key = (*_key(asked, runs, theme), theme)
                 context = _context(serving, asked, runs, theme)
                 made.page(PAGES[page][1], key, context)
         finally:

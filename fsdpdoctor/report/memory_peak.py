@@ -37,7 +37,7 @@ def memory_peak(rank: RankMeasures, step: int) -> MemoryPeak | None:
     rows = memory.rows((rank.memory_step == step) & inside)
     for curve in CURVES:
         values = getattr(rows, curve)
-        if not (values != UNKNOWN).any():
+        if not (values > 0).any():  # nothing is gathered where nothing is sharded
             continue
         at = int(np.argmax(values))
         time_ns, gathered = int(rows.time_ns[at]), int(rows.unsharded_bytes[at])

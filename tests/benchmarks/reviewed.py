@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.reviewed COMMIT [--tree FOLDER]
 
-Each test that looks at pages in a browser runs against that commit's server,
-which shows runs that it wrote itself: it has to fail. The others are of code that is not
+Each test that looks at pages in a browser runs against that commit's server, which
+shows runs that it wrote itself: it has to fail. The others are of code that is not
 there, and are listed as such. Takes some minutes; `--tree` is a work tree of the commit
 that is there already.
 """

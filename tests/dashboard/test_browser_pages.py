@@ -180,7 +180,7 @@ def test_what_if_answers_to_its_knobs(browser: Browser, tmp_path: Path) -> None:
         found.page.goto(served.base)
         found.page.goto(address)
         found.until(f"{title} === {json.dumps('Predicted: ' + name)}")
-        found.page.get_by_role("button", name="Reset").click()
+        found.page.get_by_role("button", name="Reset", exact=True).click()
         found.until("!location.search.includes('plan=')")
         assert found.wrong == []
         context.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fsdpdoctor.report.memory_peak import memory_peak
-from fsdpdoctor.schema import MemorySamples
+from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor.testing import draw, measured
 
 PICTURE = """
@@ -41,6 +41,23 @@ def test_the_peak_is_the_highest_sample_of_the_step() -> None:
     )
     assert found.time_ns == start + 2_500_000
     assert [name for name, _ in found.alive] == ["layers.0"]
+
+
+def test_where_nothing_is_sharded_nothing_is_gathered() -> None:
+    """Samples of 0 gathered bytes are no peak of 0 bytes."""
+    rank = measured(draw(PICTURE)).ranks[0]
+    step = int(rank.judged_steps[0])
+    start = int(rank.steps.start_ns[rank.steps.step == step][0])
+    memory = MemorySamples.build(
+        1,
+        time_ns=np.array([start + 1]),
+        allocated_bytes=np.array([UNKNOWN]),
+        unsharded_bytes=np.array([0]),
+        unit=np.array([0], dtype=np.int32),
+    )
+    rank = replace(rank, memory=memory, memory_step=np.array([step]))
+
+    assert memory_peak(rank, step) is None
 
 
 def test_without_samples_there_is_no_peak() -> None:

@@ -335,7 +335,8 @@ def memory_curve(store: Store, rank: int, level: int, indices: range) -> Json:
 
 
 def _has(table: RankTable, name: str) -> bool:
-    return len(table) > 0 and bool((table.column(name) >= 0).any())
+    """A curve of nothing but zeros is of a run that has no such thing."""
+    return len(table) > 0 and bool((table.column(name) > 0).any())
 
 
 def _envelope(times: Int64s, values: Int64s, edges: Int64s) -> tuple[Int64s, Int64s]:

@@ -365,7 +365,7 @@ def _curve(store: Store, rank: int) -> dict[str, Any] | None:
     for name in MEMORY_CURVES:
         values = table.column(name)
         known = values >= 0
-        if not known.any():
+        if not (values > 0).any():
             continue
         times = table.column("time_ns")[known] - store.origin_ns
         inside = times <= store.end

@@ -73,3 +73,15 @@ def test_pages_with_figures_are_made_ahead(made: list[str], library: Library) ->
         "page.children", url_pathname="/ranks", url_search="?run=before", theme="light"
     )
     assert len(made) == 4
+
+
+def test_each_theme_has_its_page(made: list[str], library: Library) -> None:
+    """A page that was made in the light is not shown in the dark."""
+    client = Client(library)
+    client.get("/?token=secret")
+    library.wait("before")
+    asked = {"url_pathname": "/timeline", "url_search": "?run=before"}
+    for theme in ("light", "dark", "light"):
+        client.ask("page.children", theme=theme, **asked)
+
+    assert made == ["timeline", "timeline"]

@@ -197,6 +197,6 @@ def samples_of(rank: RankMeasures, step: int) -> MemorySamples:
 
 
 def curves_of(rank: RankMeasures, step: int) -> list[str]:
-    """The memory curves that a rank has of a step."""
+    """The memory curves that a rank has of a step; nothing but zeros is none."""
     samples = samples_of(rank, step)
-    return [name for name in CURVES if (getattr(samples, name) != UNKNOWN).any()]
+    return [name for name in CURVES if (getattr(samples, name) > 0).any()]
