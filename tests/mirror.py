@@ -134,6 +134,10 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/timeline/component.py",
     ),
     "dashboard/server/test_share_card.py": ("cli/sharing/share.py",),
+    "dashboard/pages/requests/test_made_pages.py": (
+        "dashboard/pages/requests/ahead.py",
+    ),
+    "dashboard/test_callbacks.py": ("dashboard/pages/requests/page_request.py",),
     "dashboard/server/test_viewer_page.py": ("cli/sharing/viewer.py",),
     "dashboard/pages/test_verdict_box.py": ("renderers/reading/outlook.py",),
     "dashboard/pages/test_findings.py": ("renderers/reading/finding_order.py",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode
@@ -10,14 +9,22 @@ from urllib.parse import parse_qs, urlencode
 import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
-from flask import Blueprint, request
 
 from fsdpdoctor.network import Link
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.data.run_summaries import Summaries
 from fsdpdoctor_dashboard.pages.components import Context, so_far
-from fsdpdoctor_dashboard.pages.made_pages import MadePages
+from fsdpdoctor_dashboard.pages.requests.ahead import ahead_routes
+from fsdpdoctor_dashboard.pages.requests.made_pages import MadePages
+from fsdpdoctor_dashboard.pages.requests.page_request import (
+    CHOICES,
+    PAGES,
+    PLOTS,
+    RUNS,
+    PageRequest,
+    key_of,
+)
 from fsdpdoctor_dashboard.pages.whatif_callbacks import register
 from fsdpdoctor_dashboard.server.api import api_routes
 from fsdpdoctor_dashboard.server.download_routes import export_routes
@@ -33,29 +40,6 @@ from fsdpdoctor_dashboard.server.presence import Presence, presence_routes
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from fsdpdoctor_dashboard.timeline.component import Timeline
-
-PAGES: dict[str, tuple[str, str]] = {
-    "runs": ("Runs", "runs"),
-    "": ("Overview", "overview"),
-    "timeline": ("Timeline", "timeline"),
-    "units": ("Units", "units"),
-    "collectives": ("Collectives", "collectives"),
-    "ranks": ("Ranks", "ranks"),
-    "memory": ("Memory", "memory"),
-    "whatif": ("What-if", "whatif"),
-    "explain": ("Glossary", "explain"),
-}
-"""Path to title and module. A module is imported when its page is first asked for, so
-that plotly is never on the way to the first one."""
-
-RUNS = "runs"
-"""The page of no single run: it is there where there are several."""
-
-CHOICES = ("rank", "step", "code", "plan")
-"""What an address may say beside its runs."""
-
-PLOTS = ("collectives", "ranks", "memory", "whatif")
-"""Pages with plotly figures: only these are made anew when the theme changes."""
 
 POLL_MS = 700
 
@@ -102,7 +86,8 @@ def make_app(library: Library, serving: Serving) -> dash.Dash:
     app.server.register_blueprint(early_routes())
     app.server.register_blueprint(page_routes())
     app.server.register_blueprint(plotly_routes())
-    app.server.register_blueprint(_ahead_routes(library, serving, app.made))
+    ahead = ahead_routes(library, serving.prefix, serving.network, app.made)
+    app.server.register_blueprint(ahead)
     app.server.register_blueprint(presence_routes(serving.presence))
     guard = Guard(
         token=serving.token,
@@ -179,21 +164,6 @@ def _nav_landmark() -> Component:
     nav = html.Nav(id="nav")
     setattr(nav, "aria-label", "pages")
     return nav
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRequest:
-    """What an address asks for."""
-
-    page: str
-    runs: tuple[str, ...]
-    choices: dict[str, str]  # what else the address says
-
-    @property
-    def query(self) -> str:
-        """The runs, as an address names them."""
-        names = ("run", "with")
-        return urlencode(dict(zip(names, self.runs, strict=False)))
 
 
 def _asked(app: dash.Dash, library: Library, pathname: str, search: str) -> PageRequest:
@@ -309,11 +279,17 @@ def _show(
         if waiting.error is not None:
             return _message(waiting.error), None, True
         return _loading(waiting.words, waiting.done, waiting.total), None, False
-    state = _key(asked, runs, theme)
+    state = key_of(asked, runs, theme)
     done = not any(run.live for run in runs)
     if state == shown:
         return dash.no_update, dash.no_update, done
-    context = _context(serving, asked, runs, theme)
+    context = Context(
+        base=serving.prefix,
+        theme=theme,
+        runs=tuple(runs),
+        query=asked.choices,
+        network=serving.network,
+    )
     # The timeline follows a growing run by itself, and its theme too.
     if shown is not None and state[:-1] == shown[:-1]:
         if asked.page == "timeline":
@@ -327,59 +303,6 @@ def _show(
         return _message("There is no such page."), state, done
     module = PAGES[asked.page][1]
     return made.page(module, (*state, theme), context), state, done
-
-
-def _key(asked: PageRequest, runs: Sequence[OpenRun], theme: str) -> list[str]:
-    """What a page shows; pages of equal keys are equal."""
-    return [
-        asked.page,
-        *(run.id for run in runs),
-        theme if asked.page in PLOTS else "",
-        repr(asked.choices),
-        " ".join(f"{run.revision} {run.going}" for run in runs),
-    ]
-
-
-def _context(
-    serving: Serving, asked: PageRequest, runs: Sequence[OpenRun], theme: str
-) -> Context:
-    return Context(
-        base=serving.prefix,
-        theme=theme,
-        runs=tuple(runs),
-        query=asked.choices,
-        network=serving.network,
-    )
-
-
-def _ahead_routes(library: Library, serving: Serving, made: MadePages) -> Blueprint:
-    """Asked while nobody waits: the pages with figures of a run that is open."""
-    routes = Blueprint("ahead", __name__)
-    busy = threading.Lock()
-
-    @routes.get("/ahead")
-    def ahead() -> tuple[str, int]:
-        theme = "dark" if request.args.get("theme") == "dark" else "light"
-        names = (request.args.get("run"), request.args.get("with"))
-        ids = tuple(name for name in names if name) or (library.entries[0].id,)
-        try:
-            found = [library.get(run_id) for run_id in ids]
-        except UnknownRunError:
-            return "", 404
-        runs = [run for run in found if isinstance(run, OpenRun)]
-        if len(runs) < len(found) or not busy.acquire(blocking=False):
-            return "", 204
-        try:
-            for page in PLOTS:
-                asked = PageRequest(page=page, runs=ids, choices={})
-                key = (*_key(asked, runs, theme), theme)
-                context = _context(serving, asked, runs, theme)
-                made.page(PAGES[page][1], key, context)
-        finally:
-            busy.release()
-        return "", 204
-
-    return routes
 
 
 def _show_runs(

@@ -24,7 +24,6 @@ from werkzeug.test import create_environ, run_wsgi_app
 from fsdpdoctor.analysis.timeline import timelines
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import Run, open_run
-from fsdpdoctor_dashboard.app import PAGES, RUNS
 from fsdpdoctor_dashboard.data import tiles
 from fsdpdoctor_dashboard.data.run_registry import (
     Library,
@@ -34,6 +33,7 @@ from fsdpdoctor_dashboard.data.run_registry import (
     UnknownRunError,
 )
 from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
+from fsdpdoctor_dashboard.pages.requests.page_request import PAGES, RUNS
 from fsdpdoctor_dashboard.server.security import Guard
 from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from tests.dashboard.conftest import Served, serve_runs

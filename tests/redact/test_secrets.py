@@ -114,12 +114,12 @@ def test_none_is_on_a_page(shown: Any, page: str) -> None:
     """All that a page's components hold."""
     from plotly.utils import PlotlyJSONEncoder
 
-    from fsdpdoctor_dashboard import app
     from fsdpdoctor_dashboard.pages.components import Context
-    from fsdpdoctor_dashboard.pages.made_pages import MadePages
+    from fsdpdoctor_dashboard.pages.requests.made_pages import MadePages
+    from fsdpdoctor_dashboard.pages.requests.page_request import PAGES as MODULES
 
     context = Context(base="/", theme="light", runs=(shown.get("run"),), query={})
-    made = MadePages().page(app.PAGES[page][1], (page,), context)
+    made = MadePages().page(MODULES[page][1], (page,), context)
     content = json.dumps(made, cls=PlotlyJSONEncoder)
 
     assert len(content) > 100

@@ -10,9 +10,9 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor_dashboard.data.run_registry import Library
-from fsdpdoctor_dashboard.pages import made_pages
 from fsdpdoctor_dashboard.pages.components import Context
-from fsdpdoctor_dashboard.pages.made_pages import KEPT, MadePages
+from fsdpdoctor_dashboard.pages.requests import made_pages
+from fsdpdoctor_dashboard.pages.requests.made_pages import KEPT, MadePages
 from tests.dashboard.client import Client
 
 

@@ -1,0 +1,1 @@
+"""What addresses ask for: pages, made once and made ahead."""
