@@ -15,6 +15,8 @@ there is no straggler, no congestion and no dependence of latency on N.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -189,6 +191,27 @@ def _rule_text(rule: Rule) -> str:
     names = [str(rule.scope)] if rule.scope is not None else []
     names += [rule.kind.label] if rule.kind is not None else []
     return f"{':'.join(names)}={rule.link}" if names else str(rule.link)
+
+
+_NOTED = "on a modelled wire, "
+_SPEED = re.compile(r" \([^()]*\)")
+_BETWEEN = re.compile(r"(?<=\)), ")
+
+
+def wire_note(wire: NetworkModel) -> str:
+    """What a rehearsal's notes say of its links."""
+    return f"{_NOTED}{wire}"
+
+
+def noted_wire(notes: Iterable[str]) -> str | None:
+    """The links of a rehearsal from its notes, as `--bandwidth` takes them; None: the
+    notes are of no rehearsal.
+    """
+    for note in notes:
+        _, noted, wire = note.partition(_NOTED)
+        if noted:
+            return ",".join(_SPEED.sub("", part) for part in _BETWEEN.split(wire))
+    return None
 
 
 DEFAULT_WIRE = "intra=nvlink4,inter=ib400"

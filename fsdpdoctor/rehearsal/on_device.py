@@ -77,6 +77,9 @@ class RehearsalOnDevice:
         """The script has: what is put into the record of what was made up. What is said
         in the place of an error that is the rehearsal's and not the script's.
         """
+        # The process ends no earlier than its device: a script need not wait for it.
+        if self._rig is not None:
+            self._device.synchronize()
         found = None if error is None else explain(error, self._device)
         self._refused = error is not None and not _as_planned(error)
         if found is None:

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint import state_dict_saver as saver
 from torch.distributed.device_mesh import init_device_mesh
 
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import NetworkModel
+from fsdpdoctor.network import NetworkModel, wire_note
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.modelled_group import BACKEND, World, modelling
 from fsdpdoctor.rehearsal.modelled_work import Transfer
@@ -76,7 +76,7 @@ class Rehearsal:
         mesh = f" as {self.replicas}x{self.shard_size}" if self.replicas > 1 else ""
         return (
             f"losses are meaningless: a rehearsal of rank 0 of {self.world_size}{mesh} "
-            f"on a modelled wire, {self.wire}"
+            + wire_note(self.wire)
         )
 
     @property

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fsdpdoctor.run import open_run
+
 SCRIPT = """
 import torch
 library = torch.library.Library("mine", "DEF")
@@ -63,3 +65,46 @@ def test_the_verdict_is_written_for_programs_and_compiling_is_said(
     assert 2 << 30 <= verdict["needed_bytes"] < (2 << 30) + 4096
     assert verdict["words"] in done.stderr
     assert "compiled regions were run eagerly" in done.stderr
+
+
+AHEAD = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+torch.cuda.set_device(0)
+model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(4)]).cuda()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for _ in range(6):
+    model(torch.ones(8192, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_need_not_wait_for_its_device(tmp_path: Path) -> None:
+    """It ends half a minute ahead of it: the process ends no earlier than the device."""
+    (tmp_path / "train.py").write_text(AHEAD)
+    command = ["-m", "fsdpdoctor", "rehearse", "--on", "h100", "--world-size", "64"]
+    subprocess.run(
+        [
+            sys.executable,
+            *command,
+            "--bandwidth",
+            "0.1GB/s",
+            "--out",
+            "run",
+            "train.py",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (data,) = open_run(tmp_path / "run").load()
+    assert [s.step for s in data.steps if s.complete] == [*range(6)]
+    assert not any("did not get to the end" in said for said in data.header.warnings)

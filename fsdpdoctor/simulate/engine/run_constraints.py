@@ -20,5 +20,6 @@ class RunConstraints:
     idle: tuple[UnitSpec, ...] = ()  # of the same root; they never ran
     parameters: int | None = None  # elements below this root; None: not known
     world_size: int | None = None  # None: the ranks of the step's mesh
+    network: str | None = None  # of a rehearsal; None: its links are only seen
     inferred: bool = False  # from a trace, which names no parameters
     dtypes_shown: bool = True  # in which units are gathered: a trace may not say it

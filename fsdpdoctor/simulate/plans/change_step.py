@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.network import Link, Reach, Role, bus_factor, parse_network
-from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Kind
 from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
-    CommCost,
-    CommCosts,
-    Mesh,
     MicroBatch,
     Node,
     Step,
     Unit,
 )
+from fsdpdoctor.simulate.plans.links import gather_over, on_mesh, scaled
 from fsdpdoctor.simulate.plans.regroup import merge_neighbours, split_root, wrap_blocks
 
 
@@ -29,6 +25,9 @@ class ChangedStep:
 
     step: Step
     assumptions: tuple[str, ...] = ()
+    unseen: Mapping[str, float] = field(default_factory=dict)
+    """Wires on links that no collective of the run used, by their field of `CommCosts`,
+    and how many times as fast as those that it used they are taken to be."""
 
 
 def changed(plan: Plan, step: Step, constraints: RunConstraints) -> ChangedStep:
@@ -38,8 +37,9 @@ def changed(plan: Plan, step: Step, constraints: RunConstraints) -> ChangedStep:
     said: list[str] = []
     step = _regrouped(plan, step, constraints, said)
     step = _in_dtypes(plan, step, said)
-    step = _on_mesh(plan, step, constraints, said)
-    step = _resharding(plan, step)
+    unseen: dict[str, float] = {}
+    step = on_mesh(plan, step, constraints, said, unseen)
+    step = _resharding(plan, step, constraints, said, unseen)
     step = _accumulating(plan, step)
     if plan.separate_reduce_scatter_group is not None:
         step = replace(
@@ -51,7 +51,8 @@ def changed(plan: Plan, step: Step, constraints: RunConstraints) -> ChangedStep:
             )
     if plan.max_input_buffers is not None:
         step = replace(step, max_input_buffers=plan.max_input_buffers)
-    return ChangedStep(step=_prefetching(plan, step), assumptions=tuple(said))
+    step = _prefetching(plan, step)
+    return ChangedStep(step=step, assumptions=tuple(said), unseen=unseen)
 
 
 _PARAMETERS = "the parameters of each unit"
@@ -122,155 +123,23 @@ def _in_dtypes(plan: Plan, step: Step, said: list[str]) -> Step:
             param_dtype=plan.param_dtype or unit.param_dtype,
             reduce_dtype=plan.reduce_dtype or unit.reduce_dtype,
         )
-        units.append(_scaled(unit, new, step.mesh.shard, step.mesh.shard))
+        units.append(scaled(unit, new, step.mesh.shard, step.mesh.shard))
     if plan.param_dtype is not None:
         less = "" if step.blocking else ", or less: the error reaches to much less"
         said.append(f"compute takes as long in {plan.param_dtype} as it does now{less}")
     return replace(step, units=tuple(units))
 
 
-def _scaled(old: Unit, new: Unit, old_shards: int, new_shards: int) -> Unit:
-    """Copies cost by their bytes: a shard in, the whole out, the gradients in."""
-
-    def by(size: Callable[[Unit, int], int], cost: int) -> int:
-        before, after = size(old, old_shards), size(new, new_shards)
-        return round(cost * after / before) if before else cost
-
-    return replace(
-        new,
-        copy_in_ns=by(lambda u, n: u.gathered_bytes(n) // n, old.copy_in_ns),
-        copy_out_ns=by(Unit.gathered_bytes, old.copy_out_ns),
-        reduce_copy_in_ns=by(Unit.reduced_bytes, old.reduce_copy_in_ns),
-    )
-
-
-# -- mesh and links
-
-
-def _on_mesh(
-    plan: Plan, step: Step, constraints: RunConstraints, said: list[str]
-) -> Step:
-    if plan.replicate is None and plan.world_size is None and plan.bandwidth is None:
-        return step
-    old = step.mesh
-    world = plan.world_size or old.world_size
-    replicas = plan.replicate or (old.replicate if world % old.replicate == 0 else 1)
-    if world % replicas:
-        raise UsageError(f"{world} ranks cannot be {replicas} replicas of a shard")
-    mesh = Mesh(shard=world // replicas, replicate=replicas)
-    wires = _wires(plan, step.wires, old, mesh, constraints, said)
-    units = tuple(
-        _on_shards(_scaled(u, u, old.shard, mesh.shard), mesh.shard) for u in step.units
-    )
-    resident = step.resident_bytes
-    if resident:
-        resident += _states(step, mesh.shard) - _states(step, old.shard)
-    if mesh.shard != old.shard and mesh != old:
-        said.append("each rank's batch, and so its compute, stays as it is")
-    return replace(step, mesh=mesh, wires=wires, units=units, resident_bytes=resident)
-
-
-def _on_shards(unit: Unit, shards: int) -> Unit:
-    """An integer reshard that no longer divides becomes a plain one."""
-    size = unit.reshard_after_forward
-    if isinstance(size, bool) or (1 < size < shards and shards % size == 0):
-        return unit
-    return replace(unit, reshard_after_forward=True)
-
-
-def _states(step: Step, shards: int) -> int:
-    """A rank's parameters and optimizer states."""
-    total = 0
-    for unit in step.units:
-        padded, trainable = unit.padded(shards)
-        itemsize = ITEMSIZE[unit.orig_dtype]
-        total += (padded + step.state_copies * trainable) // shards * itemsize
-    return total
-
-
-def _wires(
-    plan: Plan,
-    wires: CommCosts,
-    old: Mesh,
-    mesh: Mesh,
-    constraints: RunConstraints,
-    said: list[str],
-) -> CommCosts:
-    if plan.bandwidth is not None:
-        return _linked(plan.bandwidth, mesh, constraints, wires, said)
-    if mesh == old:
-        return wires
-    if mesh.shard > 1 and old.shard == 1:
-        raise UsageError(
-            "this run had no all-gather to take a speed from: give --bandwidth"
-        )
-    said.append("links are as fast for the new groups as they were for the old ones")
-    ring = (old.shard - 1) / old.shard
-    share = (mesh.shard - 1) / mesh.shard if mesh.shard > 1 else ring
-    gather, scatter = (
-        replace(wire, bytes_per_second=wire.bytes_per_second * ring / share)
-        for wire in (wires.all_gather, wires.reduce_scatter)
-    )
-    reduce = wires.all_reduce
-    if mesh.replicate > 1:
-        if reduce is not None and old.replicate > 1:
-            before, after = (2 * (r - 1) / r for r in (old.replicate, mesh.replicate))
-            rate = reduce.bytes_per_second * before / after
-        else:
-            after = 2 * (mesh.replicate - 1) / mesh.replicate
-            rate = wires.reduce_scatter.bytes_per_second * ring / after
-            said.append("all-reduces run at the reduce-scatter's bus bandwidth")
-        reduce = CommCost(latency_ns=scatter.latency_ns, bytes_per_second=rate)
-    return replace(wires, all_gather=gather, reduce_scatter=scatter, all_reduce=reduce)
-
-
-def _linked(
-    text: str,
-    mesh: Mesh,
-    constraints: RunConstraints,
-    wires: CommCosts,
-    said: list[str],
-) -> CommCosts:
-    """Wires from links as `--bandwidth` names them."""
-    model = parse_network(text)
-    node = constraints.local_world_size
-    if node == UNKNOWN:
-        node = mesh.world_size
-        said.append("all ranks are on one node: the run does not say how many are")
-    shard = Reach.INTRA if mesh.shard <= node else Reach.INTER
-    replicas = Reach.INTRA if mesh.world_size <= node else Reach.INTER
-
-    def wire(role: Role, reach: Reach, kind: Kind, ranks: int) -> CommCost:
-        return wire_of(model.link(role, reach, kind), kind, ranks)
-
-    small = wires.post_forward
-    if small is not None:
-        # Some of the ranks that shard are a group that no other role names.
-        ranks = wires.post_forward_ranks or mesh.shard
-        small = wire(Role.OTHER, Reach.INTRA, Kind.ALL_GATHER, ranks)
-    return CommCosts(
-        all_gather=wire(Role.SHARD, shard, Kind.ALL_GATHER, mesh.shard),
-        reduce_scatter=wire(Role.SHARD, shard, Kind.REDUCE_SCATTER, mesh.shard),
-        all_reduce=wire(Role.REPLICATE, replicas, Kind.ALL_REDUCE, mesh.replicate)
-        if mesh.replicate > 1
-        else wires.all_reduce,
-        post_forward=small,
-        post_forward_ranks=wires.post_forward_ranks,
-    )
-
-
-def wire_of(link: Link, kind: Kind, ranks: int) -> CommCost:
-    """What a link costs a group of so many ranks."""
-    moved = bus_factor(kind, ranks) if ranks > 1 else 1.0
-    return CommCost(
-        latency_ns=link.latency_ns, bytes_per_second=link.bytes_per_second / moved
-    )
-
-
 # -- policies
 
 
-def _resharding(plan: Plan, step: Step) -> Step:
+def _resharding(
+    plan: Plan,
+    step: Step,
+    constraints: RunConstraints,
+    said: list[str],
+    unseen: dict[str, float],
+) -> Step:
     wanted = dict(plan.reshard_after_forward)
     everywhere = wanted.pop(ALL, None)
     known = {unit.fqn for unit in step.units}
@@ -290,7 +159,7 @@ def _resharding(plan: Plan, step: Step) -> Step:
             continue
         size = _policy(size, step.mesh.shard)
         if not isinstance(size, bool) and wires.post_forward is None:
-            small = _small(step, size)
+            small = gather_over(step, size, constraints, said, unseen)
             wires = replace(wires, post_forward=small, post_forward_ranks=size)
         units.append(replace(unit, reshard_after_forward=size))
     return replace(step, units=tuple(units), wires=wires)
@@ -312,14 +181,6 @@ def _policy(size: bool | int, shards: int) -> bool | int:
     if size == 1:
         return False
     return True if size == shards else size
-
-
-def _small(step: Step, size: int) -> CommCost:
-    """The gather over fewer ranks, at the bus bandwidth of the one over all."""
-    wire, shards = step.wires.all_gather, step.mesh.shard
-    gather = Kind.ALL_GATHER
-    share = bus_factor(gather, shards) / bus_factor(gather, size)
-    return replace(wire, bytes_per_second=wire.bytes_per_second * share)
 
 
 def _accumulating(plan: Plan, step: Step) -> Step:
@@ -351,7 +212,7 @@ def _prefetching(plan: Plan, step: Step) -> Step:
     if plan.unshard_async_op is not None:
         units = [replace(u, unshard_async_op=plan.unshard_async_op) for u in units]
     order = forward_order(step)
-    for field, depth, each, row in (
+    for name, depth, each, row in (
         ("forward_prefetch", plan.forward_prefetch, plan.forward_prefetch_of, order),
         (
             "backward_prefetch",
@@ -370,7 +231,7 @@ def _prefetching(plan: Plan, step: Step) -> Step:
             if ahead is None:
                 continue
             targets: dict[str, tuple[int, ...]] = {
-                field: tuple(row[at + 1 : at + 1 + ahead])
+                name: tuple(row[at + 1 : at + 1 + ahead])
             }
             units[u] = replace(units[u], **targets)  # type: ignore[arg-type]
     return replace(step, units=tuple(units))

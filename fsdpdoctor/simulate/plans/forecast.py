@@ -12,6 +12,7 @@ from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.network import noted_wire
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import NO_TIME
 from fsdpdoctor.simulate.calibration.calibrate import calibrate, check_evidence
@@ -55,6 +56,7 @@ def replay_run(run: Run, measures: Measures) -> Replay:
         available=run.header.available or None,
         units=known.units,
         world_size=run.header.world_size,
+        network=noted_wire(run.header.notes),
     )
     return replay(replace(calibration, constraints=constraints))
 

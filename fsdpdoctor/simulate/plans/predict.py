@@ -10,7 +10,9 @@ plan is said to change; where a run's collectives are all of one size, which no
 replay can see, what the guess of their latency may change; with streams, what compute
 may gain or lose because more or fewer collectives run beside it, and what it may gain
 from narrower numbers. Where steps run different units the bar reaches from the usual
-steps to the others.
+steps to the others. Groups on links that no collective of the run used, as inside a
+host where all went between hosts, may be as slow as those that it used, or cost
+nothing: the bar reaches to both.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from fsdpdoctor.simulate.engine.opcodes import GATHER, REDUCE, durations
 from fsdpdoctor.simulate.engine.schedule import bare_program
 from fsdpdoctor.simulate.engine.simulate import Outcome, simulate
 from fsdpdoctor.simulate.engine.step import Step
-from fsdpdoctor.simulate.plans.change_step import changed, forbidden
+from fsdpdoctor.simulate.plans.change_step import ChangedStep, changed, forbidden
 
 MAX_REPLAY_ERROR = 0.10
 """Of the step: a replay that is off by more explains the run too badly to change it."""
@@ -162,6 +164,7 @@ def predict(base: Replay, plan: Plan) -> Prediction:
         step_ns=step_ns,
         error_ns=_error_ns(base, exposed, step_ns)
         + _guessed_ns(base, plan, outcome)
+        + _unseen_ns(made, outcome)
         + round(_slowed_share(made.step) * abs(hidden_ns - base.hidden_ns))
         + sooner_ns,
         gain_ns=calibration.measured_ns - step_ns,
@@ -219,5 +222,22 @@ def _guessed_ns(base: Replay, plan: Plan, outcome: Outcome) -> int:
         )
         step = replace(calibration.step, wires=wires)
         other = simulate(changed(plan, step, calibration.constraints).step)
+        worst = max(worst, abs(other.step_ns - outcome.step_ns))
+    return worst
+
+
+FREE_BYTES_PER_SECOND = 1e15
+
+
+def _unseen_ns(made: ChangedStep, outcome: Outcome) -> int:
+    """How far the step may be off because it uses links that the run did not."""
+    worst = 0
+    for end in range(2 if made.unseen else 0):
+        wires = made.step.wires
+        for kind, times in made.unseen.items():
+            wire = getattr(wires, kind)
+            rate = FREE_BYTES_PER_SECOND if end else wire.bytes_per_second / times
+            wires = replace(wires, **{kind: replace(wire, bytes_per_second=rate)})
+        other = simulate(replace(made.step, wires=wires))
         worst = max(worst, abs(other.step_ns - outcome.step_ns))
     return worst
