@@ -87,7 +87,7 @@ dist.destroy_process_group()
 
 
 def test_a_script_need_not_wait_for_its_device(tmp_path: Path) -> None:
-    """It ends half a minute ahead of it: the process ends no earlier than the device."""
+    """It ends half a minute ahead: the process ends no earlier than the device."""
     (tmp_path / "train.py").write_text(AHEAD)
     command = ["-m", "fsdpdoctor", "rehearse", "--on", "h100", "--world-size", "64"]
     subprocess.run(
