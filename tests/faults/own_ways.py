@@ -38,6 +38,11 @@ def put(owner: Any, **values: Any) -> None:
         setattr(owner, name, value)
 
 
+def import_all() -> None:
+    """What a first optimizer imports, before that can no longer be."""
+    torch.optim.SGD([nn.Parameter(torch.ones(1))])
+
+
 def function_mode() -> None:
     """What is called of torch goes through a mode of the script's, which counts."""
     counts: collections.Counter[str] = collections.Counter()
@@ -137,6 +142,7 @@ def traced_memory() -> None:
 
 def calls_mocked() -> None:
     """Functions of the system are the script's own, and fail for others."""
+    import_all()
 
     def refused(*args: object, **kwargs: object) -> Any:
         raise OSError("mocked")
@@ -166,6 +172,7 @@ def streams_gone() -> None:
 
 def names_gone() -> None:
     """What the interpreter has of the script is taken away."""
+    import_all()
     sys.path.clear()
     put(os, environ={"A": 1})
     sys.argv[1:] = [None, 7]  # type: ignore[list-item]
@@ -229,6 +236,7 @@ def dumps_later() -> None:
 
 def nobody() -> None:
     """Root gives itself up: what was opened stays, and nothing else can be."""
+    import_all()
     if os.geteuid() == 0:
         os.seteuid(65534)
         atexit.register(os.seteuid, 0)
@@ -244,19 +252,6 @@ def pools() -> None:
 def one_thread_of_autograd() -> None:
     """Backward runs where it is called."""
     torch.autograd.set_multithreading_enabled(False)
-
-
-def profiled() -> None:
-    """The profiler of torch is on to the end, and has only the script's names."""
-    profile: Any = torch.autograd.profiler.profile()
-    profile.__enter__()
-
-    def ended() -> None:
-        profile.__exit__(None, None, None)
-        names = {event.key for event in profile.key_averages()}
-        say(sorted(name for name in names if name.startswith("aten::")))
-
-    atexit.register(ended)
 
 
 OWN_WAYS: dict[str, Callable[[], None]] = {
@@ -280,5 +275,4 @@ OWN_WAYS: dict[str, Callable[[], None]] = {
     "nobody": nobody,
     "pools": pools,
     "one-thread-of-autograd": one_thread_of_autograd,
-    "profiled": profiled,
 }

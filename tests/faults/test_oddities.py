@@ -24,6 +24,8 @@ OTHERWISE: dict[str, tuple[str, int]] = {
     "small-files": ("detached: OSError", 3),
     "exits-in-a-hook": ("exit: 4", 7),
     "closes-descriptors": ("detached: OSError", 4),
+    "calls-mocked": ("running", -1),
+    "nobody": ("running", -1),
 }
 """How the record ends, and its last whole step, where that is not as planned."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +93,28 @@ def test_a_record_has_a_limit(tmp_path: Path) -> None:
     for record in data.steps:
         there = whole.steps[record.step]
         assert kinds(record) == kinds(there)
+
+
+def test_a_model_that_the_script_lets_go_of_is_gone(tmp_path: Path) -> None:
+    """A recording keeps none of it, and takes no later one for it."""
+
+    def trained() -> list[weakref.ref[Any]]:
+        model = sharded()
+        train(model, steps=3)
+        return [weakref.ref(one) for one in (model, *model.parameters())]
+
+    with recorded(tmp_path):
+        for _ in range(3):
+            refs = trained()
+            gc.collect()
+            assert [ref() for ref in refs] == [None] * len(refs)
+    header = open_run(tmp_path).sources[0].load().header
+
+    assert header.ended == "done"
+    assert header.model is not None
+    assert len(header.model.models) == 3
+    assert len(header.model.optimizers) == 3
+    assert [unit.model for unit in header.units] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_a_plain_model_s_parameters_say_where_it_is() -> None:

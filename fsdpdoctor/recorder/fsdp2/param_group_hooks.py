@@ -8,6 +8,7 @@ recorded steps only `unsampled_hooks.LightHooks` is, which counts.
 
 from __future__ import annotations
 
+import weakref
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -351,7 +352,7 @@ class StateHooks:
         return state
 
     def _root_begins(self, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
-        self._units.forward_state = state
+        self._units.forward_state = weakref.ref(state)
         running = state._state_ctx.iter_forward_root
         if (running is None or running is state) and not internals.in_backward():
             part = internals.is_part(state)
@@ -372,7 +373,7 @@ class StateHooks:
             self._passes.root_forward_ended(self._units.unit_of_tree(state))
 
     def _backward_begins(self, state: Any) -> Any:
-        self._units.backward_state = state
+        self._units.backward_state = weakref.ref(state)
         return state, state._state_ctx.post_backward_final_callback_queued
 
     def _backward_begun(self, token: Any, error: BaseException | None) -> None:

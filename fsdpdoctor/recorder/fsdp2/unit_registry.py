@@ -24,6 +24,11 @@ _ATTRIBUTE = "_fsdpdoctor_unit"
 """Where a parameter group holds its `Unit`: with the group it goes away."""
 
 
+def gone() -> Any:
+    """What a reference to nothing, or to what is no longer there, leads to."""
+    return None
+
+
 class Units:
     """All units of the process, and which hook is running now."""
 
@@ -42,8 +47,8 @@ class Units:
         self.hook: Unit | None = None
         self.prefetch = flag_bits.NONE
         self.manual = False
-        self.forward_state: Any = None
-        self.backward_state: Any = None
+        self.forward_state: Callable[[], Any] = gone
+        self.backward_state: Callable[[], Any] = gone
         self.grad = True  # of the root forward that runs, or ran last
         self.first = True  # no all-gather was issued in this step yet
 
@@ -68,7 +73,7 @@ class Units:
         gathered by hand before the first forward.
         """
         unit = self._of_param.get(id(params[0]))
-        return UNKNOWN if unit is None else unit.index
+        return UNKNOWN if unit is None or unit.group() is None else unit.index
 
     @property
     def replicate(self) -> bool:
@@ -128,7 +133,7 @@ class Units:
         if self.prefetch and self.hook is None:
             # FSDPState walks its prefetch list after its groups' own hooks.
             forward = self.prefetch == flag_bits.FORWARD_PREFETCH
-            state = self.forward_state if forward else self.backward_state
+            state = (self.forward_state if forward else self.backward_state)()
             return (UNKNOWN if state is None else self.first_of(state)), flags
         if self.hook is not None:
             return self.hook.index, flags

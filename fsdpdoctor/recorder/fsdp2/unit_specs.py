@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch.distributed import device_mesh
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units, gone
 from fsdpdoctor.recorder.fsdp2.unit_state import Unit
 from fsdpdoctor.schema import ROOT, UNKNOWN, ParamSpec, UnitSpec
 
@@ -78,11 +79,11 @@ class Tree:
     def __init__(self, units: Units, groups: Groups) -> None:
         self._units = units
         self._groups = groups
-        self._state_of: dict[int, Any] = {}  # by unit
+        self._state_of: dict[int, weakref.ref[Any]] = {}  # by unit
         self._tree_of: dict[int, int] = {}
         self._outer: dict[int, tuple[int, str]] = {}  # the model, and where in it
-        self._trees_in: dict[int, int] = {}  # by model
-        self._models: dict[int, int] = {}  # by model, its number
+        self._trees_in: list[int] = []  # by model
+        self._models: list[weakref.ref[torch.nn.Module]] = []  # another has its number
         self.model_classes: list[str] = []
         self._last: dict[int, UnitSpec] = {}
         self._compiled_together: set[int] = set()  # units
@@ -94,19 +95,26 @@ class Tree:
         together = _compiled_together(outer)
         outer = without_compile(outer)
         prefix = next((n for n, m in outer.named_modules() if m is root), "")
-        if id(outer) not in self._trees_in:
-            self._models[id(outer)] = len(self.model_classes)
-            self.model_classes.append(original_class(outer))
-        self._trees_in[id(outer)] = self._trees_in.get(id(outer), 0) + 1
+        model = self._number_of(outer)
+        self._trees_in[model] += 1
         for state in internals.all_states(root_state):
             for group in internals.groups_of(state):
                 index = self._units.of(group).index
-                self._state_of[index] = state
+                self._state_of[index] = weakref.ref(state)
                 self._tree_of[index] = self._trees
-                self._outer[index] = (id(outer), prefix)
+                self._outer[index] = (model, prefix)
                 if any(id(module) in together for module in group.modules):
                     self._compiled_together.add(index)
         self._trees += 1
+
+    def _number_of(self, outer: torch.nn.Module) -> int:
+        for number, known in enumerate(self._models):
+            if known() is outer:
+                return number
+        self._models.append(weakref.ref(outer))
+        self._trees_in.append(0)
+        self.model_classes.append(original_class(outer))
+        return len(self._models) - 1
 
     def signature(self) -> object:
         """Equal as long as `specs` would say the same."""
@@ -125,7 +133,7 @@ class Tree:
         return _unique([self._last[unit.index] for unit in self._units.all])
 
     def _signature_of(self, unit: Unit, group: Any) -> object:
-        state = self._state_of.get(unit.index)
+        state = self._state_of.get(unit.index, gone)()
         prefetch: tuple[tuple[int, ...], ...] = ()
         if state is not None:
             prefetch = (
@@ -146,7 +154,7 @@ class Tree:
 
     def _spec(self, unit: Unit, group: Any) -> UnitSpec:
         params = tuple(_param(p) for p in group.fsdp_params)
-        state = self._state_of.get(unit.index)
+        state = self._state_of.get(unit.index, gone)()
         mesh_info = group.mesh_info
         size = int(getattr(mesh_info, "shard_mesh_size", 1))
         gathered = [_gather_dtype(p) for p in group.fsdp_params]
@@ -161,7 +169,7 @@ class Tree:
             module_class=", ".join(original_class(m) for m in modules),
             tree=self._tree_of.get(unit.index, 0),
             is_root=bool(state is not None and state._is_root),
-            model=self._models.get(self._outer.get(unit.index, (0, ""))[0], 0),
+            model=self._outer.get(unit.index, (0, ""))[0],
             numel=sum(numels),
             trainable_numel=trainable,
             frozen_numel=sum(numels) - trainable,
@@ -208,7 +216,7 @@ class Tree:
         """As in FSDP2's labels; where a model has several trees, as in the model."""
         fqn = group._module_fqn or ""
         outer, prefix = self._outer.get(unit.index, (0, ""))
-        if self._trees_in.get(outer, 0) > 1:
+        if unit.index in self._outer and self._trees_in[outer] > 1:
             fqn = _joined(prefix, fqn)
         fqn = fqn or ROOT
         if getattr(group, "_num_param_groups", 1) > 1:

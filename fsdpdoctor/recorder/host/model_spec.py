@@ -47,7 +47,7 @@ class ModelWatch:
         self._tree = Tree(units, groups)
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
-        self._optimizers: dict[int, OptimizerSpec] = {}
+        self._optimizers: list[OptimizerSpec] = []
         self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._sharded = ShardedModules()
         self._ignored: dict[int, weakref.ref[Any]] = {}
@@ -105,14 +105,14 @@ class ModelWatch:
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
-        if id(optimizer) in self._optimizers:
+        if any(ref() is optimizer for ref in self._seen_optimizers):
             return
         ours = self._all_param_ids()
         params = [p for group in optimizer.param_groups for p in group["params"]]
         self._seen_optimizers.append(weakref.ref(optimizer))
         with unasked():
             without_grad = sum(p.grad is None for p in params)
-        self._optimizers[id(optimizer)] = OptimizerSpec(
+        spec = OptimizerSpec(
             optimizer_class=type(optimizer).__name__,
             params=len(params),
             dtensors=sum(hasattr(p, "placements") for p in params),
@@ -121,6 +121,7 @@ class ModelWatch:
             foreach=optimizer.defaults.get("foreach"),
             fused=optimizer.defaults.get("fused"),
         )
+        self._optimizers.append(spec)
 
     def signature(self) -> object:
         """Equal as long as `units` and `spec` would say the same."""
@@ -197,7 +198,7 @@ class ModelWatch:
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
             autocast_dtype=self._autocast,
-            optimizers=tuple(self._optimizers.values()),
+            optimizers=tuple(self._optimizers),
             forward_order=tuple(self._units.order),
             models=tuple(self._tree.model_classes),
             idle_parents=tuple(self._sharded.idle(self._units, models)),

@@ -132,5 +132,6 @@ def test_no_step_but_those_of_the_script(tmp_path: Path, steps: int) -> None:
     health = report_from(m, (), ()).health
 
     assert sorted([*whole, *rank.unrecorded.step.tolist()]) == list(range(steps))
-    assert sorted((*health.warm_up_steps, *health.judged_steps)) == whole
+    aside = (*health.warm_up_steps, *health.outlier_steps)  # on a busy machine
+    assert sorted((*aside, *health.judged_steps)) == whole
     assert health.incomplete_steps == ()
