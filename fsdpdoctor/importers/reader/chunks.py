@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fsdpdoctor.importers.reader.decompress import UNPACK_ERRORS, open_trace
 
-BLOCK = 2 << 20
+BLOCK = 3 << 20
 """Bytes read at a time: chunks of this size keep a worker far below 250 MB."""
 
 MAX_HEAD = 64 << 20
@@ -64,6 +64,10 @@ class _Reader:
 
     def read(self) -> bytes:
         """The next block, empty at the end or where the file breaks off."""
+        return b"".join(self.read_parts())
+
+    def read_parts(self) -> list[bytes]:
+        """The same as it comes: joined with what it follows, it is copied once."""
         parts: list[bytes] = []
         length = 0
         while length < BLOCK and self._framing.broken is None:
@@ -77,7 +81,7 @@ class _Reader:
             parts.append(part)
             length += len(part)
         self._framing.size += length
-        return b"".join(parts)
+        return parts
 
 
 def read_head(path: Path) -> Framing:
@@ -102,12 +106,15 @@ def chunks(file: BufferedIOBase, framing: Framing) -> Iterator[Chunk]:
         block += reader.read()
     separator = framing.separator = _learn_separator(block)
     offset = framing.size - len(block)
-    rest = b""
+    rest, before = b"", [b""]
     while block:
-        # Cutting in the new block only, each byte is copied once.
+        # Cutting in the newest part only, each byte is copied once.
         cut = _cut(block, separator, force=len(rest) > BLOCK)
+        if not cut and any(before):
+            before, block = [b""], b"".join((*before, block))
+            cut = _cut(block, separator, force=len(rest) > BLOCK)
         if cut:
-            text = b"".join((rest, memoryview(block)[:cut]))
+            text = b"".join((rest, *before, memoryview(block)[:cut]))
             yield Chunk(offset=offset, text=text)
             begin = block.index(b"{", cut)
             offset += len(text) + begin - cut
@@ -118,7 +125,7 @@ def chunks(file: BufferedIOBase, framing: Framing) -> Iterator[Chunk]:
             rest = b""
         else:
             rest += block
-        block = reader.read()
+        *before, block = reader.read_parts() or [b""]
     yield Chunk(offset=offset, text=rest, last=True)
 
 
