@@ -397,3 +397,33 @@ def test_an_ascii_terminal_gets_escapes_not_a_traceback(tmp_path: Path) -> None:
 
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert b"caf\\xe9" in shown.stdout
+
+
+SAY_IMPORTS = """
+import os, sys
+before = set(sys.modules)  # a tracer's own
+from fsdpdoctor.cli import main
+main(["analyze", sys.argv[1], "--json"], standalone_mode=False)
+for name in ("fsdpdoctor.importers", "multiprocessing", "numpy.ma", "rich", "sqlite3"):
+    if name in sys.modules.keys() - before:
+        print("imported", name, file=sys.stderr)
+if "OPENBLAS_NUM_THREADS" in os.environ:
+    print("a variable of ours is left", file=sys.stderr)
+print(len(os.listdir("/proc/self/task")), "thread", file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc")
+def test_a_recorded_run_needs_none_of_what_others_need(exposed: Path) -> None:
+    """Readers of traces, processes, terminals, masked arrays, threads of a library:
+    each of them costs more than the run's own figures.
+    """
+    variables = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    said = subprocess.run(
+        [sys.executable, "-c", SAY_IMPORTS, str(exposed)],
+        capture_output=True,
+        text=True,
+        env=variables,
+        check=True,
+    )
+    assert said.stderr == "1 thread\n"
