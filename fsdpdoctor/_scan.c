@@ -64,6 +64,7 @@ typedef struct {
     int category_id[MAX_CATEGORIES];
     int categories;
     int busy;
+    Py_ssize_t most_rows; /* of a chunk so far: the next one has about as many */
 } Scanner;
 
 typedef struct {
@@ -576,7 +577,8 @@ static int count_unread(Scan *s, const String *cat) {
 }
 
 static int grow(Scan *s) {
-    Py_ssize_t capacity = s->capacity ? s->capacity * 2 : 4096;
+    const Py_ssize_t most = s->scanner->most_rows, first = most + most / 16;
+    Py_ssize_t capacity = s->capacity ? s->capacity * 2 : first > 4096 ? first : 4096;
     for (int i = 0; i < COLUMNS; i++) {
         int64_t *column = realloc(s->column[i], (size_t)capacity * sizeof *column);
         if (column == NULL) {
@@ -731,6 +733,7 @@ static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
     Py_END_ALLOW_THREADS
     Py_DECREF(chunk);
     self->busy = 0;
+    if (outcome == 0 && scan.rows > self->most_rows) self->most_rows = scan.rows;
     PyObject *result = NULL;
     if (scan.failed_memory) PyErr_NoMemory();
     else if (outcome < 0) result = Py_NewRef(Py_None);
