@@ -239,6 +239,30 @@ def test_a_view_can_be_sent(visit: Visit) -> None:
     assert visit.timeline("t.tracks.filter(x => x.pinned).length") == 1
 
 
+def test_steps_follow_each_other(visit: Visit) -> None:
+    """Each fills the picture, and says its number and length; the last has no next."""
+    visit.open("timeline?run=before")
+    visit.timeline("t.fit()")
+    later = visit.page.get_by_role("button", name="step \u203a")
+    before = visit.page.get_by_role("button", name="\u2039 step")
+    said = "document.querySelector('.fd-status').textContent"
+    later.click()
+    visit.until(f"{said}.startsWith('step ')")
+    first = visit.page.evaluate(said)
+    shown = visit.timeline("[t.view.t0, t.view.t1]")
+    assert shown[1] - shown[0] < visit.timeline("t.end") / 5
+    later.click()
+    visit.until(f"{said} !== {json.dumps(first)}")
+    assert visit.timeline("t.view.t0") > shown[0]
+    before.click()
+    visit.until(f"{said} === {json.dumps(first)}")
+    assert visit.timeline("[t.view.t0, t.view.t1]") == shown
+    for _ in range(6):
+        later.click()
+        visit.page.wait_for_timeout(200)
+    visit.until(f"{said} === 'there is no later step'")
+
+
 def test_search_goes_to_the_unit(visit: Visit) -> None:
     """Enter goes to the next span of the unit, and a whole name wins."""
     visit.open("timeline?run=before")

@@ -116,6 +116,7 @@ def _controls() -> list[Component]:
         *_choice("merge", "Merge neighbours", MERGES),
         html.Label("Also"),
         dcc.Checklist(options=SWITCHES, id="knob-switches", value=[]),
+        html.Label("The plan's other changes"),  # seen where there are some
         dcc.Checklist(options=[], id="knob-rest", value=[]),
         *_choice("param_dtype", "Gathered dtype", dtypes),
         *_choice("reduce_dtype", "Reduced dtype", dtypes),

@@ -23,6 +23,8 @@ from fsdpdoctor_dashboard.pages.plan_knobs import setting
 MIB, GIB = 1 << 20, 1 << 30
 NAME_CHARACTERS = 34
 """Of a plan's name beside its point; the whole one is in its hover."""
+NAME_WIDE, NAME_HIGH = 0.34, 0.16
+"""Of the picture: what a name takes beside its point."""
 KNEE_POINTS = 3
 """A line of fewer points has no bend."""
 
@@ -67,14 +69,14 @@ def front(
     plans: Mapping[str, tuple[Prediction, int]], measured_ns: int, theme: str
 ) -> go.Figure:
     """Predicted step against bytes per rank; a click on a point sets the knobs."""
-    largest = max((abs(cost) for _, cost in plans.values()), default=0)
-    unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
     was = Point("as it was", 0, measured_ns, 0)
     points = {
         words: Point(words, cost, found.step_ns, found.error_ns)
         for words, (found, cost) in plans.items()
     }
-    line = pareto([was, *points.values()])
+    shown = [was, *points.values()]
+    unit, name = _unit(shown)
+    line = pareto(shown)
     figure = go.Figure()
     _band(figure, line, unit)
     for kind in KINDS:
@@ -89,7 +91,7 @@ def front(
         name="as it was",
         hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
     )
-    _names(figure, line, unit, theme)
+    _names(figure, line, shown, theme)
     figure.update_xaxes(title=f"memory beyond the run's own, {name} per rank")
     figure.update_yaxes(title="predicted step, ms")
     return styled(figure, theme, 380, legend=True)
@@ -168,13 +170,34 @@ def _name(name: str) -> str:
     return "<br>".join(map(escape, lines))
 
 
-def _names(figure: go.Figure, line: Sequence[Point], unit: int, theme: str) -> None:
-    """Names of the plans on the line, and of the one where it bends."""
+def named(line: Sequence[Point], points: Sequence[Point]) -> list[Point]:
+    """Which points have room for their names: the knee first, then the fastest.
+
+    The others have theirs in the hover, and in the rows below.
+    """
+    bend = knee(line)
+    wide = max(p.cost for p in points) - min(p.cost for p in points) or 1
+    high = max(p.step_ns for p in points) - min(p.step_ns for p in points) or 1
+    wanted = [p for p in line if p.error_ns]  # the run as it was has its own mark
+    wanted.sort(key=lambda p: (p is not bend, p.step_ns))
+    kept: list[Point] = []
+    for one in wanted:
+        if all(
+            abs(one.cost - other.cost) / wide > NAME_WIDE
+            or abs(one.step_ns - other.step_ns) / high > NAME_HIGH
+            for other in kept
+        ):
+            kept.append(one)
+    return kept
+
+
+def _names(
+    figure: go.Figure, line: Sequence[Point], shown: Sequence[Point], theme: str
+) -> None:
     bend = knee(line)
     ink = INKS["dark" if theme == "dark" else "light"]
-    for at, point in enumerate(line):
-        if not point.error_ns:
-            continue  # the run as it was has its own mark
+    unit, _ = _unit(shown)
+    for point in named(line, shown):
         words = _name(point.name)
         is_knee = point is bend
         figure.add_annotation(
@@ -185,9 +208,14 @@ def _names(figure: go.Figure, line: Sequence[Point], unit: int, theme: str) -> N
             arrowhead=0,
             arrowcolor=ink["faint"],
             arrowwidth=1,
-            ax=34,
-            ay=-(22 + 26 * (at % 2)),
+            ax=28,
+            ay=-26,
             xanchor="left",
             align="left",
             font={"size": 11, "color": ink["text"] if is_knee else ink["faint"]},
         )
+
+
+def _unit(points: Sequence[Point]) -> tuple[int, str]:
+    largest = max(abs(point.cost) for point in points)
+    return (GIB, "GiB") if largest >= GIB else (MIB, "MiB")

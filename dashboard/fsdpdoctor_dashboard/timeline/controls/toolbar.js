@@ -2,6 +2,9 @@
 (function (root) {
   "use strict";
   if (root.FsdpToolbar) return;
+  const { Row } = root.fsdpTiles;
+  const format = root.fsdpFormat;
+  const STEP_ROOM = 0.02; // of a step, on both sides of it
   const SAVED_RANKS = 16; // up to so many go into one file, unasked
   const SEEN_PIXELS = 24; // of a span that is shown as it lies
   const WHEEL = "fsdpdoctor.wheel";
@@ -25,6 +28,8 @@
 
     buttons() {
       const { timeline } = this;
+      this.button("\u2039 step", "the step before", () => this.goToStep(false));
+      this.button("step \u203a", "the next step", () => this.goToStep(true));
       this.button("Fit", "show the whole run (0)", () => timeline.fit());
       this.button("Ranks", "all ranks condensed, or in full (C)", () => this.toggleCondensed());
       this.button("PNG", "save this picture", () => this.savePng());
@@ -50,6 +55,32 @@
         act();
         timeline.stage.focus();
       });
+    }
+
+    // One whole step fills the picture: the one after the middle of what is shown, or the
+    // one before its begin.
+    /** @param {boolean} forward */
+    async goToStep(forward) {
+      const { timeline } = this;
+      const [track] = timeline.tracks;
+      if (!track) return;
+      const { t0, t1 } = timeline.view;
+      const middle = (t0 + t1) / 2;
+      /** @param {number} time */
+      const from = async (time) => (await track.source.neighbour(
+        track.rank, Row.STEP, Math.round(time - track.offset), forward)).mark;
+      try {
+        const mark = await from(forward ? middle : t0) || (forward ? null : await from(middle));
+        if (!mark) {
+          timeline.say("there is no later step");
+          return;
+        }
+        const room = (mark.end - mark.start) * STEP_ROOM;
+        timeline.setView(mark.start + track.offset - room, mark.end + track.offset + room);
+        timeline.say(`step ${mark.span}: ${format.duration(mark.end - mark.start)}`);
+      } catch (error) {
+        timeline.sayError(error);
+      }
     }
 
     toggleCondensed() {

@@ -15,6 +15,7 @@ from fsdpdoctor_dashboard.pages.pictures.plan_front import (
     front,
     kind_of,
     knee,
+    named,
     pareto,
 )
 from tests.dashboard.pages.test_whatif import plan
@@ -68,3 +69,11 @@ def test_the_line_has_its_error_about_it() -> None:
 
     assert list(band.y) == [100, 85, 75, 100]
     assert [a.text for a in figure.layout.annotations] == ["merge 2"]
+
+
+def test_names_that_have_no_room_are_left_out() -> None:
+    """The knee has its name first, then the fastest; never two on one place."""
+    line = [point(0, 1000), point(20, 500), point(40, 495), point(100, 490)]
+
+    assert named(line, line) == [line[1], line[3], line[0]]
+    assert named(line[:1], line[:1]) == line[:1]
