@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rehearsal.device.measured_spec import errors_of, spec_of
-from fsdpdoctor.rehearsal.measure_device import GPU, Sizes, measure
+from fsdpdoctor.rehearsal.measure_device import GPU, Sizes, _calls_for, measure
+from tests.rig.virtual_device import Job, rehearsed
 
 TINY = Sizes(
     matmuls=((8, 16, 16), (16, 32, 32)),
@@ -44,6 +47,40 @@ def test_precision_is_as_it_was() -> None:
     before = torch.get_float32_matmul_precision()
     measure("cpu", TINY)
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_modelled_device_is_measured_to_be_what_its_file_says() -> None:
+    """Closed: each price, each rate, and the host's, within what rounding leaves."""
+    sizes = replace(GPU, matmuls=GPU.matmuls[:5], seconds=0.0)
+    with rehearsed(Job()) as log:
+        assert log.rig is not None
+        truth = log.rig.device.spec
+        found = measure("cuda", sizes)
+    spec = spec_of(found)
+    errors = [e for each in errors_of(spec, found).values() for e in each]
+    assert max(map(abs, errors)) < 0.02
+    assert (found.capability, found.sms) == (truth.capability, truth.sms)
+    assert (found.kernel_us, found.launch_us) == (truth.kernel_us, truth.launch_us)
+    assert found.host_scale == 1.0
+    near = pytest.approx
+    moved = truth.bandwidth_gb_s * truth.bandwidth_share
+    assert found.bandwidth_gb_s == near(moved, rel=0.01)
+    assert spec.copy_gb_s == near(truth.copy_gb_s, rel=0.01)
+    assert spec.pageable_gb_s == near(truth.pageable_gb_s, rel=0.01)
+    assert spec.attention_forward_tflops == near(truth.attention_forward_tflops, 0.01)
+    assert spec.attention_backward_tflops == near(truth.attention_backward_tflops, 0.01)
+    # Of bfloat16's: the data sheet's, but for how short the product is.
+    for name in ("fp16", "tf32", "fp32", "fp8"):
+        share = getattr(truth, f"{name}_tflops") / truth.bf16_tflops
+        assert getattr(spec, f"{name}_tflops") / spec.bf16_tflops == near(share, 0.03)
+
+
+@pytest.mark.parametrize(
+    ("ns", "calls"), [(0.0, 50), (10_000.0, 50), (1e6, 2), (2e6, 1), (1e9, 1)]
+)
+def test_short_kernels_are_run_one_after_the_other(ns: float, calls: int) -> None:
+    """Two milliseconds of them, and at most fifty."""
+    assert _calls_for(ns) == calls
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

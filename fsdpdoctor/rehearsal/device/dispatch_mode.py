@@ -33,6 +33,7 @@ from fsdpdoctor.rehearsal.device.virtual_device import Kernel, VirtualDevice
 _aten: Any = torch.ops.aten
 _Mode: Any = TorchDispatchMode  # its own methods have no types
 _NO_FUNCTION: Any = torch._C.DisableTorchFunction
+_precision: Callable[[], str] = torch._C._get_float32_matmul_precision
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _disabled = torch._C._disabled_torch_dispatch_impl
 
@@ -218,7 +219,8 @@ class DispatchMode(_Mode):  # type: ignore[misc]
         if operator.shape is Shape.IN_PLACE:
             return self._in_place(operator, func, args, kwargs, tensors)
         try:
-            key = (func, operators.signature(args), _of_kwargs(kwargs))
+            # Products of float32 take another time in tf32.
+            key = (func, _precision(), operators.signature(args), _of_kwargs(kwargs))
             found = self._remembered.get(key)
         except TypeError:
             key, found = None, None
@@ -246,6 +248,8 @@ class DispatchMode(_Mode):  # type: ignore[misc]
             return results, None
         back = [kwargs[w] if isinstance(w, str) else args[w] for w in operator.returned]
         outs = back or _mutable_lists(func, args, kwargs)
+        if operator.writes_out:
+            tensors = [t for t in tensors if all(t is not out for out in outs)]
         kernel = price(self.device.spec, func, args, tensors, outs)
         # Every gradient is finite: a scaler's flag stays down, and its scale as it is.
         if not operator.name.startswith("aten._amp_"):

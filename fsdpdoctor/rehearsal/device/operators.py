@@ -28,6 +28,7 @@ class Operator:
     shape: Shape
     returned: tuple[int | str, ...] = ()  # IN_PLACE: which arguments are returned
     changes_shape: bool = False
+    writes_out: bool = False  # what it returns was given as `out`, and is not read
     guessed: bool = False  # a kernel of its own, which nobody prices
 
 
@@ -73,6 +74,7 @@ def _by_schema(func: Any) -> Operator:
                 shape=Shape.IN_PLACE,
                 returned=returned,
                 changes_shape=changes,
+                writes_out=all(isinstance(where, str) for where in returned),
             )
     aliased = any(a is not None for a in returns)
     if aliased or func in _HIDDEN_VIEWS or name.startswith("fsdp.all_gather_copy_in"):

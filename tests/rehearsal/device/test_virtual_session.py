@@ -17,7 +17,15 @@ from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.report.diagnosis import diagnose
 from fsdpdoctor.schema import Kind
-from tests.rig.virtual_device import Job, Log, build, record, rehearsed, train
+from tests.rig.virtual_device import (
+    Job,
+    Log,
+    build,
+    launched,
+    record,
+    rehearsed,
+    train,
+)
 
 JOBS = {
     "no prefetch": Job(backward_prefetch=0),
@@ -180,3 +188,30 @@ def test_what_is_left_behind_is_torchs_own() -> None:
         time.perf_counter_ns,
     )
     assert not torch.cuda.is_available()
+
+
+def test_a_result_that_was_given_is_written_and_not_read(log: Log) -> None:
+    """As without `out`: two tensors are moved, not three."""
+    x = torch.ones(1 << 20, device="cuda")
+    out = torch.empty_like(x)
+    since = len(log.device.kernels)
+    torch.mul(x, 2.0, out=out)
+    x.mul(2.0)
+    x.mul_(2.0)
+    lengths = [length for _, length in launched(log, since)]
+    assert lengths == [lengths[0]] * 3
+
+
+def test_products_of_float32_are_faster_in_tf32(log: Log) -> None:
+    """Also where the same product was priced before."""
+    x = torch.ones(1024, 1024, device="cuda")
+    since = len(log.device.kernels)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            x @ x
+    finally:
+        torch.set_float32_matmul_precision(before)
+    exact, fast, again = (length for _, length in launched(log, since))
+    assert exact == again > 4 * fast
