@@ -85,9 +85,7 @@ def _table(sweep: Sweep) -> Table:
 
 def short_reason(one: Outcome) -> str:
     """Why it cannot be used, as a table has room for it."""
-    if one.fits is False and one.needed_bytes is not None and one.room_bytes:
-        return f"needs {one.needed_bytes / GIB:.1f} of {one.room_bytes / GIB:.1f} GiB"
-    return one.reason
+    return one.reason.partition(", in ")[0] if one.fits is False else one.reason
 
 
 def figures(one: Outcome) -> tuple[str, str, str]:

@@ -76,8 +76,9 @@ def _picture(sweep: Sweep) -> Iterator[str]:
 
 
 def _gib(one: Outcome) -> float:
-    """Reserved, or needed where it does not fit."""
-    return ((one.reserved_bytes if one.fits else one.needed_bytes) or 0) / GIB
+    """Reserved, and needed where it does not fit."""
+    needed = 0 if one.fits else one.needed_bytes or 0
+    return max(one.reserved_bytes or 0, needed) / GIB
 
 
 class _Plot:

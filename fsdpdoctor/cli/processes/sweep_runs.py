@@ -325,7 +325,14 @@ def _verdict(run: Path) -> dict[str, Any] | None:
 
 def _why_not(verdict: Mapping[str, Any]) -> str:
     needed, room = verdict["needed_bytes"] / 2**30, verdict["room_bytes"] / 2**30
-    return f"needs {needed:.1f} of {room:.1f} GiB, in {verdict['place']}"
+    place = verdict["place"]
+    if needed <= room:
+        reserved = verdict["reserved_bytes"] / 2**30
+        return (
+            f"fragmented: reserves {reserved:.1f} of {room:.1f} GiB for {needed:.1f}, "
+            f"in {place}"
+        )
+    return f"needs {needed:.1f} of {room:.1f} GiB, in {place}"
 
 
 def _last_step(run: Path) -> StepRecord:

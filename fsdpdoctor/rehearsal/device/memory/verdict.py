@@ -52,6 +52,13 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
             f"{ledger.peak_place or 'no step'}{of_which}{_tight(device)}"
         )
     needed = needed_bytes(ledger)
+    if needed <= room:
+        taken = f"{device.allocator.peak_reserved / GIB:.1f} of {room / GIB:.1f} GiB"
+        return (
+            f"out of memory in {ledger.failed_place}: at most {needed / GIB:.1f} GiB "
+            f"are allocated, but in pieces for which {taken} had to be reserved"
+            f"{of_which}. To make it fit: PYTORCH_ALLOC_CONF=expandable_segments:True"
+        )
     remedies = "; ".join(_remedies(ledger.at_peak, needed, room)) or (
         f"no kind of memory alone is as large as the {(needed - room) / GIB:.1f} GiB "
         "that are missing"

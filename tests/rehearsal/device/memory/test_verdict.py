@@ -110,3 +110,18 @@ def test_what_makes_it_fit_is_what_is_large_enough(name: str) -> None:
     """22 GiB have to go: only what holds more of them is said to do alone."""
     held, expected = CASES[name]
     assert too_little(**held) == expected
+
+
+def test_pieces_that_leave_no_room_between_them_are_named() -> None:
+    """Less is allocated than there is room for, and still nothing is left."""
+    device = VirtualDevice(load_spec("h100"))
+    ledger = Ledger(device)
+    room = device.spec.allocatable_bytes
+    ledger.failed = OutOfMemory(4 * GIB, 60 * GIB, room, room)
+    ledger.failed_place, ledger.peak = "layers.3, backward", 70 * GIB
+    device.allocator.peak_reserved = 80 * GIB
+    assert in_words(device, ledger) == (
+        "out of memory in layers.3, backward: at most 70.0 GiB are allocated, but in "
+        "pieces for which 80.0 of 78.1 GiB had to be reserved. To make it fit: "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    )
