@@ -21,10 +21,10 @@ from fsdpdoctor_dashboard.pages.pictures.figures import styled
 from fsdpdoctor_dashboard.pages.plan_knobs import setting
 
 MIB, GIB = 1 << 20, 1 << 30
-NAME_CHARACTERS = 34
+NAME_CHARACTERS, NAME_LINES = 20, 3
 """Of a plan's name beside its point; the whole one is in its hover."""
-NAME_WIDE, NAME_HIGH = 0.34, 0.16
-"""Of the picture: what a name takes beside its point."""
+NAME_HIGH = 0.4
+"""Of the picture: names are further apart, whatever its width."""
 KNEE_POINTS = 3
 """A line of fewer points has no bend."""
 
@@ -165,8 +165,10 @@ def _markers(
 
 
 def _name(name: str) -> str:
-    """A plan's name in at most two lines."""
-    lines = wrap(visible(name), NAME_CHARACTERS, max_lines=2, placeholder=" ...")
+    """A plan's name in a few short lines, which a telephone has room for."""
+    lines = wrap(
+        visible(name), NAME_CHARACTERS, max_lines=NAME_LINES, placeholder=" ..."
+    )
     return "<br>".join(map(escape, lines))
 
 
@@ -176,17 +178,13 @@ def named(line: Sequence[Point], points: Sequence[Point]) -> list[Point]:
     The others have theirs in the hover, and in the rows below.
     """
     bend = knee(line)
-    wide = max(p.cost for p in points) - min(p.cost for p in points) or 1
     high = max(p.step_ns for p in points) - min(p.step_ns for p in points) or 1
     wanted = [p for p in line if p.error_ns]  # the run as it was has its own mark
     wanted.sort(key=lambda p: (p is not bend, p.step_ns))
     kept: list[Point] = []
     for one in wanted:
-        if all(
-            abs(one.cost - other.cost) / wide > NAME_WIDE
-            or abs(one.step_ns - other.step_ns) / high > NAME_HIGH
-            for other in kept
-        ):
+        apart = (abs(one.step_ns - other.step_ns) / high for other in kept)
+        if all(part > NAME_HIGH for part in apart):
             kept.append(one)
     return kept
 
@@ -197,22 +195,23 @@ def _names(
     bend = knee(line)
     ink = INKS["dark" if theme == "dark" else "light"]
     unit, _ = _unit(shown)
+    middle = (min(p.cost for p in shown) + max(p.cost for p in shown)) / 2
     for point in named(line, shown):
         words = _name(point.name)
-        is_knee = point is bend
+        left = point.cost > middle  # towards the middle there is room
         figure.add_annotation(
             x=point.cost / unit,
             y=point.step_ns / MS,
-            text=f"<b>knee: {words}</b>" if is_knee else words,
+            text=f"<b>knee: {words}</b>" if point is bend else words,
             showarrow=True,
             arrowhead=0,
             arrowcolor=ink["faint"],
             arrowwidth=1,
-            ax=28,
-            ay=-26,
-            xanchor="left",
+            ax=-24 if left else 24,
+            ay=-34,
+            xanchor="right" if left else "left",
             align="left",
-            font={"size": 11, "color": ink["text"] if is_knee else ink["faint"]},
+            font={"size": 11, "color": ink["text"] if point is bend else ink["faint"]},
         )
 
 

@@ -72,8 +72,8 @@ def test_the_line_has_its_error_about_it() -> None:
 
 
 def test_names_that_have_no_room_are_left_out() -> None:
-    """The knee has its name first, then the fastest; never two on one place."""
+    """The knee has its name first; never are two at one height."""
     line = [point(0, 1000), point(20, 500), point(40, 495), point(100, 490)]
 
-    assert named(line, line) == [line[1], line[3], line[0]]
+    assert named(line, line) == [line[1], line[0]]
     assert named(line[:1], line[:1]) == line[:1]
