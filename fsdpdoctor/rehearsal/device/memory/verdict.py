@@ -20,13 +20,21 @@ def as_json(device: VirtualDevice, ledger: Ledger) -> str:
         "fits": ledger.failed is None,
         "room_bytes": device.spec.allocatable_bytes,
         "needed_bytes": needed_bytes(ledger),
-        "reserved_bytes": device.allocator.peak_reserved,
+        "reserved_bytes": _reserved(device, ledger),
         "place": ledger.peak_place if ledger.failed is None else ledger.failed_place,
         "buckets": dict(ledger.at_peak),
         "retries": device.allocator.retries,
         "words": in_words(device, ledger),
     }
     return json.dumps(content, indent=2) + "\n"
+
+
+def _reserved(device: VirtualDevice, ledger: Ledger) -> int:
+    """At the most. Peaks are reset by whoever asks for them; what did not fit has made
+    the modelled memory grow, which nobody resets.
+    """
+    peak = device.allocator.peak_reserved
+    return peak if ledger.failed is None else max(peak, device.allocator.capacity)
 
 
 def needed_bytes(ledger: Ledger) -> int:
@@ -53,7 +61,7 @@ def in_words(device: VirtualDevice, ledger: Ledger) -> str:
         )
     needed = needed_bytes(ledger)
     if needed <= room:
-        taken = f"{device.allocator.peak_reserved / GIB:.1f} of {room / GIB:.1f} GiB"
+        taken = f"{_reserved(device, ledger) / GIB:.1f} of {room / GIB:.1f} GiB"
         return (
             f"out of memory in {ledger.failed_place}: at most {needed / GIB:.1f} GiB "
             f"are allocated, but in pieces for which {taken} had to be reserved"
