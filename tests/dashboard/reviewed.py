@@ -1,8 +1,8 @@
 """What a demanding reader of the pages found wrong, and the test that holds each.
 
-The tests were made to fail on the code that they are about: `python -m
-tests.benchmarks.reviewed COMMIT` runs those that look at pages against another
-commit's server. The others ask code that a commit before them does not have.
+`python -m tests.benchmarks.reviewed COMMIT` runs those that look at a server's pages
+against another commit's server, where they have to fail. The others ask code that a
+commit before them does not have.
 """
 
 from __future__ import annotations
