@@ -12,7 +12,6 @@ from tests.zoo.catalogue import ENTRIES, ROWS, UNTOLD, reports
 from tests.zoo.entry import Entry, false_alarms, in_words, missed, wrong_proofs
 
 STILL_TO_COME: dict[str, str] = {
-    "C02": "a root of twice a block's size is not called heavy",
     "C08": "the head is a tree of its own, and has no name",
     "I01": "a cast of the layer's own is not seen: information only",
     "L08": "reads that take the host's lead away are not seen",
