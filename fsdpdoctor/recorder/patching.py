@@ -35,8 +35,6 @@ from types import (
 )
 from typing import Any, TypeVar, cast
 
-import torch
-
 from fsdpdoctor.recorder import border
 
 Function = Callable[..., Any]
@@ -46,10 +44,13 @@ Some = TypeVar("Some")
 AFunction = TypeVar("AFunction", bound=Function)
 
 
-unasked: Any = torch._C.DisableTorchFunction
-"""In it, what we ask of a tensor is asked of no mode of the script's, and of no class:
-they may count, or refuse.
-"""
+def unasked() -> Any:
+    """In it, what we ask of a tensor is asked of no mode of the script's, and of no
+    class: they may count, or refuse.
+    """
+    import torch  # not above: `fsdpdoctor run` can say that there is none
+
+    return torch._C.DisableTorchFunction()
 
 
 def unseen(function: AFunction) -> AFunction:
