@@ -73,7 +73,11 @@ class ErrorBorder:
         self._theirs: Exception | None = None
 
     def run(self, call: Callable[..., Some], *args: Any) -> Some | None:
-        """Run our own code between two calls of theirs; None where it failed."""
+        """Run our own code between two calls of theirs; None where it failed, and
+        after it has: the second half of a hook puts nothing back in place.
+        """
+        if self.failed:
+            return None
         entered = perf_counter_ns()
         try:
             return call(*args)

@@ -318,6 +318,8 @@ class Session:
 
     def turn(self, on: bool) -> None:
         """Swap the light hooks for the full ones, or back."""
+        if not self._attached:
+            return  # what had begun before the recording stopped ends after it
         self._rec.on = on
         self._hooks.install(self._rec.on)
         self._host.turn(on)

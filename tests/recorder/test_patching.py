@@ -182,3 +182,14 @@ def test_a_decorated_function_is_heard_by_whoever_imported_it() -> None:
     patches.undo()
     assert (imported(3), module.plain(3)) == (6, 6)
     assert (module.wrapped, module.plain) == (imported, twice)
+
+
+def test_after_its_first_error_nothing_of_ours_runs() -> None:
+    """The second half of a hook that has failed puts nothing back in place."""
+    border, stopped = guard()
+    calls: list[str] = []
+    border.run(calls.append, "before")
+    border.fail(KeyError("ours"))
+    assert border.run(calls.append, "after") is None
+    assert calls == ["before"]
+    assert len(stopped) == 1

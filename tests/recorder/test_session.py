@@ -154,3 +154,19 @@ def test_what_fails_beside_the_record_is_said_in_it(
 
     assert (data.header.ended, data.header.warnings) == ("done", (says,))
     assert [step.step for step in data.steps if step.complete] == [0, 1]
+
+
+def test_what_ends_after_the_recording_puts_no_hook_back(tmp_path: Path) -> None:
+    """A step that is under way as it stops: collectives are seen by nobody."""
+    with job():
+        session = Session(
+            RecordingConfig(folder=tmp_path, run_id="test", sampling=EveryStep())
+        )
+        session.attach()
+        seen = len(session._calls._libraries)
+        session._stop("detached: KeyError")
+        session.turn(True)
+        left = len(session._calls._libraries)
+    assert seen > 0
+    assert left == 0
+    assert not session._rec.on
