@@ -113,9 +113,15 @@ def _times_as_fast(
     before: int, after: int, constraints: RunConstraints, said: list[str]
 ) -> float | None:
     """How much faster the links of smaller groups are taken to be than those that the
-    run used; None: they are the same links.
+    run used; None: they are the same links. Raises UsageError where groups would leave
+    a host that the run's stayed in: how slow that is, nothing tells.
     """
     node = constraints.local_world_size
+    if node != UNKNOWN and 1 < before <= node < after:
+        raise UsageError(
+            f"{after} ranks that shard span hosts of {node}, and this run shows links "
+            "inside a host only: give --bandwidth, as inter=ib400"
+        )
     if not 1 < after < before:
         return None
     if node == UNKNOWN:
