@@ -1,29 +1,23 @@
-"""Serve runs to a browser: on this host, behind a token, with waitress."""
+"""Serve runs to a browser: on this host, behind a token, with cheroot."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import waitress
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import Link
 from fsdpdoctor.open_paths import DEFAULT, ReadOptions, open_paths
 from fsdpdoctor_dashboard.app import Serving, make_app
 from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.server.http_server import CONNECTIONS, HttpServer
 from fsdpdoctor_dashboard.server.presence import Presence
 from fsdpdoctor_dashboard.server.security import new_token
-
-CONNECTIONS = 1024
-"""At once. Each browser keeps six open; beyond the limit the next would hang."""
-
-THREADS = 8
-"""Of the server: six are what a browser opens at once, and tiles come between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +70,9 @@ def serve(
     )
     app = make_app(library, serving)
     listener = _listen(host, port)
-    server = waitress.create_server(
-        app.server,
-        sockets=[listener],
-        threads=THREADS,
-        ident=None,
-        connection_limit=CONNECTIONS,
-        # Sent by the thread that made it. What waits for its main loop, that loop
-        # polls for without a pause, and takes the lock from all who make answers.
-        send_bytes=1,
-        asyncore_use_poll=True,  # select() knows no file above number 1,024
-    )
-    # That a request waits a moment for a thread is no news on somebody's terminal.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    os.environ.pop("LISTEN_PID", None)  # a service's own socket is none of ours
+    server = HttpServer(listener, app.server)
+    server.prepare()
     announce(
         Address(
             host=host,
@@ -98,11 +82,12 @@ def serve(
         )
     )
     try:
-        server.run()
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve()
     finally:
         library.close()
         app.summaries.close()
-        server.close()
+        server.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:

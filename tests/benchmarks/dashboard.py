@@ -13,7 +13,6 @@ with one line per target: the figure, and whether it was met.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import subprocess
 import sys
@@ -92,7 +91,6 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     began = time.perf_counter()
-    logging.getLogger("waitress").setLevel(logging.ERROR)  # of the Dash pages beside it
     names = ("empty", "plotly", str(SMALL), str(given.spans))
     found = Found(pages={name: Figures() for name in names})
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:

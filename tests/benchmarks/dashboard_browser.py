@@ -208,13 +208,15 @@ def file_round(driver: Playwright, path: Path, found: Figures) -> None:
 def dash_page(layout: Callable[[], Any]) -> Iterator[str]:
     """A bare Dash page on a server of its own."""
     import dash
-    import waitress
+    from cheroot import wsgi
 
     app = dash.Dash("benchmark")
     app.layout = layout()
-    server = waitress.create_server(app.server, host="127.0.0.1", port=0)
-    threading.Thread(target=server.run, daemon=True).start()
-    yield f"http://127.0.0.1:{server.effective_port}/"
+    server = wsgi.Server(("127.0.0.1", 0), app.server)
+    server.prepare()
+    threading.Thread(target=server.serve, daemon=True).start()
+    yield f"http://127.0.0.1:{server.bind_addr[1]}/"
+    server.stop()
 
 
 def empty() -> Any:

@@ -14,7 +14,6 @@ with what an empty page took beside them: a busy machine is busy for both.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import tempfile
 import time
@@ -148,7 +147,6 @@ def main() -> None:
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    logging.getLogger("waitress").setLevel(logging.ERROR)
     found: Table = defaultdict(list)
     loads = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:

@@ -111,7 +111,7 @@ def written(path: Path, shape: Shape) -> Path:
 @contextmanager
 def serve_runs(*paths: Path) -> Iterator[Served]:
     """`fsdpdoctor view` in a process of its own, stopped with Ctrl+C at the end."""
-    for package in ("dash", "waitress"):
+    for package in ("dash", "cheroot"):
         pytest.importorskip(package, reason="needs fsdpdoctor[dashboard]")
     command = [sys.executable, "-m", "fsdpdoctor", "view", "--port", "0"]
     process = subprocess.Popen(

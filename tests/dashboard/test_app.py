@@ -27,10 +27,7 @@ from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard.data import tiles
 from fsdpdoctor_dashboard.data.run_registry import (
     Library,
-    Loading,
     OpenRun,
-    Picture,
-    UnknownRunError,
 )
 from fsdpdoctor_dashboard.data.series import EXPOSED_SERIES, SERIES, Row
 from fsdpdoctor_dashboard.pages.requests.page_request import PAGES, RUNS
@@ -140,41 +137,6 @@ def test_only_what_is_plainly_right_takes_the_short_way(
     run_wsgi_app(app, environ | {k: v.format(**named) for k, v in change.items()})
 
     assert not passed_on if quick else passed_on
-
-
-class Crowd(Library):
-    """A library that would see two who ask at once."""
-
-    def __init__(self) -> None:
-        self.together = threading.Barrier(2)
-        self.met = False
-
-    def picture(self, run_id: str) -> Picture | Loading:
-        """Waits a moment for somebody else to ask."""
-        try:
-            self.together.wait(timeout=1)
-            self.met = True
-        except threading.BrokenBarrierError:
-            pass
-        raise UnknownRunError(run_id)
-
-
-def test_tiles_are_made_one_after_the_other() -> None:
-    """Who asks for one while another is made waits, whatever thread serves him."""
-    guard, environ = plain_request("run=a")
-    crowd = Crowd()
-    app = with_quick_tiles(refused, crowd, guard)
-    threads = [
-        threading.Thread(target=run_wsgi_app, args=(app, dict(environ)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert crowd.together.broken
-    assert not crowd.met
 
 
 def test_neighbouring_tiles_come_together(admitted: Client, library: Library) -> None:

@@ -5,15 +5,10 @@ routes, parses cookies and builds header tables, takes as long for one as making
 does. So a request for tiles that is plainly admitted and plainly right never gets
 there. Whatever is in the least unusual does, and gets its answer or refusal there: here
 nothing is refused.
-
-They are made one after the other. A tile takes less than a millisecond, in which
-several threads only hand the interpreter's lock to each other: of 200 at once, eight
-threads made each cost half as much again as one.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -32,13 +27,11 @@ def with_quick_tiles(
 ) -> WSGIApplication:
     """The application, with a short way to its tiles."""
     hardening = list(guard.headers.items())
-    in_turn = threading.Lock()
 
     def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != TILES:
             return app(environ, start)
-        with in_turn:
-            found = _answer(environ, library, guard)
+        found = _answer(environ, library, guard)
         if found is None:
             return app(environ, start)
         length = ("Content-Length", str(len(found.body)))

@@ -43,7 +43,7 @@ class LiveView:
         """Start it; where it cannot be, one line on stderr says so."""
         self._shown = shlex.quote(short(folder))
         self._beside: Beside | None = None
-        if any(importlib.util.find_spec(name) is None for name in ("dash", "waitress")):
+        if any(importlib.util.find_spec(name) is None for name in ("dash", "cheroot")):
             _say(f"no live view: {NEEDS_DASH}; the training goes on without it")
             return
         try:
