@@ -174,9 +174,15 @@ def _put_marks(
     content.view("<u4")[place // 4 + nth] = np.concatenate(
         [s.span[here] for s, here in found]
     )
-    halves[half] = np.clip(start >> scale, 0, 0xFFFF)
-    halves[half + count] = np.clip(-(-end >> scale), 0, 0xFFFF)
+    halves[half] = _within(start >> scale)
+    halves[half + count] = _within(-(-end >> scale))
     halves[half + 2 * count] = np.where(known, unit, NO_UNIT)
     content[place + 10 * count + nth] = FROM_LEFT * (start < 0) + TO_RIGHT * (
         end > (1 << level)
     )
+
+
+def _within(times: Int64s) -> Int64s:
+    """In the tile; in place, for `clip` takes as long for its arguments alone."""
+    np.maximum(times, 0, out=times)
+    return np.minimum(times, 0xFFFF, out=times)
