@@ -7,7 +7,8 @@ A trace of 1 and one of 4 million events, and a set of 8 ranks of half a million
 are generated: FSDP2 labels, launches, flows, and operators with their ids. Every
 candidate runs in a process of its own, in turns, so that load on the machine falls on
 all alike; processor seconds are the figure to trust, and ratios are of one run of this
-command. Of the set, first the load alone is compared, in two processes on either side
+command. Of one trace the whole command is compared with a load by orjson, too, where
+that is installed (`pip install orjson`). Of the set, first the load alone is compared, in two processes on either side
 and with all of them counted; then whole commands, `fsdpdoctor analyze` against HTA's
 load and overlap.
 
@@ -23,6 +24,7 @@ python, and for traces above `--hta-events` (it takes 1.5 GB for each million).
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -48,7 +50,9 @@ RANK_EVENTS = 500_000
 """Of each rank of the set."""
 
 HTA = """
-import json, resource, sys
+import json, logging, resource, sys, warnings
+logging.disable(logging.INFO)
+warnings.simplefilter("ignore")
 def processor_s():
     used = (resource.getrusage(resource.RUSAGE_SELF),
             resource.getrusage(resource.RUSAGE_CHILDREN))
@@ -62,9 +66,20 @@ if sys.argv[2] == "overlap":
 print(json.dumps({"load_s": read - begin, "overlap_s": processor_s() - read}))
 """
 
+ORJSON = """
+import sys
+import orjson
+from isal import igzip
+with igzip.open(sys.argv[1]) as file:
+    events = orjson.loads(file.read())["traceEvents"]
+assert len(events) > 1000
+"""
+"""The quickest general reader of JSON, which learns nothing from what it read."""
+
 MAX_MEMORY_MB = 250
 MIN_LOAD = {"c": 30, "msgspec": 8}
 MIN_OVERLAP = 100
+MIN_WHOLE = {"orjson": 4, "hta": 30}
 MAX_WARM_S = 0.1  # for each million events
 """What must be shown: ratios of HTA's processor time to ours, memory, a warm cache."""
 
@@ -157,6 +172,24 @@ def one_trace(path: Path, rounds: int, hta: str | None) -> None:
         f"below {MAX_WARM_S} s",
         each < MAX_WARM_S,
     )
+
+
+def whole(path: Path, rounds: int, hta: str | None) -> None:
+    """The whole command on a trace, imports and report with it, without a cache."""
+    analyze = [sys.executable, "-m", "fsdpdoctor", "analyze", str(path)]
+    commands = {"analyze": [*analyze, "--no-cache", "--jobs", "1"]}
+    if importlib.util.find_spec("orjson"):
+        commands["orjson"] = [sys.executable, "-c", ORJSON, str(path)]
+    if hta is not None:
+        commands["hta"] = [hta, "-c", HTA, str(path.parent), "overlap"]
+    medians = in_turns(commands, rounds)
+    write("whole commands: analyze; a load with orjson; HTA's load and overlap\n")
+    table(medians, ())
+    for other, least in MIN_WHOLE.items():
+        if other in medians:
+            ratio = medians[other]["cpu_s"] / medians["analyze"]["cpu_s"]
+            what = f"analyze, processor time: {ratio:.1f}x less than {other}"
+            shown(what, f"at least {least}x", ratio >= least)
 
 
 def ranks(folder: Path, rounds: int, hta: str | None) -> None:
@@ -252,6 +285,7 @@ def main() -> None:
             head(f"{events:,} events", [path])
             hta = given.hta if events <= given.hta_events else None
             one_trace(path, given.rounds, hta)
+            whole(path, given.rounds, hta)
         if given.ranks:
             folder = keep / f"trace-{RANK_EVENTS}-{given.ranks}"
             path = generate(folder, RANK_EVENTS)
