@@ -125,4 +125,5 @@ class Fatal:
 
     reason: str  # "Segmentation fault"
     stack: tuple[Frame, ...] = ()  # of the thread that got it, innermost last
+    native: bool = False  # it runs no Python: the stack is the main thread's
     time_unix_ns: int = 0

@@ -92,6 +92,7 @@ def read_fatal(stem: Path) -> Fatal | None:
     return Fatal(
         reason=found["reason"].strip(),
         stack=tuple(frames[::-1]),
+        native=not marked,
         time_unix_ns=path.stat().st_mtime_ns,
     )
 
@@ -106,7 +107,8 @@ def write_evidence(
     if stall is not None:
         stem.with_suffix(STALL_SUFFIX).write_bytes(msgspec.json.encode(stall))
     if fatal is not None:
-        lines = [f"Fatal Python error: {fatal.reason}", "", "Current thread 0x0:"]
+        thread = "Thread 0x0:" if fatal.native else "Current thread 0x0:"
+        lines = [f"Fatal Python error: {fatal.reason}", "", thread]
         lines += [
             f'  File "{frame.file}", line {frame.line} in {frame.function}'
             for frame in reversed(fatal.stack)

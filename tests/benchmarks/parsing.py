@@ -8,9 +8,9 @@ are generated: FSDP2 labels, launches, flows, and operators with their ids. Ever
 candidate runs in a process of its own, in turns, so that load on the machine falls on
 all alike; processor seconds are the figure to trust, and ratios are of one run of this
 command. Of one trace the whole command is compared with a load by orjson, too, where
-that is installed (`pip install orjson`). Of the set, first the load alone is compared, in two processes on either side
-and with all of them counted; then whole commands, `fsdpdoctor analyze` against HTA's
-load and overlap.
+that is installed (`pip install orjson`). Of the set, first the load alone is compared,
+in two processes on either side and with all of them counted; then whole commands,
+`fsdpdoctor analyze` against HTA's load and overlap.
 
 Memory is that of the largest process: what is resident at most, and what of it no file
 backs (sampled). Long columns are mapped from files (`fsdpdoctor.storage.spill`), whose

@@ -12,6 +12,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_end import (
     Call,
     EndKind,
+    Fatal,
     Frame,
     GroupCount,
     Position,
@@ -263,3 +264,26 @@ def test_a_capture_does_not_say_how_it_ended() -> None:
     answer = not_judged(run_ended, measured(draw(TWO_LAYERS, evidence=TRACED)))
 
     assert answer.reason == "not measured: only a record says how a run ended"
+
+
+def test_an_abort_out_of_no_line_of_python_is_communications() -> None:
+    """Gloo's thread ends a rank whose collective is not the others'; where the main
+    thread stood need not be known. Of Python's own abort nothing of it is said.
+    """
+    fatal = Fatal(reason="Aborted", native=True, time_unix_ns=100 * MS)
+    first = replace(ended(draw(TWO_LAYERS, rank=0), "running", 100), fatal=fatal)
+    other = raising(1, "RuntimeError", CLOSED, 5, 110, call="all_gather")
+    finding = only(run_ended, measured(first, other))
+    its_own = replace(first, fatal=replace(fatal, native=False))
+    plain = only(run_ended, measured(its_own, other))
+
+    assert finding.ranks == (0,)
+    assert finding.summary == (
+        "rank 0 was ended by a fatal signal (Aborted) at all-gather of layers.1 "
+        "(backward) in step 9, micro-batch 0, 10.0 ms before the last event elsewhere; "
+        "a thread without Python ended it, as gloo's does when ranks' collectives do "
+        "not fit each other"
+    )
+    assert "under `if rank == 0`" in finding.advice[0].text
+    assert plain.summary.endswith("10.0 ms before the last event elsewhere")
+    assert "under `if rank == 0`" not in plain.advice[0].text

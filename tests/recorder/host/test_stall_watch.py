@@ -186,6 +186,31 @@ def test_a_fatal_signal_leaves_its_stack(tmp_path: Path) -> None:
     assert fatal is not None
     assert fatal.reason == "Aborted"
     assert [frame.function for frame in fatal.stack] == ["<module>", "native"]
+    assert not fatal.native
+
+
+CUT_SHORT = """Fatal Python error: Aborted
+
+Thread 0x00007fb5c24c66c0 (most recent call first):
+  File "/x/fsdpdoctor/recorder/host/stack_sampler.py", line 141 in _run
+
+Thread 0x00007fb5e49e1b80 (most recent call first):
+  File "/x/torch/_library/custom_ops.py", line 475 in backend_impl
+  File "/x/torch/_ops.py"Fatal Python error: Segmentation fault
+"""
+
+
+def test_a_stack_that_a_second_fault_cut_is_read_to_there(tmp_path: Path) -> None:
+    """A thread without Python aborts while the main thread runs, whose frames change
+    under the hand that writes them down.
+    """
+    (tmp_path / "rank00000.fatal").write_text(CUT_SHORT)
+    fatal = read_fatal(tmp_path / "rank00000")
+
+    assert fatal is not None
+    assert fatal.reason == "Aborted"
+    assert fatal.native
+    assert [frame.function for frame in fatal.stack] == ["backend_impl"]
 
 
 def test_who_has_the_handler_keeps_it(tmp_path: Path) -> None:
