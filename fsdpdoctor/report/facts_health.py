@@ -205,12 +205,12 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
     beat = rank.beats[-1] if rank.beats else None
     if beat is None:
         last = int(rank.steps.step[-1]) if len(rank.steps) else None
-        ended = rank.header.ended
+        ended = _how_it_ended(rank)
         return StoppedRank(rank=rank.rank, ended=ended, step=last, alive=rank.alive)
     groups = rank.header.groups
     return StoppedRank(
         rank=rank.rank,
-        ended=rank.header.ended,
+        ended=_how_it_ended(rank),
         step=beat.step,
         micro_batch=None if beat.micro_batch == UNKNOWN else beat.micro_batch,
         unit=rank.unit_name(beat.unit),
@@ -220,6 +220,14 @@ def _stopped(rank: RankMeasures) -> StoppedRank:
         seq=None if beat.seq == UNKNOWN else beat.seq,
         alive=rank.alive,
     )
+
+
+def _how_it_ended(rank: RankMeasures) -> str:
+    """A fatal signal leaves no time for the header: CPython's own word tells it."""
+    ended = rank.header.ended
+    if ended == "running" and rank.fatal is not None:
+        return f"signal: {rank.fatal.reason}"
+    return ended
 
 
 def _phase_word(beat: Beat) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.rank_end import GONE
+from fsdpdoctor.rank_end import GONE, Fatal
 from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.renderers.report_view import exposed_line
 from fsdpdoctor.report import decode, diagnose, encode, report_of
@@ -121,6 +121,10 @@ def test_a_rank_that_was_killed_is_named_with_its_last_deed() -> None:
     assert health.truncated == (
         Truncated(rank=1, reason="rank00001.arrows breaks off"),
     )
+
+    crashed = replace(killed, fatal=Fatal(reason="Aborted"))
+    stopped = report_of(measured(data, crashed)).health.stopped
+    assert stopped == (replace(health.stopped[0], ended="signal: Aborted"),)
 
 
 @pytest.mark.parametrize(
