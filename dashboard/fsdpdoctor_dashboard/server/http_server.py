@@ -77,9 +77,12 @@ class HttpServer(wsgi.Server):
         made each twice as dear.
         """
         while (conn := self._tiles.get()) is not None:
+            stays = False
             # What else goes wrong, `communicate` answers with an error.
             with contextlib.suppress(OSError):
-                if conn.communicate():
+                stays = conn.communicate()
+            with contextlib.suppress(OSError):
+                if stays:
                     self.put_conn(conn)
                 else:
                     conn.close()
