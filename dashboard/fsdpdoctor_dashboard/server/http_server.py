@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import select
 import socket
 import weakref
@@ -10,7 +11,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from cheroot import wsgi
+from cheroot import server, wsgi
 
 from fsdpdoctor_dashboard.server.responses import TILES
 
@@ -30,8 +31,48 @@ LAST_ANSWER_S = 1
 """To an answer that is under way when the server ends."""
 
 
+class _Request(server.HTTPRequest):
+    """Its answer's head goes with the beginning of the body: one call of the kernel
+    and one turn of the browser, where cheroot has two.
+    """
+
+    _head = b""
+
+    def send_headers(self) -> None:
+        """Keep the head for what follows; a body without a known length is sent by
+        cheroot in pieces that have to stand for themselves.
+        """
+        wire, kept = self.conn.wfile, io.BytesIO()
+        self.conn.wfile = kept
+        try:
+            super().send_headers()
+        finally:
+            self.conn.wfile = wire
+        if self.chunked_write:
+            wire.write(kept.getvalue())
+        else:
+            self._head = kept.getvalue()
+
+    def write(self, chunk: bytes) -> None:
+        """Send a piece of the body, the first one with the head."""
+        head, self._head = self._head, b""
+        super().write(head + chunk)
+
+    def respond(self) -> None:
+        """Answer; what has no body is sent as its head."""
+        super().respond()
+        if self._head:
+            self.write(b"")
+
+
+class _Connection(server.HTTPConnection):
+    RequestHandlerClass = _Request
+
+
 class HttpServer(wsgi.Server):
     """Cheroot on a socket that listens already, which says nothing on a terminal."""
+
+    ConnectionClass = _Connection
 
     def __init__(self, listener: socket.socket, app: object) -> None:
         super().__init__(

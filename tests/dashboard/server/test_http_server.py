@@ -116,3 +116,56 @@ def test_silent_connections_take_no_thread() -> None:
             connection.close()
 
     assert body == b"here"
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is given to the kernel from now on, call by call."""
+    calls: list[bytes] = []
+    write = socket.SocketIO.write
+
+    def noted(wire: socket.SocketIO, content: bytes) -> int | None:
+        calls.append(bytes(content))
+        return write(wire, content)
+
+    monkeypatch.setattr(socket.SocketIO, "write", noted)
+    return calls
+
+
+def test_an_answer_is_one_call_of_the_kernel(sent: list[bytes]) -> None:
+    """Its head and the beginning of its body go together; the rest goes as it comes."""
+
+    def made(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        start("200 OK", [("Content-Length", "9")])
+        return [b"first", b"rest"]
+
+    with serving(made) as base, urllib.request.urlopen(base, timeout=20) as answer:
+        body = answer.read()
+
+    assert body == b"firstrest"
+    assert len(sent) == 2
+    assert sent[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert sent[0].endswith(b"\r\n\r\nfirst")
+
+
+def test_answers_without_a_body_or_its_length_arrive() -> None:
+    """What has no body is its head; what names no length comes in pieces."""
+
+    def bare(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/none":
+            start("204 No Content", [])
+            return []
+        start("200 OK", [])
+        return [] if environ["PATH_INFO"] == "/empty" else [b"in ", b"pieces"]
+
+    with serving(bare) as base:
+        found = {}
+        for path in ("/none", "/empty", "/pieces"):
+            with urllib.request.urlopen(base + path, timeout=20) as answer:
+                found[path] = answer.status, answer.read()
+
+    assert found == {
+        "/none": (204, b""),
+        "/empty": (200, b""),
+        "/pieces": (200, b"in pieces"),
+    }
