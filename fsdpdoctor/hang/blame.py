@@ -26,6 +26,7 @@ class Cause(StrEnum):
     SAME_EXCEPTION = "same exception"
     EXCEPTION = "exception"
     CRASHED = "crashed"
+    ABORTED = "aborted"  # by a thread without Python, while others communicated
     KILLED = "killed"
     LEFT_EARLY = "left early"
     STOPPED = "stopped"
@@ -54,6 +55,7 @@ PROVED = (
     Cause.SAME_EXCEPTION,
     Cause.EXCEPTION,
     Cause.CRASHED,
+    Cause.ABORTED,
     Cause.KILLED,
     Cause.STOPPED,
     Cause.LEFT_EARLY,
@@ -189,13 +191,24 @@ def _crashed(scene: _Scene) -> Verdict | None:
         return None
     first = min(crashed, key=lambda one: one.end_unix_ns)
     if first.call is None:
-        return scene.verdict(Cause.CRASHED, [first])
+        cause = Cause.ABORTED if _by_a_library(first, scene) else Cause.CRASHED
+        return scene.verdict(cause, [first])
     together = [one for one in scene.ranks if one.call is not None]
     return (
         _other_call(scene)
         or _other_shape(scene)
         or scene.verdict(Cause.OTHER_SHAPE, together)
     )
+
+
+def _by_a_library(one: Standing, scene: _Scene) -> bool:
+    """Whether communication itself may have ended it: others wait in a collective, or
+    lost this rank in one, and what ended it stood in no line of Python's.
+    """
+    fatal = one.fatal
+    if fatal is None or not fatal.native or fatal.reason != "Aborted":
+        return False
+    return bool(scene.waiting)
 
 
 def _killed(scene: _Scene) -> Verdict | None:

@@ -53,12 +53,11 @@ def summary_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
 def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
     """What to change."""
     first = next(one for one in ranks if one.rank in verdict.ranks)
-    others = [one for one in ranks if one.rank in verdict.others]
     if verdict.cause == Cause.EXCEPTION and verdict.others:
         return f"{meaning(first).change} The other ranks' errors follow from it."
     if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
         return meaning(first).change
-    if verdict.cause == Cause.CRASHED and _by_a_library(first, others):
+    if verdict.cause == Cause.ABORTED:
         return (
             f"Compare what the ranks do after this place: rank {first.rank} may issue "
             "a collective that the others do not, as in a save or an evaluation under "
@@ -239,24 +238,15 @@ def _crashed(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     reason = one.fatal.reason if one.fatal is not None else "a fatal signal"
     return (
         f"rank {one.rank} was ended by a fatal signal ({reason}){at(one)}"
-        f"{_before(one, others)}" + (BY_A_LIBRARY if _by_a_library(one, others) else "")
+        f"{_before(one, others)}"
     )
 
 
-BY_A_LIBRARY = (
-    "; a thread without Python ended it, as gloo's does when ranks' collectives do not "
-    "fit each other"
-)
-
-
-def _by_a_library(one: Standing, others: Sequence[Standing]) -> bool:
-    """Whether communication itself may have ended it: others were in a collective,
-    and what ended it stood in no line of Python's.
-    """
-    fatal = one.fatal
-    if fatal is None or not fatal.native or fatal.reason != "Aborted":
-        return False
-    return any(o.call is not None or o.state == State.CUT_OFF for o in others)
+def _aborted(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
+    return (
+        f"{_crashed(v, blamed, others)}; a thread without Python ended it, as gloo's "
+        "does when ranks' collectives do not fit each other"
+    )
 
 
 def _killed(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
@@ -399,6 +389,7 @@ _WORDS: dict[Cause, _Words] = {
     Cause.SAME_EXCEPTION: _same_exception,
     Cause.EXCEPTION: _exception,
     Cause.CRASHED: _crashed,
+    Cause.ABORTED: _aborted,
     Cause.KILLED: _killed,
     Cause.LEFT_EARLY: _left_early,
     Cause.STOPPED: _stopped,

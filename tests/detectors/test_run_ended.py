@@ -285,5 +285,7 @@ def test_an_abort_out_of_no_line_of_python_is_communications() -> None:
         "not fit each other"
     )
     assert "under `if rank == 0`" in finding.advice[0].text
+    assert finding.evidence["cause"] == "aborted"
+    assert plain.evidence["cause"] == "crashed"
     assert plain.summary.endswith("10.0 ms before the last event elsewhere")
     assert "under `if rank == 0`" not in plain.advice[0].text
