@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fsdpdoctor.version import __version__
 
 if TYPE_CHECKING:
-    from fsdpdoctor.api import RunReport, diagnose, open
+    from fsdpdoctor.api import RunReport, diagnose, log_to, open
     from fsdpdoctor.errors import FsdpDoctorError
     from fsdpdoctor.importers import import_run
     from fsdpdoctor.recorder import record, step
@@ -25,6 +25,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "import_run",
+    "log_to",
     "open",
     "open_run",
     "record",
@@ -37,6 +38,7 @@ _HOME = {
     "RunReport": "fsdpdoctor.api",
     "diagnose": "fsdpdoctor.api",
     "import_run": "fsdpdoctor.importers",
+    "log_to": "fsdpdoctor.api",
     "open": "fsdpdoctor.api",
     "open_run": "fsdpdoctor.run",
     "record": "fsdpdoctor.recorder",

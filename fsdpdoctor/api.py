@@ -12,6 +12,7 @@ from fsdpdoctor.open_paths import ReadOptions, open_paths, rank_workers
 from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.report.row_table import RowTable
+from fsdpdoctor.report.step_rows import StepRow, step_rows
 from fsdpdoctor.report.value import CollectiveRow, FindingRow, RankRow, UnitRow
 from fsdpdoctor.run import Run
 
@@ -39,7 +40,21 @@ def diagnose(run: Run, *, jobs: int = 1) -> RunReport:
     """
     with rank_workers(run, ReadOptions(jobs=jobs)) as executor:
         measures = measure(run, executor)
-    return RunReport(value=report_of(measures, run))
+    return RunReport(value=report_of(measures, run), step_rows=step_rows(measures))
+
+
+def log_to(tracker: object, *paths: str | os.PathLike[str]) -> RunReport:
+    """Diagnose the run that paths name, and log it to Weights & Biases or MLflow.
+
+    `tracker` is a run of wandb, or the module `wandb` or `mlflow` for the active run.
+    It gets the verdict, the figures of each step, and the report's page. Raises
+    UsageError for any other.
+    """
+    from fsdpdoctor.integrations.trackers import log_report
+
+    report = diagnose(open(*paths))
+    log_report(tracker, report.value, report.step_rows)
+    return report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,6 +62,7 @@ class RunReport:
     """A run's report: it shows itself, and its rows are tables."""
 
     value: Report  # all of it, each field as in the JSON
+    step_rows: tuple[StepRow, ...] = ()
 
     @property
     def findings(self) -> RowTable[FindingRow]:
@@ -67,6 +83,11 @@ class RunReport:
     def ranks(self) -> RowTable[RankRow]:
         """Each rank beside the others."""
         return RowTable(RankRow, self.value.ranks)
+
+    @property
+    def steps(self) -> RowTable[StepRow]:
+        """Each recorded step of each rank: its time, what was exposed, its memory."""
+        return RowTable(StepRow, self.step_rows)
 
     def render(self, format: str = "text") -> str:
         """The report as `fsdpdoctor report --format` prints it."""

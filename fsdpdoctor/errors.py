@@ -12,6 +12,10 @@ Every message says what was seen, what was expected and what to do. Only the
 CLI turns them into exit codes.
 """
 
+from __future__ import annotations
+
+import importlib.util
+
 
 class FsdpDoctorError(Exception):
     """Base of everything that fsdpdoctor raises on purpose."""
@@ -39,3 +43,13 @@ class RehearsalError(FsdpDoctorError):
 
 class MissingDependencyError(FsdpDoctorError):
     """A package that this command needs is not installed."""
+
+
+def need(module: str, extra: str) -> None:
+    """Raise MissingDependencyError, with how to get it, where a module of an optional
+    package is not installed.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingDependencyError(
+            f"{module} is not installed: pip install 'fsdpdoctor[{extra}]'"
+        )

@@ -31,7 +31,10 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/frozen_backward.py",
         "detectors/frozen_wide.py",
     ),
-    "exporters/test_redacted_run.py": ("cli/sharing/bundle.py",),
+    "exporters/test_redacted_run.py": (
+        "cli/sharing/bundle.py",
+        "cli/sharing/names.py",
+    ),
     "report/comparison/test_runs.py": (
         "report/comparison/settings.py",
         "report/comparison/times.py",
@@ -95,7 +98,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "__main__.py",
         "cli/analyze.py",
         "cli/explain.py",
-        "cli/export.py",
         "cli/import_.py",
         "cli/output.py",
         "cli/report.py",

@@ -43,6 +43,12 @@ def render(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def render_units(report: Report) -> str:
+    """Its tables of units alone."""
+    tables = content_of(report).units
+    return "\n".join(line for table in tables for line in _table(table))
+
+
 def escape(text: str) -> str:
     """The text as Markdown that shows it, whatever it holds."""
     return _SPECIAL.sub(r"\\\1", text)

@@ -44,9 +44,17 @@ class RowTable(Generic[Row]):
     def __repr__(self) -> str:
         return f"<RowTable of {self._row.__name__}, {len(self)} rows>"
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their names, also where there are no rows."""
+        return tuple(self._arrays())
+
+    def _arrays(self) -> dict[str, Any]:
+        return dict(_columns(self._row, self._rows))
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's own protocol for tables, the PyCapsule interface."""
-        columns = dict(_columns(self._row, self._rows))
+        columns = self._arrays()
         schema = na.struct({name: array.schema for name, array in columns.items()})
         table = na.c_array_from_buffers(
             schema, len(self), [None], children=list(columns.values())
@@ -58,14 +66,21 @@ class RowTable(Generic[Row]):
 def _columns(row: type, rows: Sequence[Any], path: str = "") -> Iterator[Any]:
     """Names and arrays of a dataclass's fields; those of nested ones by their path."""
     hints = hints_of(row)
-    for field in fields(row):
-        name = f"{path}{field.name}"
-        kind = _without_none(hints[field.name])
-        values = [None if r is None else getattr(r, field.name) for r in rows]
+    for attribute, in_json in _fields(row):
+        name = f"{path}{in_json}"
+        kind = _without_none(hints[attribute])
+        values = [None if r is None else getattr(r, attribute) for r in rows]
         if isinstance(kind, type) and is_dataclass(kind):
             yield from _columns(kind, values, f"{name}.")
         else:
             yield name, _array(kind, values)
+
+
+def _fields(row: type) -> list[tuple[str, str]]:
+    """Its attributes, each with its name in JSON."""
+    if is_dataclass(row):
+        return [(field.name, field.name) for field in fields(row)]
+    return [(field.name, field.encode_name) for field in msgspec.structs.fields(row)]
 
 
 def _without_none(hint: Any) -> Any:

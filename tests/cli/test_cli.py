@@ -15,12 +15,10 @@ from click.testing import CliRunner, Result
 
 from fsdpdoctor.cli import COMMANDS, main
 from fsdpdoctor.detectors import ALL
-from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, unit
-from tests.importers.generated import generated_rank
 from tests.importers.real_traces import real
 
 PICTURE = """
@@ -323,39 +321,6 @@ def test_imported_traces_give_the_report_of_the_traces(tmp_path: Path) -> None:
     assert "holds a run already" in one_line(
         fsdpdoctor("import", traces, "--out", tmp_path / "run")
     )
-
-
-@pytest.mark.parametrize(
-    ("tool", "suffix"),
-    [
-        ("kineto", ".kineto.json.gz"),
-        ("tensorboard", ".pt.trace.json.gz"),
-        ("hta", ".json.gz"),
-    ],
-)
-def test_an_exported_run_is_read_as_traces(
-    tool: str, suffix: str, tmp_path: Path
-) -> None:
-    """One file per rank, with the same exposed time; never over what is there."""
-    (tmp_path / "made").mkdir()
-    for rank in (0, 1):
-        made = tmp_path / "made" / f"rank{rank}.json"
-        write_trace(
-            generated_rank(rank=rank, steps=4), made, TraceOptions(made_from="a test")
-        )
-    run, folder = tmp_path / "run", tmp_path / "traces"
-    fsdpdoctor("import", tmp_path / "made", "--out", run)
-    export = ("export", run, "--to", tool, "--out", folder)
-    said = fsdpdoctor(*export).stderr
-    found = json.loads(fsdpdoctor("analyze", folder, "--no-cache", "--json").stdout)
-    expected = json.loads(fsdpdoctor("analyze", run, "--json").stdout)
-
-    assert said == "".join(f"wrote {folder}/rank{rank}{suffix}\n" for rank in (0, 1))
-    assert found["run"]["notes"] == ["synthetic trace: a kineto run"]
-    for figures in ("step_time_ns", "exposed_ns_per_step", "overlap_share"):
-        assert found[figures] == expected[figures]
-    assert found["exposed_ns_per_step"]["total"] > 0
-    assert "is not empty" in one_line(fsdpdoctor(*export))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
+from fsdpdoctor.cli.export import WRITERS
 from fsdpdoctor.exporters.redacted_run import Cleaner, redacted, without_words
 from fsdpdoctor.rank_end import EndKind, Fatal, Frame, Position, RankEnd, Stall
 from fsdpdoctor.report import report_of
@@ -81,8 +83,8 @@ def planted() -> RankData:
     )
 
 
-def bundled(tmp_path: Path, *options: str) -> dict[str, bytes]:
-    """The archive's members by name, of a run with all that was planted."""
+def saved(folder: Path) -> Path:
+    """A run with all that was planted."""
     header = RunHeader(
         run_id="mallory-7",
         source="recorded",
@@ -90,8 +92,13 @@ def bundled(tmp_path: Path, *options: str) -> dict[str, bytes]:
         command=("train.py", PLANTED[3]),
         notes=(f"started by mallory on {PLANTED[0]}",),
     )
-    folder = tmp_path / "run"
     save_run(in_memory(header, [planted()]), folder)
+    return folder
+
+
+def bundled(tmp_path: Path, *options: str) -> dict[str, bytes]:
+    """The archive's members by name, of a run with all that was planted."""
+    folder = saved(tmp_path / "run")
     out = tmp_path / "out.tar.gz"
     asked = ["bundle", str(folder), "--out", str(out), *options]
     ended = CliRunner().invoke(main, asked)
@@ -118,6 +125,28 @@ def test_nothing_that_was_planted_is_in_the_archive(
     there = [word for word in PLANTED if word.encode() in plain]
     assert PLANTED[0] in there
     assert PLANTED[8] in there
+
+
+@pytest.mark.parametrize("tool", list(WRITERS))
+@pytest.mark.parametrize("option", ["--redact", "--mask-names"])
+def test_nothing_that_was_planted_is_exported(
+    tool: str, option: str, tmp_path: Path
+) -> None:
+    """To no other tool, unpacked."""
+    if tool == "parquet":
+        pytest.importorskip("pyarrow", reason="needs fsdpdoctor[parquet]")
+    folder = tmp_path / "out"
+    asked = ["export", str(saved(tmp_path / "run")), str(folder), "--to", tool, option]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    whole = b"".join(
+        gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        for content in (path.read_bytes() for path in files)
+    )
+
+    assert len(whole) > 100
+    assert [word for word in PLANTED if word.encode() in whole] == []
+    assert b"mallory" not in whole
 
 
 def test_the_archive_opens_and_its_figures_are_the_run_s(tmp_path: Path) -> None:

@@ -84,14 +84,17 @@ def test_none_is_printed(run: Path, arguments: tuple[str, ...]) -> None:
     assert found_in(result.output.encode()) == []
 
 
-@pytest.mark.parametrize("tool", ["perfetto", "kineto"])
+@pytest.mark.parametrize("tool", ["perfetto", "kineto", "tensorboard", "csv"])
 def test_none_is_exported(run: Path, tmp_path: Path, tool: str) -> None:
-    """The traces, unpacked."""
+    """Traces, unpacked, charts and tables."""
     out = tmp_path / tool
     arguments = ["export", str(run), "--to", tool, "--out", str(out)]
     assert CliRunner().invoke(main, arguments).exit_code == 0
 
-    files = [gzip.decompress(file.read_bytes()) for file in out.iterdir()]
+    files = [
+        gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        for content in (path.read_bytes() for path in out.rglob("*") if path.is_file())
+    ]
 
     assert files
     assert [found_in(content) for content in files] == [[] for _ in files]

@@ -10,11 +10,10 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.cli.sharing.names import without_names
 from fsdpdoctor.errors import FsdpDoctorError
-from fsdpdoctor.exporters.redacted_run import cleaner_of, redacted
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.markdown import render as render_markdown
-from fsdpdoctor.renderers.reading.anonymous import stand_for
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import encode
 from fsdpdoctor.run import Run, open_run, save_run
@@ -62,7 +61,7 @@ def command(run: Path, redact: bool, mask_names: bool, out: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "run"
         if redact or mask_names:
-            opened = _without_names(opened, mask_names)
+            opened = without_names(opened, mask=mask_names)
         _save(opened, folder)
         kept = open_run(folder)
         report = report_of(measure(kept), kept)
@@ -74,14 +73,6 @@ def command(run: Path, redact: bool, mask_names: bool, out: Path) -> None:
             (Path(made) / "LEFT_OUT.txt").write_text(note, "utf-8")
         _pack(Path(made), out)
     click.echo(f"wrote {out}", err=True)
-
-
-def _without_names(run: Run, mask: bool) -> Run:
-    clean = cleaner_of(run)
-    if not mask:
-        return redacted(run, clean, str)
-    stand = stand_for(report_of(measure(run), run))
-    return redacted(run, clean, stand)
 
 
 def _save(run: Run, folder: Path) -> None:

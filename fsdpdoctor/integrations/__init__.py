@@ -1,0 +1,1 @@
+"""Integrations: a run with its report, for tools that people already use."""
