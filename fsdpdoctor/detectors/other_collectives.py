@@ -27,7 +27,8 @@ WARNING_SHARE, CRITICAL_SHARE = 0.03, 0.15
 # D26: more than so many small ones per step and micro-batch can be one.
 MANY, SMALL_BYTES = 4, 1 << 20
 
-# Below this share of the step even many small ones are not worth a change.
+# Below this share of the step even many small ones are not worth a change, nor one in
+# each micro-batch.
 LEAST_SHARE = 0.01
 
 REDUCES_GRADIENTS = ("ddp", "fsdp1")
@@ -124,7 +125,9 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
     needed = micro_batches * (_dimensions(m) if site.kind == "all_reduce" else 1)
     single = each <= needed and mean <= SMALL_BYTES and site.kind != "barrier"
     share = own_share if single else cost_ns / step_ns
-    if share < (LEAST_SHARE if many else WARNING_SHARE):
+    # What the script reduces in each micro-batch, it can add up and reduce once.
+    repeated = single and each >= 2 * needed / micro_batches and not site.of_model
+    if share < (LEAST_SHARE if many or repeated else WARNING_SHARE):
         return None
     severity = level(share, WARNING_SHARE, CRITICAL_SHARE)
     if many and not site.of_model:

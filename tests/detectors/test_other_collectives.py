@@ -210,6 +210,28 @@ def test_one_small_one_on_busy_cores_is_no_alarm(
     assert [f.severity for f in found(other_collectives, measured(data))] == [severity]
 
 
+@pytest.mark.parametrize(("micro_batches", "named"), [(2, 1), (1, 0)])
+def test_what_is_reduced_in_each_micro_batch_is_named(
+    micro_batches: int, named: int
+) -> None:
+    """A loss of 1 of 50 ms in each of two: once a step is enough. What is below 3 %
+    and once per step is not worth a word.
+    """
+    part = f"0{'.' * 49}"
+    picture = f"""
+        forward    {f".{'0' * 49}" * micro_batches}
+        other      {part * micro_batches}
+        other_wait {part * micro_batches}
+        """
+    call = Call(kind="all_reduce", site="train.py:3")
+    data = draw(picture, AROUND, calls=(call,), micro_batches=micro_batches)
+
+    answers = found(other_collectives, measured(data))
+
+    assert [f.severity for f in answers] == [Severity.INFO] * named
+    assert ["only in the steps" in f.advice[0].text for f in answers] == [True] * named
+
+
 def test_a_barrier_in_every_step_is_a_finding() -> None:
     """2 of 10 ms for nothing."""
     (finding,) = found(other_collectives, measured(one("barrier")))

@@ -15,7 +15,6 @@ STILL_TO_COME: dict[str, str] = {
     "C08": "the head is a tree of its own, and has no name",
     "I01": "a cast of the layer's own is not seen: information only",
     "L08": "reads that take the host's lead away are not seen",
-    "L11": "a small all-reduce of each micro-batch is not named",
     "Q01": "layers that are compiled after they were sharded are not seen",
 }
 """What is not answered rightly yet, and what is said in its place."""
