@@ -48,6 +48,12 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/unexplained.py",
         "report/other_collectives.py",
     ),
+    "report/test_memory.py": ("renderers/reading/memory_words.py",),
+    "recorder/memory/test_memory_step.py": (
+        "recorder/memory/storage_mode.py",
+        "recorder/memory/unit_places.py",
+        "schema/memory.py",
+    ),
     "recorder/host/test_call_stack.py": ("recorder/host/source_paths.py",),
     "recorder/fsdp2/test_signals.py": (
         "cli/env.py",

@@ -35,9 +35,13 @@ from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
     Activity,
+    Bucket,
     Evidence,
+    MemoryShare,
+    MemoryStep,
     RankHeader,
     RunHeader,
+    UnitMemory,
 )
 from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
 from fsdpdoctor.testing import Call, Sample, draw
@@ -185,6 +189,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         calls=(Call(kind="all_reduce", site="train.py:3", via="full_tensor"),),
         samples=(Sample(at=3.5, activity=Activity.SLEEP, site="train.py:4"),),
     )
+    share = MemoryShare(bucket=Bucket.OTHER, bytes=1)
+    memory = MemoryStep(step=1, peak=(share,), units=(UnitMemory(unit=0),))
+    script = replace(script, header=replace(script.header, memory=memory))
     drawn = encode(diagnose(in_memory(replace(header, source="recorded"), [script])))
     others = (TRACES / "exposed-all-gather", TRACES / "slow-loader")
     return [printed("analyze", str(path)) for path in (cut, *others)] + [

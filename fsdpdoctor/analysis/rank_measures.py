@@ -46,6 +46,7 @@ from fsdpdoctor.schema import (
     Flag,
     Kind,
     MemorySamples,
+    MemoryStep,
     RankHeader,
     StepTimes,
     UnitSpec,
@@ -152,7 +153,7 @@ def measure_rank(data: RankData) -> RankMeasures:
     lines = [_measured(line) for line in timelines(data)]
     records = (*data.steps, *(() if data.rest is None else (data.rest,)))
     steps = Steps.concat([line.row for line in lines])
-    judged, outliers = _judged(steps)
+    judged, outliers = _judged(steps, data.header.memory)
     return RankMeasures(
         header=data.header,
         names=data.names,
@@ -269,9 +270,14 @@ def _last(values: Int64s) -> int:
     return int(known[-1]) if len(known) else UNKNOWN
 
 
-def _judged(steps: Steps) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
+def _judged(
+    steps: Steps, memory: MemoryStep | None
+) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
     """Which steps figures are taken from, and which were set aside as outliers."""
     judged = steps.complete == 1
+    if memory is not None and memory.refused is None and memory.slowed:
+        others = judged & (steps.step != memory.step)
+        judged = others if others.sum() >= MIN_JUDGED_STEPS else judged
     for skip in (WARM_UP_STEPS, 1):
         warm = judged & (steps.step >= skip)
         if warm.sum() >= MIN_JUDGED_STEPS:

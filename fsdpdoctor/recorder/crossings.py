@@ -40,6 +40,10 @@ SITES: dict[str, frozenset[str]] = {
             "register_module_forward_hook",
         }
     ),
+    # In one step of the run, see [Note: The memory step].
+    "fsdpdoctor.recorder.memory.memory_step": frozenset({"Patches.wrap"}),
+    "fsdpdoctor.recorder.memory.unit_places": frozenset({"Patches.wrap"}),
+    "fsdpdoctor.recorder.memory.storage_mode": frozenset({"TorchDispatchMode"}),
     # Calls methods of FSDPModule as a plan says, which the user has asked for.
     "fsdpdoctor.recorder.changes.apply_plan": frozenset(
         {
@@ -81,6 +85,9 @@ _ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
 _SESSION = "fsdpdoctor.recorder.session:Session"
 _HOOKS = "fsdpdoctor.recorder.fsdp2.installed_hooks:FsdpHooks"
 _RECORDING = "fsdpdoctor.recorder.storage.recording:Recording"
+_COUNTED = "fsdpdoctor.recorder.memory.memory_step:MemoryWatch"
+_PLACES = "fsdpdoctor.recorder.memory.unit_places:UnitPlaces"
+_MODE = "fsdpdoctor.recorder.memory.storage_mode:StorageMode"
 _MEMORY = "fsdpdoctor.recorder.storage.memory_samples:HostMemory"
 _SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
 _HEADERS = "fsdpdoctor.recorder.rank_header:Headers"
@@ -122,6 +129,12 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_HOOKS, "build install undo"),
     *_of(_RECORDING, "beat host_span rows drop new_seq"),
     *_of(_MEMORY, "sample sample_pass count"),
+    *_of(_COUNTED, "root_forward passed boundary stop"),
+    *_of(_PLACES, "_gathers _gathered _copies _copied _frees _freed _resized now"),
+    *_of(_PLACES, "_forward_begins _forward_begun _forward_ends _forward_ended"),
+    *_of(_PLACES, "_backward_begins _backward_begun _reduces _reduced"),
+    *_of(_PLACES, "moment mark mark_unit mark_outside install remove"),
+    *_of(_MODE, "refusal begin look settle end"),
     *_of(_SAMPLING, "records learn"),
     *_of(_HEADERS, "of_rank write_run"),
     *_of(_WRITER, "write_step write_header close"),

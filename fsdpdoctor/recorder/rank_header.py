@@ -21,6 +21,7 @@ from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
+from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number
@@ -63,6 +64,7 @@ class Headers:
         groups: Groups,
         model: ModelWatch,
         replicas: ReplicaWatch,
+        memory: MemoryWatch,
         names: internals.TorchSymbols,
     ) -> None:
         self._plan = plan
@@ -71,6 +73,7 @@ class Headers:
         self._groups = groups
         self._model = model
         self._replicas = replicas
+        self._memory = memory
         self._names = names
         self._rank, self._world = place()
         self._local_rank = number("LOCAL_RANK", UNKNOWN)
@@ -106,6 +109,7 @@ class Headers:
             groups=self._groups.specs,
             model=self._model.spec() if before is None else before.model,
             replicas=self._replicas.specs(),
+            memory=self._memory.spec,
             environment=redact.environment(os.environ),
             ended=ended,
             end=end,
@@ -115,6 +119,7 @@ class Headers:
                     *warnings,
                     *self._model.warnings,
                     *self._replicas.warnings,
+                    *self._memory.warnings,
                     *self._rec.clock.warnings,
                 )
             ),

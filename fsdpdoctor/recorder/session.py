@@ -32,6 +32,7 @@ from fsdpdoctor.recorder.host.rank_ending import Noting, rank_end
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
+from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
 from fsdpdoctor.recorder.own_threads import unsignalled
 from fsdpdoctor.recorder.patching import ErrorBorder, unasked
 from fsdpdoctor.recorder.rank_header import Headers, place
@@ -78,6 +79,9 @@ class Session:
         self._model = ModelWatch(self._units, self._groups)
         self._replicas = ReplicaWatch(self._model, self._units)
         self._host = HostHooks(self._rec, self._steps, self._model)
+        self._counted = MemoryWatch(
+            self._rec, self._units, self._model, self._host.within, self._names
+        )
         self._calls = CollectiveCalls(
             self._rec, self._units, self._groups, self._host.within
         )
@@ -95,15 +99,10 @@ class Session:
         self._warnings: list[str] = []
         self._attached = False
         self._signature: object = None  # of the model as it was described last
-        self._samples = 0  # of replicas, in that description
+        self._samples: object = None  # of replicas and memory, in that description
+        watches = self._model, self._replicas, self._counted
         self._headers = Headers(
-            plan,
-            self._rec,
-            self._units,
-            self._groups,
-            self._model,
-            self._replicas,
-            self._names,
+            plan, self._rec, self._units, self._groups, *watches, self._names
         )
         self._headers.write_run()
         self._last_header = self._on_disk = self._header()
@@ -270,6 +269,7 @@ class Session:
         self._attached = False
         self._rec.on = False
         for remove in (
+            self._counted.stop,
             self._hooks.undo,
             self._host.detach,
             lambda: self._calls.turn(False),
@@ -328,6 +328,7 @@ class Session:
 
     def boundary(self) -> None:
         """A recorded step ends."""
+        self._counted.boundary()
         self._calls.boundary()
         self._host.count()
         self._memory.count(self._rec)
@@ -339,6 +340,7 @@ class Session:
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward begins or ends, or its backward ends."""
         self._stacks.edge(ends_pass=phase == Phase.BACKWARD)
+        self._counted.passed(phase)
         self._memory.sample_pass(self._rec, phase)
 
     def tree_known(self, root_state: Any) -> None:
@@ -357,6 +359,7 @@ class Session:
             self._replicas.before_first_step()
         if self._device is None and (device := plain_device(module)) is not None:
             self.device_seen(device)
+        self._counted.root_forward(self._device)
 
     def step_recorded(
         self, bounds: StepBounds, rows: BufferPosition, of_pass: dict[int, int]
@@ -432,8 +435,9 @@ class Session:
         for it: the next step comes after it on the disk.
         """
         before, self._signature = self._signature, self._model.signature()
-        samples, self._samples = self._samples, self._replicas.count
-        if (before, samples) != (self._signature, self._samples):
+        now = self._replicas.count, self._counted.spec is not None
+        samples, self._samples = self._samples, now
+        if (before, samples) != (self._signature, now):
             known = self._last_header if before == self._signature else None
             header = self._last_header = self._header(known)
             self._disk.later(lambda: self._written(header))

@@ -26,6 +26,7 @@ from fsdpdoctor.renderers.formatting import (
     whole,
 )
 from fsdpdoctor.renderers.reading.finding_order import counted_in
+from fsdpdoctor.renderers.reading.memory_words import memory_lines
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -134,7 +135,7 @@ def content_of(report: Report) -> Content:
     return Content(
         headline=visible(f"{report.verdict.text.rstrip('.')}."),
         lead=tuple(_lead(report)),
-        facts=tuple(_facts(report)),
+        facts=(*_facts(report), *memory_lines(report.memory)),
         alerts=tuple(visible(alert) for alert in _alerts(report)),
         findings=tuple(_finding(finding, report) for finding in report.findings),
         no_findings=_no_findings(report),
@@ -219,8 +220,7 @@ def _without_steps(capture: CaptureOverlap | None) -> str:
 
 
 def _bare(ns: int) -> str:
-    """Milliseconds where the line has said so."""
-    return ms(ns).removesuffix(" ms")
+    return ms(ns).removesuffix(" ms")  # the line has said so
 
 
 def _causes(by_cause: ByCause) -> str:
@@ -288,7 +288,7 @@ def _alerts(report: Report) -> Iterator[str]:
 
 
 def _ranks(numbers: Sequence[int]) -> str:
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}"
+    return f"rank{'s' * (len(numbers) != 1)} {ranges(numbers)}"
 
 
 def _stopped(rows: Sequence[StoppedRank]) -> Iterator[str]:

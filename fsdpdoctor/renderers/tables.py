@@ -107,7 +107,8 @@ _UNIT_COLUMNS = (
     Column(title="fwd ms", hint="own forward compute, ms per step"),
     Column(title="bwd ms", hint="own backward compute, ms per step"),
     Column(title="unsh ms", hint="time inside unshard windows, ms per step", keep=3),
-    Column(title="peak", hint="most device memory allocated while it ran", keep=4),
+    Column(title="peak", hint="most memory held by all while it ran", keep=4),
+    Column(title="acts", hint="activations that its own forward left behind", keep=2),
 )
 
 
@@ -166,6 +167,7 @@ def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:
                 _time(row.backward_ns, compute),
                 _time(row.unsharded_ns, window),
                 _bytes(row.peak_bytes),
+                _bytes(row.activation_bytes),
             )
         )
     return _table(title, "unit", _UNIT_COLUMNS, cells, note=_UNIT_NOTE)

@@ -13,6 +13,7 @@ from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.report.collectives_ranks import collective_rows, rank_rows
 from fsdpdoctor.report.facts_health import health, recorder_cost, run_facts
+from fsdpdoctor.report.memory import memory_row
 from fsdpdoctor.report.models import model_rows, no_grad_rows
 from fsdpdoctor.report.other_collectives import (
     other_collective_rows,
@@ -91,6 +92,7 @@ def _unordered(
         budget_ns_per_step=m.budget_ns_per_step(),
         models=model_rows(m),
         units=unit_rows(m),
+        memory=memory_row(m),
         no_grad=no_grad_rows(m),
         unexplained_ns_per_step=unexplained_ns(m),
         collectives=collective_rows(m),

@@ -50,6 +50,7 @@ class _Sums:
     sizes: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     window_ns: int = 0
     peak_bytes: int = UNKNOWN
+    activation_bytes: int = UNKNOWN
 
 
 def unit_rows(m: Measures) -> tuple[UnitRow, ...]:
@@ -84,6 +85,7 @@ def _add_rank(
     for unit, peak in zip(times.unit, times.peak_bytes, strict=True):
         mine = sums[keys[int(unit)]]
         mine.peak_bytes = max(mine.peak_bytes, int(peak))
+    _add_memory(rank, keys, sums)
     stalls = rank.stalls.rows(
         rank.in_judged(rank.stalls.step) & (rank.stalls.unit != UNKNOWN)
     )
@@ -105,6 +107,19 @@ def _add_rank(
     ):
         if unit != UNKNOWN:
             sums[keys[unit]].sizes[kind][size] += count
+
+
+def _add_memory(
+    rank: RankMeasures, keys: Sequence[UnitKey], sums: dict[UnitKey, _Sums]
+) -> None:
+    """Of the memory step. What an allocator was asked goes before it."""
+    memory = rank.header.memory
+    for unit in memory.units if memory is not None else ():
+        mine = sums[keys[unit.unit]]
+        mine.activation_bytes = max(mine.activation_bytes, unit.activation_bytes)
+        if Evidence.ALLOCATOR not in rank.evidence:
+            peaks = unit.forward_peak_bytes, unit.backward_peak_bytes
+            mine.peak_bytes = max(mine.peak_bytes, *peaks)
 
 
 def _add_causes(
@@ -211,13 +226,14 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         forward_ns=per.time(s.times["compute_ns", forward], computed),
         backward_ns=per.time(s.times["compute_ns", backward], computed),
         recompute_ns=per.time(_over_phases(s, "recompute_ns"), computed),
-        peak_bytes=None if s.peak_bytes == UNKNOWN else s.peak_bytes,
+        peak_bytes=_known(s.peak_bytes),
         unsharded_ns=per.time(s.window_ns, Evidence.WINDOWS in per.evidence),
         module_class=unit.module_class,
         numel=_known(unit.numel),
         settings=_settings(unit, rank),
         model=unit.model,
         exposed_ns_by_cause=_by_cause(s, per),
+        activation_bytes=_known(s.activation_bytes),
     )
 
 

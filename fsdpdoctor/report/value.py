@@ -18,6 +18,7 @@ import msgspec
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Location, NotJudged
+from fsdpdoctor.report.memory import MemoryRow
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.storage.json_text import json_text
 
@@ -176,13 +177,14 @@ class UnitRow:
     forward_ns: int | None  # compute of its own, children and stalls left out
     backward_ns: int | None
     recompute_ns: int | None
-    peak_bytes: int | None  # most allocated while it ran
+    peak_bytes: int | None  # most allocated, or held in the memory step, while it ran
     unsharded_ns: int | None  # inside its unshard windows
     module_class: str
     numel: int | None
     settings: UnitSettings
     model: int = 0  # in `models`
     exposed_ns_by_cause: ByCause | None = None  # None: stalls were not measured
+    activation_bytes: int | None = None  # its own, that its forward leaves behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,6 +412,7 @@ class Report:
     budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
     models: tuple[ModelRow, ...] = ()
     units: tuple[UnitRow, ...] = ()
+    memory: MemoryRow | None = None  # None: no step's storages were counted
     no_grad: tuple[NoGradRow, ...] = ()
     unexplained_ns_per_step: int | None = None  # of the step; None: no whole step
     collectives: tuple[CollectiveRow, ...] = ()

@@ -49,6 +49,14 @@ from fsdpdoctor.schema.kinds import (
     Within,
     is_any,
 )
+from fsdpdoctor.schema.memory import (
+    BUCKETS,
+    Bucket,
+    MemoryMoment,
+    MemoryShare,
+    MemoryStep,
+    UnitMemory,
+)
 from fsdpdoctor.schema.step_record import (
     COUNTER_ALLOC_RETRIES,
     COUNTER_COMPILE_NS,
@@ -88,6 +96,7 @@ from fsdpdoctor.schema.units import (
 )
 
 __all__ = [
+    "BUCKETS",
     "COLLECTIVE_KINDS",
     "COMMUNICATION_LANES",
     "COUNTER_ALLOC_RETRIES",
@@ -117,6 +126,7 @@ __all__ = [
     "WAIT_OF",
     "Activity",
     "BlockSpec",
+    "Bucket",
     "CallSites",
     "Counters",
     "Evidence",
@@ -126,7 +136,10 @@ __all__ = [
     "IdleParentSpec",
     "Kind",
     "Lane",
+    "MemoryMoment",
     "MemorySamples",
+    "MemoryShare",
+    "MemoryStep",
     "ModelSpec",
     "OptimizerSpec",
     "ParamSpec",
@@ -141,6 +154,7 @@ __all__ = [
     "StepTimes",
     "Table",
     "TimedTable",
+    "UnitMemory",
     "UnitSpec",
     "Within",
     "column",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.schema.absent import UNKNOWN
 from fsdpdoctor.schema.files import SCHEMA_VERSION
+from fsdpdoctor.schema.memory import MemoryStep
 from fsdpdoctor.schema.units import GroupSpec, ModelSpec, ReplicaSpec, UnitSpec
 
 
@@ -62,6 +63,7 @@ class RankHeader:
     groups: tuple[GroupSpec, ...] = ()
     model: ModelSpec | None = None
     replicas: tuple[ReplicaSpec, ...] = ()  # what others may have to hold alike
+    memory: MemoryStep | None = None  # None: no step's storages were counted
     environment: dict[str, str] = field(
         default_factory=dict
     )  # CUDA_*, NCCL_*, redacted

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.schema import UNKNOWN, RankHeader, RunHeader
+from fsdpdoctor.schema import UNKNOWN, Phase, RankHeader, RunHeader
 
 MOST_RANKS = 1 << 20
 """Ten times the largest job that anybody has told of."""
@@ -101,6 +101,13 @@ def _check_indices(header: RankHeader) -> None:
             _check(getattr(unit, name) or (), units, f"{name} of unit {at}", least=0)
         for name in ("shard_group", "replicate_group", "post_forward_group"):
             _check((getattr(unit, name),), groups, f"{name} of unit {at}")
+    if header.memory is not None:
+        memory = header.memory
+        held = [memory.peak_unit, *(share.unit for share in memory.peak)]
+        held += [moment.unit for moment in memory.moments]
+        _check(tuple(held), units, "memory")
+        _check(tuple(u.unit for u in memory.units), units, "memory.units", least=0)
+        _check((memory.peak_phase,), len(Phase), "memory.peak_phase", least=0)
     if header.model is not None:
         _check(header.model.forward_order, units, "forward_order", least=0)
 

@@ -43,6 +43,7 @@ WATCHED = {
     "patches.put": "Patches.put",
     "_patches.wrap": "Patches.wrap",
     "_always.wrap": "Patches.wrap",
+    "self.__enter__": "TorchDispatchMode",
     "_patches.put_inside": "Patches.put_inside",
     "full.add": "HookSet.add",
     "light_ones.add": "HookSet.add",
@@ -82,6 +83,11 @@ def test_every_crossing_is_listed() -> None:
 
 NEVER_AT_5 = {
     "begin",
+    "end",
+    "stop",
+    "refusal",
+    "remove",
+    "mark_unit",
     "finish",
     "attach",
     "detach",

@@ -154,6 +154,11 @@ class ModelWatch:
         managed = self._managed_ids() | self._sharded.managed_ids()
         return [named for i, named in self._params().items() if i not in managed]
 
+    def without_unit(self) -> list[Any]:
+        """The parameters that no unit covers, whatever else wraps the model."""
+        managed = self._managed_ids()
+        return [p for i, (_, p) in self._params().items() if i not in managed]
+
     def outside(self) -> list[tuple[str, nn.Parameter]]:
         """What ranks hold whole: what no unit covers; all of it, where nothing wraps
         the model, which is the script's to keep alike then.

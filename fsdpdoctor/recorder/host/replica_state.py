@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class _Item:
 class _Series:
     """All samples of one thing."""
 
-    item: _Item
+    item: _Item  # without its value: a model may go before its recording does
     shape: tuple[int, ...]
     samples: dict[int, str] = field(default_factory=dict)
 
@@ -114,7 +114,10 @@ class ReplicaWatch:
         key = item.name, item.kind
         tensor = item.value if isinstance(item.value, torch.Tensor) else None
         shape = tuple(tensor.shape) if tensor is not None else ()
-        series = self._series.setdefault(key, _Series(item=item, shape=shape))
+        series = self._series.get(key)
+        if series is None:
+            said = replace(item, value=None)
+            series = self._series[key] = _Series(item=said, shape=shape)
         if tensor is None:
             series.samples[step] = repr(item.value)
             return

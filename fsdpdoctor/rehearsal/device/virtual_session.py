@@ -17,6 +17,7 @@ from fsdpdoctor.recorder import session  # whose clocks are replaced below
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.host import stack_sampler
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
+from fsdpdoctor.recorder.memory import memory_step
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.recorder.storage import memory_samples
 from fsdpdoctor.rehearsal import modelled_group, modelled_work
@@ -35,6 +36,7 @@ from fsdpdoctor.rehearsal.device.function_mode import (
     record_stream,
     take_over_properties,
 )
+from fsdpdoctor.rehearsal.device.memory.ledger_source import LedgerSource
 from fsdpdoctor.rehearsal.device.memory.memory_places import MemoryPlaces
 from fsdpdoctor.rehearsal.device.memory.storages import Ledger, is_shape
 from fsdpdoctor.rehearsal.device.op_prices import add_fsdp_prices
@@ -90,6 +92,11 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         patches.put(stack_sampler, "start_thread", lambda run: None)
         # Replicas are copies of this rank, and their numbers are nobody's.
         patches.put(ReplicaWatch, "_sample", lambda watch, step: None)
+        patches.put(
+            memory_step,
+            "source_of",
+            lambda live, *_: LedgerSource(ledger, live),
+        )
         patches.put(modelled_work, "sleep_until", device.clock.advance_to)
         patches.put(modelled_group, "fill_virtual", known_values.follow_collective)
         stack.enter_context(dispatch)

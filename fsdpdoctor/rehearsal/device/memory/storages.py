@@ -53,6 +53,8 @@ class Ledger:
         self.peak = 0
         self.peak_place = ""
         self.place: Callable[[], str] = lambda: ""
+        # Told of each holding whose block is another now, while somebody counts.
+        self.changed: Callable[[Holding], None] | None = None
         self.failed: OutOfMemory | None = None
         self.failed_place = ""
         device.allocator.on_failure = self._fails
@@ -78,6 +80,8 @@ class Ledger:
         if block is not None:
             self.held[holding.bucket] -= block.size
             self._device.allocator.free(block)
+            if self.changed is not None:
+                self.changed(holding)
 
     def _fails(self, error: OutOfMemory) -> None:
         """A real job would end here; a rehearsal goes on, to learn what it needs."""
@@ -91,6 +95,8 @@ class Ledger:
         holding.block = block
         if block is not None:
             self.held[holding.bucket] += block.size
+            if self.changed is not None:
+                self.changed(holding)
         if allocator.allocated > self.peak:
             self.peak = allocator.allocated
             self.at_peak = self.held.copy()

@@ -1,0 +1,61 @@
+"""The peak of the counted step, in one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fsdpdoctor.quantities import size
+from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.report.memory import MemoryRow
+
+MOST_PARTS = 5
+"""Named of a peak; what is smaller is in the other formats."""
+
+BUCKET_WORDS = {
+    "post_forward_shards": "shards kept after forward",
+    "gather_outputs": "all-gather outputs",
+    "reduce_inputs": "reduce-scatter inputs",
+    "backward": "temporaries of backward",
+    "optimizer": "temporaries of the optimizer",
+    "outside_parameters": "parameters outside units",
+    "other": "the script's own",
+}
+"""The buckets whose own name is not the word for them."""
+
+
+def memory_lines(memory: MemoryRow | None) -> Iterator[str]:
+    """Where the most was held, and what it was."""
+    if memory is None:
+        return
+    if memory.not_counted is not None or memory.peak_bytes is None:
+        yield f"memory by unit was not counted: {visible(memory.not_counted or '')}"
+        return
+    parts: Counter[str] = Counter()
+    for part in memory.parts:
+        parts[part.bucket] += part.bytes
+    named = ", ".join(
+        f"{bucket_words(bucket)} {size(held)}"
+        for bucket, held in parts.most_common(MOST_PARTS)
+    )
+    where = f"step {memory.step}"
+    if memory.ranks > 1:
+        where += f", rank {memory.rank}, which held most"
+    yield (
+        f"memory: at most {size(memory.peak_bytes)}, {place_words(memory)} ({where}): "
+        f"{named}"
+    )
+
+
+def place_words(memory: MemoryRow) -> str:
+    """What ran at the peak."""
+    if memory.peak_phase == "optimizer":
+        return "in the optimizer"
+    if memory.peak_unit is None:
+        return f"in {memory.peak_phase}, outside every unit"
+    return f"in {memory.peak_phase} of {unit_name(memory.peak_unit)}"
+
+
+def bucket_words(bucket: str) -> str:
+    """What memory was for."""
+    return BUCKET_WORDS.get(bucket, visible(bucket.replace("_", " ")))
