@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths, runs_at
 from fsdpdoctor.quantities import percent
-from fsdpdoctor.renderers.comparison import show_comparison
+from fsdpdoctor.renderers.comparison import show_comparison, show_sheets
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.comparison import (
     Comparison,
@@ -20,6 +22,7 @@ from fsdpdoctor.report.comparison import (
     compare,
     encode_comparisons,
 )
+from fsdpdoctor.report.sheet import Given, encode_sheets, sheet_of
 
 
 def _share(context: click.Context, option: click.Parameter, text: str | None) -> object:
@@ -51,12 +54,32 @@ def _share(context: click.Context, option: click.Parameter, text: str | None) ->
     help="End with status 1 where a median step is longer than the first run's by "
     "more than this, and beyond noise: 5%.",
 )
+@click.option(
+    "--sheet",
+    is_flag=True,
+    help="Print the fair-benchmark sheet of each run instead; of one run, too.",
+)
+@click.option(
+    "--tokens", type=float, help="For --sheet: tokens of a rank in each step."
+)
+@click.option("--flops", type=float, help="For --sheet: of a rank in each step.")
+@click.option(
+    "--peak-tflops", type=float, help="For --sheet: what a device can do in a second."
+)
+@click.option(
+    "--device", help="For --sheet: the device whose peak it is, as `rehearse --on`."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @jobs_option
 def command(
     runs: tuple[Path, ...],
     baseline: Path | None,
     max_regression: float | None,
+    sheet: bool,
+    tokens: float | None,
+    flops: float | None,
+    peak_tflops: float | None,
+    device: str | None,
     as_json: bool,
     jobs: int | None,
 ) -> None:
@@ -67,7 +90,12 @@ def command(
     fsdpdoctor compare fsdpdoctor-runs/before fsdpdoctor-runs/after
     fsdpdoctor compare before after-one-change after-another --json
     fsdpdoctor compare --baseline known-good --max-regression 5% latest
+    fsdpdoctor compare --sheet --device h100 latest
     """
+    if sheet:
+        how = _Sheet(tokens=tokens, flops=flops, peak_tflops=peak_tflops, device=device)
+        _print_sheets(runs, how, as_json=as_json, jobs=jobs)
+        return
     firsts = (runs[0],) if baseline is None else tuple(_newest_first(baseline))
     others = runs[1:] if baseline is None else runs
     if not others:
@@ -90,6 +118,59 @@ def command(
             show_comparison(each, console)
     if max_regression is not None:
         _exit_on(max_regression, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sheet:
+    """What is said for a sheet."""
+
+    tokens: float | None
+    flops: float | None
+    peak_tflops: float | None
+    device: str | None
+
+    def given(self, m: Measures) -> Given:
+        """In the sheet's words. Raises UsageError."""
+        peak = self.peak_tflops
+        if peak is None and self.device is not None:
+            from fsdpdoctor.rehearsal.device.spec import load_spec
+
+            spec = load_spec(self.device)
+            peak = getattr(spec, f"{_precision(m)}_tflops")
+        return Given(
+            tokens_per_step=self.tokens,
+            flops_per_step=self.flops,
+            peak_flops=None if peak is None else peak * 1e12,
+        )
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+def _precision(m: Measures) -> str:
+    """What most of a model is computed in, as device files name it."""
+    specs = [rank.header.model for rank in m.ranks]
+    autocast = {spec.autocast_dtype for spec in specs if spec is not None}
+    of_units = {unit.param_dtype or unit.orig_dtype for unit in m.units}
+    for name, short in _PRECISIONS.items():
+        if name in autocast | of_units:
+            return short
+    return "fp32"
+
+
+def _print_sheets(
+    runs: tuple[Path, ...], how: _Sheet, *, as_json: bool, jobs: int | None
+) -> None:
+    sheets = []
+    for path in runs:
+        options = ReadOptions(jobs=jobs)
+        measures = measure_run(open_paths((path,), options), options)
+        sheets.append(sheet_of(str(path), measures, how.given(measures)))
+    never_fail_to_encode()
+    if as_json:
+        click.echo(encode_sheets(sheets), nl=False)
+    else:
+        show_sheets(sheets, Console(highlight=False, markup=False))
 
 
 def _newest_first(baseline: Path) -> list[Path]:

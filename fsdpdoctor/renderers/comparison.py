@@ -7,10 +7,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from fsdpdoctor.quantities import NOT_MEASURED, ms, size
+from fsdpdoctor.quantities import (
+    NOT_MEASURED,
+    count,
+    duration,
+    ms,
+    size,
+)
 from fsdpdoctor.renderers.formatting import shorten, units, visible
 from fsdpdoctor.report.comparison import ComparedFinding, Comparison
 from fsdpdoctor.report.comparison.difference import Difference, Scalar
+from fsdpdoctor.report.sheet import Figure, Sheet
 
 MOST_LINES = 40
 """Differences shown of each sort; --json has them all."""
@@ -43,6 +50,41 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
     for reason in comparison.not_compared:
         console.print()
         _print(console, f"not compared: {visible(reason)}", "yellow")
+
+
+def show_sheets(sheets: Sequence[Sheet], console: Console) -> None:
+    """Print each run's figures, then once what they mean."""
+    for sheet in sheets:
+        _print(console, visible(sheet.run), "bold")
+        _print(console, f"{sheet.world_size} ranks, {visible(sheet.device)}", "dim")
+        for figure in sheet.figures:
+            name = figure.name.replace("_", " ")
+            _print(console, f"  {name:<30} {visible(_figure_words(figure))}")
+        console.print()
+    _print(console, "What they mean (middle half of the samples in brackets)", "dim")
+    said: dict[str, None] = {}
+    for sheet in sheets:
+        for figure in sheet.figures:
+            said[f"{figure.name.replace('_', ' ')}: {figure.definition}"] = None
+    for line in said:
+        _print(console, f"  {visible(line)}", "dim")
+
+
+def _figure_words(figure: Figure) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return f"{NOT_MEASURED}: {figure.why_not}"
+    value, low, high = (
+        _in_unit(figure.unit, v) for v in (figure.value, figure.low, figure.high)
+    )
+    return f"{value} [{low} to {high}], {count(figure.samples, 'sample')}"
+
+
+def _in_unit(unit: str, value: float) -> str:
+    if unit == "ns":
+        return duration(value)
+    if unit == "bytes":
+        return size(round(value))
+    return f"{value * 100:.3g} %" if unit == "share" else f"{value:,.0f}"
 
 
 def _show_findings(

@@ -69,6 +69,8 @@ class MemoryStep:
     step: int
     refused: str | None = None  # why it was not counted, and then nothing else is said
     slowed: bool = True  # counting took time of the step's own
+    flops: int = UNKNOWN  # of products, convolutions and attention, recomputed ones too
+    recomputed_flops: int = UNKNOWN  # of them
     peak_bytes: int = UNKNOWN
     peak_time_ns: int | None = None  # on the host's clock
     peak_unit: int = UNKNOWN

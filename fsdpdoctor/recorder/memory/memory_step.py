@@ -215,20 +215,19 @@ class MemoryWatch:
     def _end(self, *, whole: bool) -> None:
         places, self._places = self._places, None
         assert places is not None
-        self._done = True
-        source = places.source
-        assert source is not None
+        self._done, self._left = True, places.source
         try:
-            if whole:
+            if whole and self._left is not None:
                 with unasked():
                     self._mark_states(places)
                 places.moment(STEP_ENDED)
-                self.spec = _spec_of(self._step, places, slowed=source.slows)
+                self.spec = _spec_of(self._step, places, self._left)
+            places.remove()
         except Exception as error:
             self.warnings.append(f"memory was not counted: {border.describe(error)}")
-        places.remove()
-        self._left = source
-        self._take_off()
+            places.remove()
+        finally:
+            self._take_off()
 
     def _take_off(self) -> None:
         if self._left is not None and self._left.end():
@@ -236,7 +235,7 @@ class MemoryWatch:
             self._patches.undo()
 
 
-def _spec_of(step: int, places: UnitPlaces, *, slowed: bool) -> MemoryStep | None:
+def _spec_of(step: int, places: UnitPlaces, source: StorageSource) -> MemoryStep | None:
     live = places.live
     highest = live.highest
     if highest is None:
@@ -244,7 +243,9 @@ def _spec_of(step: int, places: UnitPlaces, *, slowed: bool) -> MemoryStep | Non
     seen = {unit for unit, _ in live.most} | places.activations.keys()
     return MemoryStep(
         step=step,
-        slowed=slowed,
+        slowed=source.slows,
+        flops=UNKNOWN if source.flops is None else source.flops.total,
+        recomputed_flops=UNKNOWN if source.flops is None else source.flops.recomputed,
         peak_bytes=highest.bytes,
         peak_time_ns=highest.time_ns,
         peak_unit=highest.place.unit,

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
 )
 
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
+from fsdpdoctor.recorder.memory.flops import FlopCount
 from fsdpdoctor.recorder.memory.live_storages import LiveStorages
 from fsdpdoctor.recorder.memory.refusals import (
     FAST_PATH,
@@ -51,6 +52,11 @@ class StorageSource(Protocol):
     @property
     def slows(self) -> bool:
         """Whether that takes time of the step's own."""
+        ...
+
+    @property
+    def flops(self) -> FlopCount | None:
+        """What is computed meanwhile; None: that is not seen."""
         ...
 
     def refusal(self, *, evaluated: bool) -> str | None:
@@ -95,6 +101,7 @@ class StorageMode(_Mode):  # type: ignore[misc]
         self._live = live
         self._device = device
         self._listener = listener
+        self.flops = FlopCount()
         self._watched: dict[int, _Watched] = {}
         self._gone: deque[_Watched] = deque()  # filled wherever something is freed
         self._subclasses: dict[type, bool] = {}
@@ -187,6 +194,7 @@ class StorageMode(_Mode):  # type: ignore[misc]
             if _infra_mode(_fake) is None:
                 with unasked():
                     self._see(result, args, kwargs)
+                    self.flops.saw(func, args, kwargs, result)
         except Exception as error:
             self._passing = True
             self._listener.mode_failed(error)

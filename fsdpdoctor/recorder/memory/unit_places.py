@@ -97,10 +97,10 @@ class UnitPlaces:
         pairs: dict[str, tuple[Function, Function]] = {
             "unshard": (self._gathers, self._gathered),
             "wait_for_unshard": (self._copies, self._copied),
-            "pre_forward": (self._forward_begins, self._forward_begun),
-            "post_forward": (self._forward_ends, self._forward_ended),
-            "pre_backward": (self._backward_begins, self._backward_begun),
-            "post_backward": (self._reduces, self._reduced),
+            "pre_forward": (self._enters_forward, self._entered_forward),
+            "post_forward": (self._leaves_forward, self._left_forward),
+            "pre_backward": (self._enters_backward, self._entered_backward),
+            "post_backward": (self._reduces, self._has_reduced),
         }
         for name in internals.freeing_methods(names):
             pairs[name] = (self._frees, self._freed)
@@ -231,7 +231,7 @@ class UnitPlaces:
             for gathered in getattr(param, "all_gather_outputs", ()):
                 self.mark(gathered, Bucket.GATHERED_PARAMETERS, unit)
 
-    def _forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
+    def _enters_forward(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
         unit = self._unit(group)
         if unit in self._forwards:
             return None
@@ -239,7 +239,7 @@ class UnitPlaces:
         self.live.entered()
         return unit
 
-    def _forward_begun(self, unit: int | None, error: BaseException | None) -> None:
+    def _entered_forward(self, unit: int | None, error: BaseException | None) -> None:
         if unit is None:
             return
         if error is None:
@@ -247,7 +247,7 @@ class UnitPlaces:
         else:
             self._close(unit)
 
-    def _forward_ends(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
+    def _leaves_forward(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
         unit = self._unit(group)
         if unit not in self._forwards:
             return None
@@ -257,7 +257,7 @@ class UnitPlaces:
             self.activations[unit] = max(self.activations.get(unit, 0), kept)
         return unit
 
-    def _forward_ended(self, unit: int | None, error: BaseException | None) -> None:
+    def _left_forward(self, unit: int | None, error: BaseException | None) -> None:
         if unit is not None:
             self._close(unit)
 
@@ -265,7 +265,7 @@ class UnitPlaces:
         self._forwards.remove(unit)
         self.live.entered()
 
-    def _backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
+    def _enters_backward(self, group: Any, *args: Any, **kwargs: Any) -> int | None:
         unit = self._unit(group)
         if any(unit == other for other, _ in self._backwards):
             return None
@@ -273,7 +273,7 @@ class UnitPlaces:
         self.live.entered()
         return unit
 
-    def _backward_begun(self, unit: int | None, error: BaseException | None) -> None:
+    def _entered_backward(self, unit: int | None, error: BaseException | None) -> None:
         if unit is not None:
             self.moment("backward", unit)
 
@@ -282,7 +282,7 @@ class UnitPlaces:
         self._mark_full_gradients(unit, group)
         return self._begin(Bucket.REDUCE_INPUTS, group)
 
-    def _reduced(self, token: Any, error: BaseException | None) -> None:
+    def _has_reduced(self, token: Any, error: BaseException | None) -> None:
         unit, group = token
         for param in group.fsdp_params:
             self.mark(param.sharded_param.grad, Bucket.GRADIENTS, unit)

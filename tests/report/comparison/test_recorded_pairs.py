@@ -32,6 +32,7 @@ CHANGES = {
     "prefetch": ("prefetch", ("--fault", "prefetch"), 2),
     "wrap": ("units", ("--fault", "every-linear"), 2),
     "dtype": ("mp_policy", ("--bf16",), 2),
+    "reshard": ("reshard_after_forward", ("--fault", "keep"), 2),
     "longer": ("tokens", ("--sequence", "64"), 2),
     "world": ("world_size", (), 3),
 }

@@ -40,6 +40,7 @@ FAULTS = {
     # Near misses: like a fault, and right.
     "accumulate-once": "four micro-batches, gradients reduced on the last",
     "prefetch": "each layer prefetches the next one",
+    "keep": "reshard_after_forward=False",
     "checkpoint": "activation checkpointing, each layer a unit",
     "hsdp": "the 2-D mesh itself passed (4 ranks)",
     "ignored": "the root leaves lm_head out with ignored_params; the script averages "
@@ -98,6 +99,8 @@ def shard(model: Any, args: argparse.Namespace) -> Any:
         options["mp_policy"] = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
         )
+    if fault == "keep":
+        options["reshard_after_forward"] = False
     layers = model.model.layers
     for layer in layers:
         if fault == "every-linear":

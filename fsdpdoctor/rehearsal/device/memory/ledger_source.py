@@ -14,6 +14,7 @@ class LedgerSource:
     """Blocks of the modelled allocator: what `torch.cuda.memory_allocated` adds up."""
 
     slows = False
+    flops = None
 
     def __init__(self, ledger: Ledger, live: LiveStorages) -> None:
         self._ledger = ledger
