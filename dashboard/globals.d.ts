@@ -22,6 +22,7 @@ interface RankInfo {
   rank: number;
   rows: number[];
   exposed_share: number | null;
+  ended: { at: number; words: string } | null; // where the end is marked
 }
 
 interface Minimap {
@@ -30,6 +31,19 @@ interface Minimap {
   compute: number[];
   image?: HTMLCanvasElement; // as it was painted last, in that theme
   theme?: Theme;
+}
+
+/** Its number, begin, end and length; of several the longest's. */
+type StepBar = [step: number, start: number, end: number, length: number];
+
+interface Steps {
+  count: number;
+  median: number;
+  bars: StepBar[];
+}
+
+interface FirstView extends View {
+  step: number | null;
 }
 
 interface Meta {
@@ -46,7 +60,8 @@ interface Meta {
   minimap: Minimap;
   revision: number;
   live: boolean;
-  start: View | null;
+  steps: Steps;
+  start: FirstView | null;
 }
 
 /** A run that is still being read answers with this instead. */
@@ -83,6 +98,9 @@ interface FoundSlice extends NearestSlice {
   total: number;
   at: number; // the place of the slice among them, from 1 on
 }
+
+/** A stretch that a finding is about. */
+type Lit = [rank: number, start: number, end: number];
 
 interface AreaSums {
   series: [rank: number, series: number, busy: number, started: number][];
@@ -160,6 +178,13 @@ interface Tile {
   end: number; // within the answer
 }
 
+/** Those that came with the page. */
+interface GivenTiles {
+  tiles: Tile[];
+  ranks: number[];
+  condensed: boolean;
+}
+
 /** A tile that came with the page, or with an answer. */
 interface GivenTile {
   tile: Tile;
@@ -216,6 +241,8 @@ interface DataSource {
   details(rank: number, series: number, span: number): Promise<Details>;
   memory(rank: number, level: number, index: number, count: number): Promise<NoCurve | MemoryCurve>;
   live(rank: number, time: number): Promise<LiveUnit[]>;
+  lit?(finding: number): Promise<Lit[]>;
+  lights?: Record<string, Lit[]>;
 }
 
 /** One series of one rank, as a page carries it; see standalone pages in Python. */
@@ -255,7 +282,7 @@ interface MemorySamples {
 type Pen = CanvasRenderingContext2D;
 type Theme = "light" | "dark";
 type Ink = "background" | "panel" | "lane" | "line" | "grid" | "text" | "faint" | "exposed"
-  | "memory" | "memoryFill" | "cursor" | "area" | "select";
+  | "memory" | "memoryFill" | "cursor" | "area" | "select" | "bar";
 type RowName = "EXPOSED" | "COMPUTE" | "ALL_GATHER" | "REDUCE_SCATTER" | "ALL_REDUCE"
   | "OTHER_COMM" | "COPIES" | "HOST" | "UNSHARDED_ROOT" | "UNSHARDED_EVEN" | "UNSHARDED_ODD"
   | "STEP" | "MICRO_BATCH";
@@ -283,7 +310,7 @@ interface TimelineOptions {
   urlState?: boolean;
   perfetto?: string;
   start?: View;
-  first?: GivenTile | null;
+  first?: GivenTiles | null;
   onView?: (view: View) => void;
   onSelect?: (slice: Slice) => void;
   onArea?: (area: [number, number]) => void;
@@ -328,7 +355,7 @@ interface Hover extends Place {
 }
 
 interface Drag {
-  kind: "minimap" | "none" | "pan" | "area";
+  kind: "minimap" | "step" | "none" | "pan" | "area";
   place: Place;
   view: View;
   moved: boolean;
@@ -448,6 +475,7 @@ declare var fsdpCanvas: typeof import("./fsdpdoctor_dashboard/timeline/drawing/c
 declare var fsdpRaster: typeof import("./fsdpdoctor_dashboard/timeline/drawing/raster.js");
 declare var fsdpLoader: typeof import("./fsdpdoctor_dashboard/timeline/data/loader.js");
 declare var fsdpDataSource: typeof import("./fsdpdoctor_dashboard/timeline/data/data_source.js");
+declare var fsdpFirstView: typeof import("./fsdpdoctor_dashboard/timeline/data/first_view.js");
 declare var fsdpTracks: typeof import("./fsdpdoctor_dashboard/timeline/drawing/tracks.js");
 declare var fsdpLocalSource: typeof import("./fsdpdoctor_dashboard/timeline/data/local_source.js");
 declare var FsdpAddress: typeof import("./fsdpdoctor_dashboard/timeline/controls/address.js").FsdpAddress;
@@ -456,6 +484,7 @@ declare var FsdpDetailsPanel: typeof import("./fsdpdoctor_dashboard/timeline/con
 declare var FsdpFollower: typeof import("./fsdpdoctor_dashboard/timeline/controls/follow.js").FsdpFollower;
 declare var FsdpKeys: typeof import("./fsdpdoctor_dashboard/timeline/controls/keys.js").FsdpKeys;
 declare var FsdpMemory: typeof import("./fsdpdoctor_dashboard/timeline/drawing/memory.js").FsdpMemory;
+declare var FsdpMinimap: typeof import("./fsdpdoctor_dashboard/timeline/drawing/minimap.js").FsdpMinimap;
 declare var FsdpMouse: typeof import("./fsdpdoctor_dashboard/timeline/controls/mouse.js").FsdpMouse;
 declare var FsdpOverlay: typeof import("./fsdpdoctor_dashboard/timeline/drawing/overlay.js").FsdpOverlay;
 declare var FsdpRows: typeof import("./fsdpdoctor_dashboard/timeline/drawing/rows.js").FsdpRows;

@@ -33,6 +33,7 @@ def test_the_keyboard_goes_everywhere(visit: Visit) -> None:
     """W S A D, F, N P, full stop and comma, C, Q, ? and Escape."""
     visit.open("timeline?run=before")
     keyboard = visit.page.keyboard
+    visit.timeline("t.fit()")
     whole = visit.timeline("t.view.t1 - t.view.t0")
     keyboard.down("w")
     visit.until(f"fsdpTimeline.view.t1 - fsdpTimeline.view.t0 < {whole} * 0.5")

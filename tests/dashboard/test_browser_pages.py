@@ -46,19 +46,36 @@ def test_every_page_shows(visit: Visit, path: str, theme: str) -> None:
 
 
 def test_two_runs_stand_beside_each_other(visit: Visit, runs: dict[str, Path]) -> None:
-    """One timeline holds both, with their first judged step together."""
+    """One timeline holds both, with a step like most of the first's together, which
+    fills the picture.
+    """
     both = [
         open_entry(Entry(id=name, path=runs[name]), open_run, Loading())
         for name in ("before", "after")
     ]
-    starts = [
-        int(run.measures.ranks[0].steps.start_ns[3]) - run.store.origin_ns
+    step = both[0].store.facts[0].typical_step
+    found = [
+        (int(s.start_ns[at]) - run.store.origin_ns, int(s.duration_ns[at]))
         for run in both
+        for s in (run.measures.ranks[0].steps,)
+        for at in s.step.tolist()
+        if at == step
     ]
+    (begin, long), (other, longer) = found
     visit.open("timeline?run=before&with=after")
     assert visit.timeline("t.tracks.length") == 8
     offsets = visit.timeline("t.sources.map(s => s.offset)")
-    assert offsets == [0, starts[0] - starts[1]]
+    assert offsets == [0, begin - other]
+    view = visit.timeline("[t.view.t0, t.view.t1]")
+    room = 0.02 * max(long, longer)
+    assert view == pytest.approx([begin - room, begin + max(long, longer) + room])
+    card = visit.page.locator(".side details.card[data-run=after]").first
+    card.locator("summary").click()
+    visit.until("fsdpTimeline.lit && fsdpTimeline.lit.source.id === 'after'")
+    visit.page.wait_for_timeout(400)  # it has glided there
+    place = (card.get_attribute("data-places") or "").split(";")[0].split(",")
+    middle = (int(place[1]) + int(place[2])) / 2 + offsets[1]
+    assert visit.timeline("(t.view.t0 + t.view.t1) / 2") == pytest.approx(middle)
     visit.picture("compare-timeline")
     visit.open("?run=before&with=after")
     assert visit.page.locator("main section h2.run").all_inner_texts() == [

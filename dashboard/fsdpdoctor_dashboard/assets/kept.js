@@ -144,7 +144,7 @@
   document.addEventListener("toggle", (event) => {
     const details = event.target;
     if (!(details instanceof HTMLDetailsElement) || !details.closest("#page")) return;
-    if (!details.isConnected) return;
+    if (!details.isConnected || details.matches(".card")) return; // see finding_cards.js
     if (details.open) kept.open.add(nameOf(details));
     else kept.open.delete(nameOf(details));
   }, true);

@@ -1,5 +1,5 @@
-// Small things of the pages: the theme, tables that sort, filter and save, and links
-// that move the timeline. No names are ever written as HTML.
+// Small things of the pages: the theme, tables that sort, filter and save, menus. No
+// names are ever written as HTML.
 (function () {
   "use strict";
   // Only a click is remembered: until then the system decides.
@@ -169,13 +169,6 @@
     if (saver) csv(saver);
     const copier = around(event, "[data-copy]", HTMLElement);
     if (copier) copy(copier);
-    const jump = around(event, "[data-jump]", HTMLElement);
-    const timeline = window.fsdpTimeline;
-    if (jump && timeline && !timeline.gone) {
-      const [rank, t0, t1] = (jump.dataset.jump || "").split(",").map(Number);
-      timeline.jump(t0, t1, timeline.track(rank, jump.dataset.run));
-      timeline.stage.focus();
-    }
   });
   document.addEventListener("input", (event) => {
     if (event.target instanceof HTMLInputElement) filter(event.target);

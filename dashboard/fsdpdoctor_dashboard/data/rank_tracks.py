@@ -6,7 +6,7 @@ here. A step is moved as a whole, so that no duration within it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.intervals import Int64s, join, single, subtract, union
 from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor.run import RankData, Run
 from fsdpdoctor.schema import (
     COLLECTIVE_KINDS,
@@ -30,7 +31,13 @@ from fsdpdoctor.schema import (
     Spans,
     Table,
 )
-from fsdpdoctor_dashboard.data.slices import Exposed, RankNames, StepRows, Track
+from fsdpdoctor_dashboard.data.slices import (
+    Exposed,
+    RankFacts,
+    RankNames,
+    StepRows,
+    Track,
+)
 from fsdpdoctor_dashboard.data.store import Store
 
 _T = TypeVar("_T", bound=Table)
@@ -87,7 +94,11 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
         roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
         traced=Evidence.STALLS not in data.evidence,
         names=_names(rank),
-        exposed_share=_exposed_share(rank, measures),
+        facts=RankFacts(
+            exposed_share=_exposed_share(rank, measures),
+            typical_step=middle_step(rank),
+            ended=rank.header.ended,
+        ),
     )
 
 
@@ -106,6 +117,15 @@ def _exposed_share(rank: RankMeasures, measures: Measures) -> float | None:
         return None
     stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
     return int(stalls.duration_ns.sum()) / whole
+
+
+def middle_step(rank: RankMeasures) -> int | None:
+    """The judged step of the middle length; None: no step was judged."""
+    rows = np.flatnonzero(rank.judged)
+    if not len(rows):
+        return None
+    order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
+    return int(rank.steps.step[rows[order[len(order) // 2]]])
 
 
 def place_on_timeline(
@@ -229,12 +249,37 @@ def _arrivals(
     return arrived
 
 
+def shown_places(measures: Measures, row: FindingRow) -> tuple[Location, ...]:
+    """Where a finding can be seen: its places, worst first, else a step of the middle
+    length on its rank. Every finding has something to look at.
+    """
+    if row.places:
+        return row.places
+    numbers = [n for n in row.ranks if n in measures.rank_numbers]
+    for rank in [measures.of(n) for n in numbers] or measures.ranks:
+        step = middle_step(rank)
+        if step is not None:
+            at = int(np.flatnonzero(rank.steps.step == step)[0])
+            start = int(rank.steps.start_ns[at])
+            end = start + int(rank.steps.duration_ns[at])
+            return (Location(rank=rank.rank, step=step, start_ns=start, end_ns=end),)
+    return ()
+
+
 class Stretch(NamedTuple):
     """A place as a timeline counts: ns from its origin on, on the shared clock."""
 
     rank: int
     start: int
     end: int
+
+
+def stretches_of(
+    measures: Measures, store: Store, places: Iterable[Location]
+) -> list[Stretch]:
+    """Where places lie, those whose step is in the run."""
+    found = [stretch_of(measures, store, place) for place in places]
+    return [stretch for stretch in found if stretch is not None]
 
 
 def stretch_of(measures: Measures, store: Store, place: Location) -> Stretch | None:

@@ -24,8 +24,10 @@ from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
 from fsdpdoctor_dashboard.data.initial_view import first_view
 from fsdpdoctor_dashboard.data.queries import Details, minimap
+from fsdpdoctor_dashboard.data.rank_ends import rank_ends
 from fsdpdoctor_dashboard.data.read_run import Reader, reading
 from fsdpdoctor_dashboard.data.series import SERIES
+from fsdpdoctor_dashboard.data.step_line import step_line
 from fsdpdoctor_dashboard.data.store import (
     Store,
     cache_folder,
@@ -61,12 +63,12 @@ class Picture:
     store: Store
     revision: int = 1
     label: str = ""  # what a page calls it, where it is not its id
-    minimap: dict[str, Any] = field(init=False)
+    whole: dict[str, Any] = field(init=False)  # of `meta`: what is counted once
     tiles: TileShelf = field(init=False)
     folder: Path | None = None  # of the cache, where the store is in one
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "minimap", minimap(self.store))
+        object.__setattr__(self, "whole", whole_run(self.store))
         object.__setattr__(self, "tiles", TileShelf(self.store, self.folder))
 
     @property
@@ -342,6 +344,7 @@ def open_entry(
 def meta_of(run: Picture) -> dict[str, Any]:
     """All that a page needs before its first tile."""
     store = run.store
+    ends = rank_ends(store)
     present = {
         rank: sorted({int(SERIES[s.series].row) for s in store.series(rank)})
         for rank in store.ranks
@@ -360,14 +363,23 @@ def meta_of(run: Picture) -> dict[str, Any]:
             {
                 "rank": rank,
                 "rows": present[rank],
-                "exposed_share": store.exposed_share[rank],
+                "exposed_share": store.facts[rank].exposed_share,
+                "ended": ends.get(rank),
             }
             for rank in store.ranks
         ],
         "memory": any(_has_memory(run, rank) for rank in store.ranks),
-        "minimap": run.minimap,
         "revision": run.revision,
         "live": run.live,
+        **run.whole,
+    }
+
+
+def whole_run(store: Store) -> dict[str, Any]:
+    """What a page shows of a run as a whole: its minimap, its steps, its first view."""
+    return {
+        "minimap": minimap(store),
+        "steps": step_line(store),
         "start": first_view(store),
     }
 

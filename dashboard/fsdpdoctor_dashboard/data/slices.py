@@ -84,6 +84,15 @@ class RankNames:
         return _at(self.names, name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What the analysis says of one rank as a whole."""
+
+    exposed_share: float | None = None  # of its judged steps, where it was measured
+    typical_step: int | None = None  # the judged one of the middle length
+    ended: str = "running"  # as its header says
+
+
 def _at(values: tuple[str, ...], index: int | None) -> str | None:
     if index is None or index == UNKNOWN or not 0 <= index < len(values):
         return None
@@ -103,7 +112,7 @@ class Track:
     roots: frozenset[int] = frozenset()  # units that are roots
     traced: bool = False  # kernels are known: a unit's own spans are no work
     names: RankNames = field(default_factory=RankNames)
-    exposed_share: float | None = None  # of its judged steps, where it was measured
+    facts: RankFacts = field(default_factory=RankFacts)
 
 
 class Marks(NamedTuple):

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,9 +29,16 @@ from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import NO_TIME, MemorySamples, Spans, Table
 from fsdpdoctor.version import __version__
-from fsdpdoctor_dashboard.data.slices import Exposed, Marks, RankNames, Track, marks_of
+from fsdpdoctor_dashboard.data.slices import (
+    Exposed,
+    Marks,
+    RankFacts,
+    RankNames,
+    Track,
+    marks_of,
+)
 
-STORE_VERSION = 4
+STORE_VERSION = 5
 """Of the cached columns. A store of another version is made anew."""
 
 _COLUMNS = ("start", "length", "total", "span", "unit", "starts")
@@ -172,7 +179,7 @@ class Store:
         series: Sequence[Series],
         tables: Mapping[str, Mapping[int, RankTable]],
         names: Mapping[int, RankNames],
-        exposed_share: Mapping[int, float | None],
+        facts: Mapping[int, RankFacts],
     ) -> None:
         self.fingerprint = fingerprint
         self.origin_ns = origin_ns
@@ -180,7 +187,7 @@ class Store:
         self.exposed = tables["exposed"]
         self.memory = tables["memory"]
         self.names = names
-        self.exposed_share = exposed_share
+        self.facts = facts
         self.ranks = tuple(sorted(self.spans))
         self._series = {(s.rank, s.series): s for s in series}
         self._of_rank: dict[int, list[Series]] = {rank: [] for rank in self.ranks}
@@ -207,10 +214,10 @@ def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
     found: dict[int, dict[int, Marks]] = {}
     tables: dict[str, dict[int, RankTable]] = {name: {} for name in _TABLES}
     names: dict[int, RankNames] = {}
-    shares: dict[int, float | None] = {}
+    facts: dict[int, RankFacts] = {}
     for track in tracks:
         found[track.rank] = marks_of(track)
-        names[track.rank], shares[track.rank] = track.names, track.exposed_share
+        names[track.rank], facts[track.rank] = track.names, track.facts
         for name, table in _TABLES.items():
             tables[name][track.rank] = _packed(getattr(track, name), table)
     firsts = [
@@ -230,7 +237,7 @@ def build_store(tracks: Iterable[Track], fingerprint: str) -> Store:
         ],
         tables=tables,
         names=names,
-        exposed_share=shares,
+        facts=facts,
     )
 
 
@@ -345,7 +352,7 @@ def _write(store: Store, folder: Path) -> None:
         "tables": tables,
         "places": columns.places,
         "names": [astuple(store.names[rank]) for rank in store.ranks],
-        "exposed_share": [store.exposed_share[rank] for rank in store.ranks],
+        "facts": [asdict(store.facts[rank]) for rank in store.ranks],
     }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -374,6 +381,7 @@ def open_store(folder: Path) -> Store | None:
             RankNames(units=tuple(units), groups=tuple(groups), names=tuple(others))
             for units, groups, others in index["names"]
         ]
+        facts = [RankFacts(**told) for told in index["facts"]]
     except (OSError, EOFError, ValueError, KeyError):
         return None  # half written, or damaged: it is only a cache
     series: list[Series] = []
@@ -389,7 +397,7 @@ def open_store(folder: Path) -> Store | None:
         series=series,
         tables=tables,
         names=dict(zip(index["ranks"], names, strict=True)),
-        exposed_share=dict(zip(index["ranks"], index["exposed_share"], strict=True)),
+        facts=dict(zip(index["ranks"], facts, strict=True)),
     )
 
 

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import urlencode
 
-import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.finding import Location
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.reading.glossary import split_terms, term_of
 from fsdpdoctor.renderers.tables import Cell, Column
-from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor_dashboard.data.rank_tracks import stretch_of
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 
@@ -308,33 +305,6 @@ def table_tools(name: str, what: str) -> Component:
         ],
         className="toolbar",
     )
-
-
-def middle_step(rank: RankMeasures) -> int | None:
-    """The judged step of the middle length; None: no step was judged."""
-    rows = np.flatnonzero(rank.judged)
-    if not len(rows):
-        return None
-    order = np.argsort(rank.steps.duration_ns[rows], kind="stable")
-    return int(rank.steps.step[rows[order[len(order) // 2]]])
-
-
-def shown_place(run: OpenRun, row: FindingRow) -> Location | None:
-    """Where a finding can be seen: its first place, else a step of the middle length
-    on its rank. Every finding has something to look at.
-    """
-    if row.places:
-        return row.places[0]
-    measures = run.measures
-    numbers = [n for n in row.ranks if n in measures.rank_numbers]
-    for rank in [measures.of(n) for n in numbers] or measures.ranks:
-        step = middle_step(rank)
-        if step is not None:
-            at = int(np.flatnonzero(rank.steps.step == step)[0])
-            start = int(rank.steps.start_ns[at])
-            end = start + int(rank.steps.duration_ns[at])
-            return Location(rank=rank.rank, step=step, start_ns=start, end_ns=end)
-    return None
 
 
 def place_link(context: Context, run: OpenRun, place: Location) -> str | None:

@@ -12,11 +12,11 @@ from fsdpdoctor.quantities import ms, size
 from fsdpdoctor.renderers.reading.finding_order import NOTHING, is_held, reading
 from fsdpdoctor.renderers.report_view import Content, FindingWords
 from fsdpdoctor.report.value import FindingRow
+from fsdpdoctor_dashboard.data.rank_tracks import shown_places
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     place_link,
-    shown_place,
     with_codes,
     with_data,
 )
@@ -62,8 +62,8 @@ def _own_cost(row: FindingRow, rows: Sequence[FindingRow]) -> str:
 
 def _link(context: Context, run: OpenRun, row: FindingRow) -> Component | None:
     """To its own place on the timeline, or to a step like the others."""
-    place = shown_place(run, row)
-    href = place_link(context, run, place) if place is not None else None
+    places = shown_places(run.measures, row)
+    href = place_link(context, run, places[0]) if places else None
     if href is None:
         return None
     words = "Show on the timeline" if row.places else "Show a typical step"

@@ -14,6 +14,7 @@ from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.memory_peak import MemoryPeak, memory_peak
 from fsdpdoctor.schema import UNKNOWN, Phase
+from fsdpdoctor_dashboard.data.rank_tracks import middle_step
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
@@ -22,7 +23,6 @@ from fsdpdoctor_dashboard.pages.components import (
     chosen,
     columns,
     data_table,
-    middle_step,
     number_cells,
     plot,
     run_page,

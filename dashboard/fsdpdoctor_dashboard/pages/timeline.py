@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.renderers.report_view import FindingWords, content_of
+from fsdpdoctor.renderers.report_view import content_of
+from fsdpdoctor_dashboard.data.rank_tracks import middle_step
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages.components import (
-    PER_STEP,
-    Context,
-    on_timeline,
-    shown_place,
-    so_far,
-    with_data,
-)
+from fsdpdoctor_dashboard.pages.components import PER_STEP, Context, so_far
+from fsdpdoctor_dashboard.pages.timeline_cards import timeline_cards
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
 SIDE = "timeline-side"
@@ -22,49 +19,70 @@ SIDE = "timeline-side"
 
 
 def page(context: Context) -> Component:
-    """One run's timeline, or two runs' with their first shared step together."""
+    """One run's timeline, or two runs' with a step that both have together."""
     first = context.run
     perfetto = f"{context.base}export/perfetto?run={first.id}"
+    shared = shared_step(context.runs)
+    shown = {} if shared is None else {"start": _around(context.runs, shared)}
     return html.Main(
         [
             html.Aside(side(context), className="side", id=SIDE),
             Timeline(
                 id="timeline",
                 runs=[
-                    {"id": run.id, "offset": aligned(first, run)}
+                    {"id": run.id, "offset": aligned(first, run, shared)}
                     for run in context.runs
                 ],
                 base=context.base,
                 theme=context.theme,
                 perfetto=perfetto,
+                **shown,
             ),
         ],
         className="full",
     )
 
 
-def aligned(first: OpenRun, other: OpenRun) -> int:
-    """What to add to the other run's time, so that a step both have starts together."""
-    starts, theirs = _step_starts(first), _step_starts(other)
-    shared = sorted(set(starts) & set(theirs))
-    if not shared:
+def shared_step(runs: Sequence[OpenRun]) -> int | None:
+    """The step that runs are shown at: one like most of the first's where all have it,
+    else the first that all have. None: there is one run, or no such step.
+    """
+    if len(runs) < 2:
+        return None
+    shared = set.intersection(*({*_judged_steps(run)} for run in runs))
+    typical = middle_step(runs[0].measures.ranks[0])
+    return typical if typical in shared else min(shared, default=None)
+
+
+def aligned(first: OpenRun, other: OpenRun, step: int | None) -> int:
+    """What to add to the other run's time, so that the step starts in both together."""
+    if step is None:
         return 0
-    return starts[shared[0]] - theirs[shared[0]]
+    return _judged_steps(first)[step][0] - _judged_steps(other)[step][0]
 
 
-def _step_starts(run: OpenRun) -> dict[int, int]:
-    steps = run.measures.ranks[0].steps
-    clock = run.measures.alignment.clocks[run.measures.ranks[0].rank]
-    judged = run.measures.ranks[0].judged
-    # The first judged step where there is one: warm-up steps differ for no reason
-    # that a comparison is about.
-    rows = judged if judged.any() else steps.step >= 0
+def _around(runs: Sequence[OpenRun], step: int) -> dict[str, int]:
+    """From the shared begin of a step on until the longest of them ends."""
+    stretches = [_judged_steps(run)[step] for run in runs]
+    begin = stretches[0][0]
+    return {"t0": begin, "t1": begin + max(end - start for start, end in stretches)}
+
+
+def _judged_steps(run: OpenRun) -> dict[int, tuple[int, int]]:
+    """Begin and end of the first rank's steps, as the timeline counts. The judged ones
+    where there are any: warm-up differs for no reason that a comparison is about.
+    """
+    rank = run.measures.ranks[0]
+    clock, steps = run.measures.alignment.clocks[rank.rank], rank.steps
+    rows = rank.judged if rank.judged.any() else steps.step >= 0
     starts = clock.to_reference(steps.start_ns[rows]) - run.store.origin_ns
-    return dict(zip(steps.step[rows].tolist(), starts.tolist(), strict=True))
+    ends = starts + steps.duration_ns[rows]
+    stretches = zip(starts.tolist(), ends.tolist(), strict=True)
+    return dict(zip(steps.step[rows].tolist(), stretches, strict=True))
 
 
 def side(context: Context) -> list[Component]:
-    """The findings of each run, with the places to jump to."""
+    """The findings of each run: each opens in place, and leads to what it is about."""
     parts: list[Component] = []
     for run in context.runs:
         content = content_of(run.report)
@@ -74,34 +92,5 @@ def side(context: Context) -> list[Component]:
             parts.append(html.P(content.no_findings, className="faint"))
         if run.report.findings:
             parts.append(html.P(PER_STEP, className="faint small"))
-        costs = [row.cost_ns_per_step or 0 for row in run.report.findings]
-        most = max(costs, default=0) or 1
-        for row, words, cost in zip(
-            run.report.findings, content.findings, costs, strict=True
-        ):
-            place = shown_place(run, row)
-            stretch = on_timeline(run, place) if place is not None else None
-            jump = None
-            if place is not None and stretch is not None:
-                jump = f"{place.rank},{stretch[0]},{stretch[1]}"
-            parts.append(_card(words, run.id, jump, cost / most))
+        parts += timeline_cards(context, run, content)
     return parts
-
-
-def _card(words: FindingWords, run: str, jump: str | None, share: float) -> Component:
-    content: list[Component | str] = [html.B(f"{words.code} {words.name}")]
-    if words.where is not None:
-        content.append(html.Span(words.where))
-    if share:
-        content.append(
-            html.Span(html.I(style={"width": f"{100 * share:.1f}%"}), className="track")
-        )
-    if words.cost is not None:
-        content.append(html.Span(words.cost, className="faint"))
-    card = html.Button(
-        content,
-        className=f"card {words.severity}",
-        title=words.summary,
-        disabled=jump is None,
-    )
-    return card if jump is None else with_data(card, jump=jump, run=run)

@@ -16,11 +16,11 @@ from fsdpdoctor.renderers.reading.outlook import outlook, outlook_words
 from fsdpdoctor.renderers.report_view import Content, exposed_line
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain
+from fsdpdoctor_dashboard.data.rank_tracks import shown_places
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     Context,
     place_link,
-    shown_place,
     with_codes,
     with_data,
     with_terms,
@@ -133,7 +133,8 @@ def _about(report: Report, best: BestChange) -> FindingRow | None:
 def _show(
     context: Context, run: OpenRun, row: FindingRow | None
 ) -> Iterator[Component]:
-    place = shown_place(run, row) if row is not None else None
+    places = () if row is None else shown_places(run.measures, row)
+    place = next(iter(places), None)
     href = place_link(context, run, place) if place is not None else None
     if href is not None:
         yield dcc.Link("Show it", href=href, className="button")

@@ -11,9 +11,12 @@ from flask import Blueprint, Response, request
 
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor_dashboard.data import queries
+from fsdpdoctor_dashboard.data.finding_marks import finding_marks
+from fsdpdoctor_dashboard.data.rank_tracks import Stretch
 from fsdpdoctor_dashboard.data.run_registry import (
     Library,
     Loading,
+    OpenRun,
     Picture,
     UnknownRunError,
     meta_of,
@@ -52,6 +55,7 @@ def api_routes(library: Library) -> Blueprint:
     route("span", _span)
     route("memory", _memory)
     route("live", _live)
+    route("lit", _lit)
     route("revision", _revision)
     return api
 
@@ -149,6 +153,14 @@ def _memory(run: Picture, args: Args) -> dict[str, Any]:
 
 def _live(run: Picture, args: Args) -> list[dict[str, Any]]:
     return run.details.live(_rank(run, args), whole(args, "time"))
+
+
+def _lit(run: Picture, args: Args) -> list[Stretch]:
+    """All that one of the report's findings is about."""
+    at = whole(args, "finding")
+    if not isinstance(run, OpenRun) or not 0 <= at < len(run.report.findings):
+        raise BadQueryError("the run has no such finding")
+    return finding_marks(run.measures, run.store, run.report.findings[at])
 
 
 def _revision(run: Picture, _: Args) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 [Note: The first picture] Dash's own scripts take most of a page's first half second,
 and a picture needs none of them. So the page starts with the timeline's scripts, in
 one file, and with what they need for a first picture of a run that is open: its
-`meta` and its overview tile. first_paint.js paints it at once; the Dash component takes
-it over when Dash is there.
+`meta` and the tiles of its first view. first_paint.js paints it at once; the Dash
+component takes it over when Dash is there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import base64
 import hashlib
 import json
 from functools import cache
+from typing import Any
 
 from flask import Blueprint, Response, request
 
@@ -22,12 +23,15 @@ from fsdpdoctor_dashboard.data.run_registry import (
     UnknownRunError,
     meta_of,
 )
-from fsdpdoctor_dashboard.data.tiles import whole_level
+from fsdpdoctor_dashboard.data.store import Store
+from fsdpdoctor_dashboard.data.tiles import MIN_LEVEL, whole_level
 from fsdpdoctor_dashboard.server.page_files import kept
 from fsdpdoctor_dashboard.server.plotly_script import plotly_address
 from fsdpdoctor_dashboard.timeline.scripts import FIRST_PAINT, SCRIPTS, script
 from fsdpdoctor_dashboard.timeline.settings import CONDENSED_FROM, settings_script
 
+CROWD = 16
+"""Condensed ranks above which tiles are one level coarser: see tracks.js."""
 FIRST_RANKS = 6
 """Ranks in full that fit a screen."""
 
@@ -68,6 +72,22 @@ def first_picture(library: Library, prefix: str, charts: str) -> str:
     )
 
 
+def first_tiles(
+    store: Store, view: dict[str, Any] | None, *, asked: bool
+) -> tuple[int, range]:
+    """Level and indices of the tiles that a first view is made of: the overview where
+    the whole run is shown, or an address has asked for another view.
+    """
+    whole = whole_level(store)
+    if view is None or asked:
+        return whole, range(1)
+    width = view["t1"] - view["t0"]
+    crowd = int(len(store.ranks) > CROWD)
+    level = min(whole, max(MIN_LEVEL, width.bit_length() - 1) + crowd)
+    last = min(store.end, view["t1"]) >> level
+    return level, range(max(0, view["t0"] >> level), last + 1)
+
+
 def _data(library: Library, run_id: str) -> str:
     try:
         run = library.picture(run_id)
@@ -78,13 +98,17 @@ def _data(library: Library, run_id: str) -> str:
     store = run.store
     condensed = len(store.ranks) >= CONDENSED_FROM
     ranks = store.ranks if condensed else store.ranks[:FIRST_RANKS]
-    overview = run.tiles.tile(whole_level(store), 0, ranks, condensed=condensed)
+    meta = meta_of(run)
+    level, indices = first_tiles(store, meta["start"], asked="t0" in request.args)
+    tiles = b"".join(
+        run.tiles.tile(level, index, ranks, condensed=condensed) for index in indices
+    )
     content = {
         "run": run.id,
-        "meta": meta_of(run),
+        "meta": meta,
         "condensed": condensed,
         "ranks": ranks,
-        "tile": base64.b64encode(overview).decode(),
+        "tiles": base64.b64encode(tiles).decode(),
     }
     text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" id="fd-first">{text}</script>'

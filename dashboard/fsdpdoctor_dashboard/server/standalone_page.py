@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -26,9 +26,15 @@ from fsdpdoctor.quantities import duration
 from fsdpdoctor.renderers.html import Addition
 from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run
-from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES, minimap
-from fsdpdoctor_dashboard.data.rank_tracks import Stretch, stretch_of, tracks_of
-from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
+from fsdpdoctor_dashboard.data.finding_marks import finding_marks
+from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES
+from fsdpdoctor_dashboard.data.rank_tracks import (
+    Stretch,
+    shown_places,
+    stretches_of,
+    tracks_of,
+)
+from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of, whole_run
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
@@ -38,7 +44,9 @@ from fsdpdoctor_dashboard.timeline.settings import settings_script
 
 MARK_LIMIT = 300_000
 """Marks that are embedded unless all are asked for: about 1 MB of a page."""
-NOWHERE: Mapping[int, Stretch] = MappingProxyType({})
+NOWHERE: Mapping[int, Sequence[Stretch]] = MappingProxyType({})
+MOST_LIT = 200
+"""Stretches that a finding lights up; the longest, of more."""
 NOT_SAID = -1
 """In the page's columns. None of them can be negative."""
 SAMPLE_LIMIT = 4_000
@@ -62,6 +70,7 @@ START = """(async () => {
       const [rank, t0, t1] = jump.dataset.jump.split(",").map(Number);
       host.scrollIntoView({ block: "start" });
       timeline.jump(t0, t1, timeline.track(rank));
+      timeline.selection.light(source, page.lit[jump.dataset.jump] || []);
     }
     if (target.closest("[data-picture]")) savePicture();
     if (!copy) return;
@@ -108,18 +117,25 @@ def timeline_page(
     meta: dict[str, Any],
     *,
     limit: int | None = MARK_LIMIT,
-    places: Mapping[int, Stretch] = NOWHERE,
+    lit: Mapping[int, Sequence[Stretch]] = NOWHERE,
 ) -> Addition:
     """The timeline of a run, or of as many of its steps as `limit` marks hold.
 
-    `meta` is what the server's `api/meta` says of the run; `places` are those of
-    findings.
+    `meta` is what the server's `api/meta` says of the run; `lit` is by finding its
+    first place, and after it all that it is about.
     """
     shown = store if limit is None else shortened(store, limit)
+    jumps = {
+        at: ",".join(map(str, stretches[0]))
+        for at, stretches in lit.items()
+        if stretches[0].start < shown.end
+    }
+    lights = {jump: lit[at][1:] for at, jump in jumps.items()}
     scripts = [settings_script(), *map(script, SCRIPTS), START]
+    data = _data(shown, meta, lights)
     body = [
         '<div id="fd-timeline"></div>',
-        f'<script type="application/json" id="fd-data">{_data(shown, meta)}</script>',
+        f'<script type="application/json" id="fd-data">{data}</script>',
         *(f"<script>{text}</script>" for text in scripts),
     ]
     return Addition(
@@ -128,11 +144,7 @@ def timeline_page(
         style=style() + PAGE_STYLE,
         body="\n".join(body),
         policy=policy_of(scripts),
-        jumps={
-            at: f"{place.rank},{place.start},{place.end}"
-            for at, place in places.items()
-            if place.start < shown.end
-        },
+        jumps=jumps,
     )
 
 
@@ -186,14 +198,13 @@ def page_of(
 ) -> Addition:
     """A timeline in a page, and where findings lie on it."""
     entry = Entry(id=store.fingerprint, path=Path(store.fingerprint))
-    places = {
-        at: stretch
-        for at, row in enumerate(report.findings)
-        if row.places
-        and (stretch := stretch_of(measures, store, row.places[0])) is not None
-    }
+    lit: dict[int, Sequence[Stretch]] = {}
+    for at, row in enumerate(report.findings):
+        places = stretches_of(measures, store, shown_places(measures, row)[:1])
+        if places:
+            lit[at] = [*places, *finding_marks(measures, store, row, MOST_LIT)]
     meta = meta_of(Picture(entry=entry, store=store))
-    return timeline_page(store, meta, limit=limit, places=places)
+    return timeline_page(store, meta, limit=limit, lit=lit)
 
 
 def _note(store: Store, shown: Store) -> str:
@@ -254,11 +265,13 @@ def _until(store: Store, every: Iterable[Series], end: int) -> Store:
         series=series,
         tables=tables,
         names=store.names,
-        exposed_share=store.exposed_share,
+        facts=store.facts,
     )
 
 
-def _data(store: Store, meta: dict[str, Any]) -> str:
+def _data(
+    store: Store, meta: dict[str, Any], lit: Mapping[str, Sequence[Stretch]]
+) -> str:
     layout, planes = [], []
     for rank in store.ranks:
         for series in store.series(rank):
@@ -273,11 +286,12 @@ def _data(store: Store, meta: dict[str, Any]) -> str:
             "live": False,
             "end": store.end,
             "level": whole_level(store),
-            "minimap": minimap(store),
+            **whole_run(store),
         },
         "layout": layout,
         "columns": base64.b64encode(packed).decode(),
         "memory": {rank: _curve(store, rank) for rank in store.ranks},
+        "lit": lit,
     }
     # `<` could end the script element, whatever a unit is called.
     return json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")

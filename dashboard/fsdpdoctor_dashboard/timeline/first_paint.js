@@ -32,8 +32,8 @@
   if (given) {
     const content = JSON.parse(given.textContent);
     if (content.run === run) {
-      const bytes = Uint8Array.from(atob(content.tile), (c) => c.charCodeAt(0));
-      first = Object.assign(content, { tile: root.fsdpTiles.decodeTiles(bytes.buffer)[0] });
+      const bytes = Uint8Array.from(atob(content.tiles), (c) => c.charCodeAt(0));
+      first = Object.assign(content, { tiles: root.fsdpTiles.decodeTiles(bytes.buffer) });
       source.meta = content.meta;
     }
   }

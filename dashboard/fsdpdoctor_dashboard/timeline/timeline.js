@@ -10,12 +10,15 @@
   "use strict";
   if (root.FsdpTimeline) return;
   const { Row } = root.fsdpTiles;
+  const { firstView } = root.fsdpFirstView;
   const { TileLoader, CurveLoader } = root.fsdpLoader;
   const { tracksOf, placeTracks, wantedTiles } = root.fsdpTracks;
   const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY } = root.fsdpLayout;
   const CONDENSED_FROM = root.fsdpSettings.condensedFrom; // tracks
   const NARROWEST_NS = 200;
+  const MOMENT_ROOM = 0.1; // of a step
   const GLIDE_MS = 140;
+  const LATER_MS = 400; // when the first picture is there
 
   class FsdpTimeline extends root.FsdpSurface {
     /**
@@ -37,6 +40,8 @@
       this.order = [];
       this.start = 0;
       this.end = 1;
+      /** @type {(View & { words: string }) | null} the first view, while it is shown */
+      this.opening = null;
       this.hasBatches = false;
       this.hasMemory = false;
 
@@ -52,6 +57,8 @@
       this.selected = null;
       /** @type {{ source: DataSource, units: Set<number> } | null} */
       this.searched = null;
+      /** @type {{ source: DataSource, stretches: Lit[] } | null} what a finding is about */
+      this.lit = null;
       /** @type {View | null} */
       this.area = null;
 
@@ -72,6 +79,7 @@
       this.curves = new CurveLoader(() => this.redrawMemory(), (error) => this.sayError(error));
       this.rows = new root.FsdpRows(this);
       this.rulers = new root.FsdpRulers(this);
+      this.minimap = new root.FsdpMinimap(this);
       this.memory = new root.FsdpMemory(this);
       this.overlay = new root.FsdpOverlay(this);
       this.bookmarks = new root.FsdpBookmarks(this);
@@ -124,27 +132,19 @@
     /** @param {DataSource[]} sources */
     begin(sources) {
       const { start, first } = this.options;
-      if (first) this.loader.keep(sources[0], first);
+      if (first) this.loader.keepAll(sources[0], first);
       this.setSources(sources);
-      const own = start ? null : this.afterTheStart();
+      const own = start ? null : firstView(sources);
       if (own) this.setView(own.t0, own.t1);
       if (start) this.setView(start.t0 - (start.t1 - start.t0) * 0.02, start.t1 + (start.t1 - start.t0) * 0.02);
       this.address.restore();
-      this.say(own && this.view.t0 === own.t0 ? "the slow start of the run is left of this: 0 shows all" : "");
+      this.opening = own && this.view.t0 === own.t0 ? own : null;
+      this.say(this.opening ? this.opening.words : "");
       // At once, not with the next frame: a page that is still loading has none to give.
       this.paint();
       this.redraw();
       if (sources.some((source) => source.meta.live)) this.follower.start();
-    }
-
-    // Where a run's first steps would fill the picture: the rest of it. See initial_view.py.
-    afterTheStart() {
-      const views = [];
-      for (const { meta, offset } of this.sources) {
-        if (!meta.start) return null;
-        views.push({ t0: meta.start.t0 + offset, t1: meta.start.t1 + offset });
-      }
-      return { t0: Math.min(...views.map((v) => v.t0)), t1: Math.max(...views.map((v) => v.t1)) };
+      setTimeout(() => this.loader.overviews(this.order.filter((track) => this.onScreen(track))), LATER_MS);
     }
 
     /** @param {DataSource[]} sources */
@@ -304,7 +304,9 @@
      * @param {Track | null} [track]
      */
     jump(t0, t1, track) {
-      const room = Math.max(t1 - t0, 2000) * 1.2;
+      // A moment has no length of its own to be seen in: a part of a step is around it.
+      const least = t1 > t0 ? 2000 : Math.max(2000, this.sources[0].meta.steps.median * MOMENT_ROOM);
+      const room = Math.max(t1 - t0, least) * 1.2;
       const target = { t0: t0 - room, t1: t1 + room };
       if (track) this.reveal(track);
       const from = Object.assign({}, this.view);
@@ -378,7 +380,7 @@
       const ticks = this.rulers.ticks(), gaps = this.rulers.unrecorded();
       this.rows.paint(ticks, gaps);
       this.rulers.paint(ticks, gaps);
-      this.rulers.minimap();
+      this.minimap.paint();
       if (this.hasMemory) this.memory.paint();
       this.rows.scrollbar();
       if (this.end <= 1) this.rows.nothing();

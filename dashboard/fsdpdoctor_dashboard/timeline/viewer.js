@@ -9,7 +9,8 @@
   const TAGS = new Set(["A", "B", "BUTTON", "DETAILS", "DIV", "FOOTER", "H1", "H2", "H3", "I", "LI", "OL", "P", "PRE",
     "SECTION", "SPAN", "SUMMARY", "TABLE", "TBODY", "TD", "TH", "THEAD", "TR", "UL"]);
 
-  /** @typedef {{ meta: Meta, columns: string, layout: ColumnsLayout[], memory: Record<number, MemorySamples | null> }} PageData */
+  /** @typedef {{ meta: Meta, columns: string, layout: ColumnsLayout[], memory: Record<number, MemorySamples | null>,
+   *   lit?: Record<string, Lit[]> }} PageData */
   /** @typedef {{ name: string, words: HTMLElement, source: DataSource | null }} Opened */
 
   /**
@@ -64,8 +65,12 @@
    */
   async function sourceOf(page, name) {
     const columns = await root.fsdpLocalSource.unpackColumns(page.columns, page.layout);
-    const meta = { ...page.meta, id: name, label: name };
-    return new root.fsdpLocalSource.LocalSource(meta, columns, page.memory);
+    // A report of before there were bars has none.
+    const steps = page.meta.steps || { count: 0, median: 0, bars: [] };
+    const meta = { ...page.meta, steps, id: name, label: name };
+    const source = new root.fsdpLocalSource.LocalSource(meta, columns, page.memory);
+    source.lights = page.lit || {};
+    return source;
   }
 
   /** @typedef {{ text: string, code?: string | null }} Advice */
@@ -194,6 +199,7 @@
         const track = this.timeline.track(rank, name);
         this.host.scrollIntoView({ block: "start" });
         this.timeline.jump(t0 + (track?.offset || 0), t1 + (track?.offset || 0), track);
+        if (track) this.timeline.selection.light(track.source, track.source.lights?.[jump.dataset.jump || ""] || []);
       }
       const code = copy?.parentElement?.querySelector("pre");
       if (!copy || !code) return;

@@ -112,7 +112,8 @@ def test_a_stall_leads_to_its_collective(tracks: list[Track]) -> None:
         assert track.arrived_ns is not None
         last = [at * WIDTH + 1 * MS for at in range(3, 9)]
         assert track.arrived_ns[rows].tolist() == last
-        assert track.exposed_share == 0.3
+        assert track.facts.exposed_share == 0.3
+        assert track.facts.typical_step == 6
         assert track.names == RankNames(units=("layers.0",), groups=("shard",))
 
 

@@ -44,7 +44,7 @@ def test_other_processes_read_what_this_one_would(runs: dict[str, Path]) -> None
         5, 9_000_000, store.ranks
     )
     assert again.names == store.names
-    assert again.exposed_share == store.exposed_share
+    assert again.facts == store.facts
     assert has_tiles(folder)
 
 
@@ -130,5 +130,5 @@ def test_a_run_seen_before_is_drawn_before_it_is_measured(
 
     assert not isinstance(drawn, OpenRun)
     assert drawn.units == opened.units
-    assert drawn.minimap == opened.minimap
+    assert drawn.whole == opened.whole
     assert library.picture("after") is opened

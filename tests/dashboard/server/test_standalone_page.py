@@ -14,6 +14,8 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.data.finding_marks import finding_marks
+from fsdpdoctor_dashboard.data.rank_tracks import shown_places
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.pages.components import on_timeline
@@ -96,17 +98,27 @@ def test_a_page_is_drawn_without_judging(
 
 
 def test_findings_lead_to_their_places(runs: dict[str, Path]) -> None:
-    """Each that has one, where the page's steps hold it, as the server's pages do."""
+    """Each to its own, else to a step like most, where the page's steps hold it, as the
+    server's pages do; and lights all that it is about.
+    """
     run = Library([runs["before"]], open_run).wait("before")
     page = timeline_of(run.run, run.measures, run.report, limit=None)
     expected = {}
     for at, row in enumerate(run.report.findings):
-        if row.places and (found := on_timeline(run, row.places[0])) is not None:
-            expected[at] = f"{row.places[0].rank},{found[0]},{found[1]}"
+        (place, *_) = shown_places(run.measures, row)
+        found = on_timeline(run, place)
+        assert found is not None
+        expected[at] = f"{place.rank},{found[0]},{found[1]}"
     cut = timeline_of(run.run, run.measures, run.report, limit=1)
 
     assert page.jumps == expected != {}
-    assert cut.jumps == {}
+    assert set(cut.jumps) < set(expected)
+    data = re.search(r'id="fd-data">(.*?)</script>', page.body)
+    assert data is not None
+    lit = json.loads(data[1])["lit"]
+    assert lit.keys() == set(expected.values())
+    marks = finding_marks(run.measures, run.store, run.report.findings[0])
+    assert lit[expected[0]] == [list(mark) for mark in marks] != []
     assert f'data-jump="{expected[0]}"' in render(run.report, page)
     assert "data-jump" not in render(run.report)
 

@@ -17,8 +17,9 @@ from fsdpdoctor.quantities import ms, size
 from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.report.value import UnitRow
 from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor_dashboard.data.rank_tracks import middle_step
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
-from fsdpdoctor_dashboard.pages.components import middle_step, with_data, with_tip
+from fsdpdoctor_dashboard.pages.components import with_data, with_tip
 from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns
 
 MOMENTS = 1000

@@ -30,6 +30,8 @@
     remember() {
       this.timer = 0;
       const { timeline } = this;
+      if (timeline.sources.length) timeline.toolbar.sayStep();
+      this.forgetOpening();
       const state = { t0: Math.round(timeline.view.t0), t1: Math.round(timeline.view.t1) };
       if (timeline.options.onView) timeline.options.onView(state);
       this.keep();
@@ -40,6 +42,15 @@
         else query.delete(name);
       }
       root.history.replaceState(root.history.state, "", `?${query}${root.location.hash}`);
+    }
+
+    // What was said of the first view holds for that view alone.
+    forgetOpening() {
+      const { timeline } = this;
+      const { opening } = timeline;
+      if (!opening || timeline.view.t0 === opening.t0) return;
+      if (timeline.status.textContent === opening.words) timeline.say("");
+      timeline.opening = null;
     }
 
     // What an address says of the view; what is empty it does not say.

@@ -3,7 +3,7 @@
 (function (root) {
   "use strict";
   if (root.FsdpMouse) return;
-  const { GUTTER } = root.fsdpLayout;
+  const { GUTTER, LINE } = root.fsdpLayout;
   const STAR = { left: 80, top: 38, bottom: 56 }; // where a tall track is pinned
   const MOVED = 3; // pixels from which on a press is a drag
   const PATIENCE_MS = 35; // until what is hovered over is asked for
@@ -70,6 +70,13 @@
       this.drag = { kind: this.kindOf(event, place), place, view: Object.assign({}, timeline.view), moved: false };
       timeline.stage.setPointerCapture(event.pointerId);
       if (this.drag.kind === "minimap") this.dragMinimap(place);
+      if (this.drag.kind === "step") this.showStep(place);
+    }
+
+    /** @param {Place} place */
+    showStep(place) {
+      const found = this.timeline.minimap.at(place.x);
+      if (found) this.timeline.toolbar.showStep(found.bar, found.source.offset);
     }
 
     /**
@@ -77,7 +84,7 @@
      * @param {Place} place
      */
     kindOf(event, place) {
-      if (place.zone === "minimap") return "minimap";
+      if (place.zone === "minimap") return place.y < LINE ? "step" : "minimap";
       if (place.zone === "gutter" || place.zone === "corner") return "none";
       return event.shiftKey !== this.timeline.toolbar.wheelZooms() ? "pan" : "area";
     }
@@ -86,7 +93,7 @@
     dragMinimap(place) {
       const { timeline } = this;
       const half = (timeline.view.t1 - timeline.view.t0) / 2;
-      const centre = timeline.rulers.miniTime(place.x);
+      const centre = timeline.minimap.time(place.x);
       timeline.setView(centre - half, centre + half);
     }
 
@@ -125,7 +132,7 @@
       const place = this.placeOf(event);
       if (drag.kind === "none") this.clickGutter(place);
       else if (drag.kind === "area" && drag.moved) timeline.panel.showArea();
-      else if (!drag.moved && drag.kind !== "minimap") this.click(place);
+      else if (!drag.moved && drag.kind !== "minimap" && drag.kind !== "step") this.click(place);
     }
 
     leave() {
@@ -186,6 +193,12 @@
       timeline.redrawOver();
       clearTimeout(this.hoverTimer);
       if (this.asking) this.asking.abort();
+      if (place.zone === "minimap" && place.x >= GUTTER) {
+        const lines = timeline.minimap.tip(place.x);
+        if (lines.length) timeline.panel.showTip(place, lines);
+        else timeline.hideTip();
+        return;
+      }
       const useful = (place.zone === "plot" && place.box) || place.zone === "memory";
       if (!useful || place.x < GUTTER) {
         timeline.hideTip();

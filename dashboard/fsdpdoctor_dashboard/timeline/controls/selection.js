@@ -45,6 +45,16 @@
       timeline.address.viewChanged();
     }
 
+    /**
+     * What a finding is about; everything else steps back. Nothing: all is as it was.
+     * @param {DataSource | null} source
+     * @param {Lit[]} stretches
+     */
+    light(source, stretches) {
+      this.timeline.lit = source && stretches.length ? { source, stretches } : null;
+      this.timeline.redrawOver();
+    }
+
     // -- the selection in the picture
 
     fit() {

@@ -5,6 +5,7 @@
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
   const STEP_ROOM = 0.02; // of a step, on both sides of it
+  const EDGE = 0.04; // of the view: a step that reaches in by less is not what is shown
   const SAVED_RANKS = 16; // up to so many go into one file, unasked
   const SEEN_PIXELS = 24; // of a span that is shown as it lies
   const WHEEL = "fsdpdoctor.wheel";
@@ -22,6 +23,7 @@
       this.search.placeholder = "find a unit  ( / )";
       this.search.setAttribute("aria-label", "find a unit");
       this.found = timeline.make("span", "fd-found", this.tools);
+      this.step = timeline.make("span", "fd-step", this.tools);
       this.search.addEventListener("keydown", (e) => this.searchKey(e));
       this.buttons();
     }
@@ -29,6 +31,7 @@
     buttons() {
       const { timeline } = this;
       this.button("\u2039 step", "the step before", () => this.goToStep(false));
+      this.tools.append(this.step);
       this.button("step \u203a", "the next step", () => this.goToStep(true));
       this.button("Fit", "show the whole run (0)", () => timeline.fit());
       this.button("Ranks", "all ranks condensed, or in full (C)", () => this.toggleCondensed());
@@ -75,12 +78,36 @@
           timeline.say("there is no later step");
           return;
         }
-        const room = (mark.end - mark.start) * STEP_ROOM;
-        timeline.setView(mark.start + track.offset - room, mark.end + track.offset + room);
-        timeline.say(`step ${mark.span}: ${format.duration(mark.end - mark.start)}`);
+        this.showStep([mark.span, mark.start, mark.end, mark.end - mark.start], track.offset);
       } catch (error) {
         timeline.sayError(error);
       }
+    }
+
+    /**
+     * @param {StepBar} bar
+     * @param {number} offset
+     */
+    showStep([step, start, end, length], offset) {
+      const { timeline } = this;
+      const room = (end - start) * STEP_ROOM;
+      timeline.setView(start + offset - room, end + offset + room);
+      timeline.say(`step ${step}: ${format.duration(length)}`);
+    }
+
+    // Which steps are in the picture, by the first run's.
+    sayStep() {
+      const { view, sources: [{ meta, offset }] } = this.timeline;
+      const { bars, count } = meta.steps;
+      const slack = (view.t1 - view.t0) * EDGE;
+      const seen = bars.filter(([, start, end]) =>
+        start + offset < view.t1 - slack && end + offset > view.t0 + slack);
+      const first = seen[0], last = seen[seen.length - 1];
+      const alone = bars.length === count;
+      let words = "";
+      if (first && seen.length === 1 && alone) words = `${first[0]} (${bars.indexOf(first) + 1} of ${count})`;
+      else if (first && last) words = `${alone ? "" : "about "}${first[0]} - ${last[0]}`;
+      this.step.textContent = words;
     }
 
     toggleCondensed() {

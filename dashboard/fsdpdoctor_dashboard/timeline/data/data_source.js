@@ -119,6 +119,14 @@
       return this.json("memory", { v: this.meta.fingerprint, rank, level, index, count });
     }
 
+    /**
+     * @param {number} finding its place in the report
+     * @returns {Promise<Lit[]>}
+     */
+    lit(finding) {
+      return this.json("lit", { finding });
+    }
+
     /** @type {DataSource["live"]} */
     live(rank, time) {
       return this.json("live", { rank, time });

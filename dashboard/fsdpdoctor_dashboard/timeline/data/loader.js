@@ -17,7 +17,7 @@
       this.onError = onError;
       /** @type {Map<string, KeptTile>} */
       this.kept = new Map();
-      /** @type {Map<string, {control: AbortController, keys: string[]}>} by their first key */
+      /** @type {Map<string, {control: AbortController, keys: string[], stays: boolean}>} by their first key */
       this.flying = new Map();
       this.pausedUntil = 0; // after an error, so that it is not asked for at once again
     }
@@ -85,6 +85,14 @@
     }
 
     /**
+     * @param {DataSource} source
+     * @param {GivenTiles} given
+     */
+    keepAll(source, { tiles, ranks, condensed }) {
+      for (const tile of tiles) this.keep(source, { tile, ranks, condensed });
+    }
+
+    /**
      * The most urgent come first. What is in flight and no longer wanted is aborted. How
      * many are missing.
      * @param {Want[]} wants
@@ -94,7 +102,7 @@
       const needed = new Set(missing.map((w) =>
         this.key(w.source, w.rank, w.condensed, w.level, w.index)));
       for (const [name, flight] of this.flying) {
-        if (!flight.keys.some((key) => needed.has(key))) {
+        if (!flight.stays && !flight.keys.some((key) => needed.has(key))) {
           flight.control.abort();
           this.flying.delete(name);
         } else {
@@ -139,8 +147,23 @@
       return groups;
     }
 
-    /** @param {WantGroup} group */
-    async fetch(group) {
+    /**
+     * What stands in for finer tiles that are on their way, of these tracks. Nobody waits
+     * for it, and no other view calls it off.
+     * @param {Track[]} tracks
+     */
+    overviews(tracks) {
+      const wants = tracks.map(({ source, rank, small }) =>
+        ({ source, rank, condensed: small, level: source.meta.level, index: 0 }));
+      const missing = wants.filter((w) => !this.has(w.source, w.rank, w.condensed, w.level, w.index));
+      for (const group of TileLoader.groups(missing)) this.fetch(group, true);
+    }
+
+    /**
+     * @param {WantGroup} group
+     * @param {boolean} [stays] whatever is wanted next
+     */
+    async fetch(group, stays = false) {
       const { source, ranks, condensed, level, index, count } = group;
       const control = new AbortController();
       const keys = [];
@@ -148,11 +171,11 @@
         for (const rank of ranks) keys.push(this.key(source, rank, condensed, level, at));
       }
       const name = keys[0];
-      const flight = { control, keys };
+      const flight = { control, keys, stays };
       this.flying.set(name, flight);
       try {
         const tiles = await source.tiles(level, index, count, ranks, condensed, control.signal);
-        for (const tile of tiles) this.keep(source, { tile, ranks, condensed });
+        this.keepAll(source, { tiles, ranks, condensed });
         this.trim(source.meta.level);
       } catch (error) {
         if (!(error instanceof Error && error.name === "AbortError")) {

@@ -22,6 +22,8 @@
       this.offset = 0;
       /** @type {number[] | null | undefined} */
       this.only = null;
+      /** @type {Record<string, Lit[]>} what findings light up, by their first place */
+      this.lights = {};
     }
 
     async load() {

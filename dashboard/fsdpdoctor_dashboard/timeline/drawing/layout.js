@@ -3,7 +3,8 @@
   "use strict";
   const { Row } = root.fsdpTiles;
   const GUTTER = 168;
-  const MINIMAP = 30, AXIS = 22, STEPS = 16, BATCHES = 8, MEMORY = 78;
+  const LINE = 20; // of the steps, at the top of the minimap
+  const MINIMAP = 50, AXIS = 22, STEPS = 16, BATCHES = 8, MEMORY = 78;
   const FONT = "system-ui, -apple-system, 'Segoe UI', Inter, Roboto, sans-serif";
   /** @type {Record<number, number>} */
   const HEIGHT = {
@@ -13,7 +14,7 @@
   };
   const LABEL = root.fsdpSettings.rowWords;
 
-  const api = { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
+  const api = { GUTTER, LINE, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
   root.fsdpLayout = api;
   if (typeof module !== "undefined") module.exports = api;
 })(window);

@@ -5,6 +5,7 @@
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
   const { GUTTER, MINIMAP, AXIS, STEPS, FONT } = root.fsdpLayout;
+  const LEAST_LIT = 2; // pixels of what is lit
   const FLOW = [Row.HOST, Row.COPIES, Row.ALL_GATHER, Row.REDUCE_SCATTER, Row.ALL_REDUCE,
     Row.EXPOSED, Row.COMPUTE];
 
@@ -19,8 +20,8 @@
       const { timeline } = this;
       const pen = timeline.over;
       pen.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
-      const { area, selected, searched, hover } = timeline;
-      const needed = area || selected || searched || (hover && hover.x >= GUTTER);
+      const { area, selected, searched, hover, lit } = timeline;
+      const needed = area || selected || searched || lit || (hover && hover.x >= GUTTER);
       if (!needed && this.upperEmpty) return; // or the browser would lay it over again
       this.upperEmpty = !needed;
       pen.clearRect(0, 0, timeline.width, timeline.height);
@@ -28,12 +29,47 @@
       pen.beginPath();
       pen.rect(GUTTER, MINIMAP, timeline.plot, timeline.height - MINIMAP);
       pen.clip();
+      if (lit) this.lit(pen, lit);
       timeline.bookmarks.paint(pen, timeline.top, timeline.bottom);
       if (area) this.area(pen, area);
       if (searched) this.units(pen, searched.units);
       if (hover && hover.unit >= 0) this.units(pen, new Set([hover.unit]));
       if (selected) this.selected(pen, selected);
       if (hover && hover.x >= GUTTER) this.cursor(pen, hover);
+      pen.restore();
+    }
+
+    /**
+     * All but some stretches under a veil.
+     * @param {Pen} pen
+     * @param {{ source: DataSource, stretches: Lit[] }} lit
+     */
+    lit(pen, { source, stretches }) {
+      const { timeline } = this;
+      const { t0, t1 } = timeline.view;
+      const right = GUTTER + timeline.plot;
+      pen.save();
+      pen.beginPath();
+      pen.rect(GUTTER, timeline.top, timeline.plot, timeline.bottom - timeline.top);
+      pen.clip();
+      // A moment has nothing that could stand out: it is a line over what was there.
+      if (stretches.some(([, start, end]) => end > start)) {
+        pen.fillStyle = timeline.theme === "dark" ? "#0d1117b0" : "#ffffffb0";
+        pen.fillRect(GUTTER, timeline.top, timeline.plot, timeline.bottom - timeline.top);
+      }
+      pen.fillStyle = pen.strokeStyle = timeline.ink.select;
+      pen.lineWidth = 1.5;
+      const tracks = new Map(timeline.order.filter((track) => track.source === source).map((track) => [track.rank, track]));
+      for (const [rank, start, end] of stretches) {
+        const track = tracks.get(rank);
+        if (!track || end + track.offset < t0 || start + track.offset > t1) continue;
+        const x0 = Math.max(GUTTER - 3, timeline.x(start + track.offset));
+        const x1 = Math.max(x0 + LEAST_LIT, Math.min(right + 3, timeline.x(end + track.offset)));
+        const y = timeline.screenY(track.y) + 1, height = track.height - 3;
+        if (start === end) pen.fillRect(x0 - 1, y, LEAST_LIT, height);
+        else pen.clearRect(x0, y, x1 - x0, height);
+        if (x1 - x0 > 2 * LEAST_LIT) pen.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
+      }
       pen.restore();
     }
 

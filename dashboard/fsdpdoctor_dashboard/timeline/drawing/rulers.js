@@ -1,10 +1,10 @@
-// What stands above the rows: the minimap, the axis, the steps and micro-batches.
+// What stands between the minimap and the rows: the axis, the steps, the micro-batches.
 (function (root) {
   "use strict";
   if (root.FsdpRulers) return;
-  const { Row, BINS } = root.fsdpTiles;
+  const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
-  const { fitted, penOf } = root.fsdpCanvas;
+  const { fitted } = root.fsdpCanvas;
   const { GUTTER, MINIMAP, AXIS, STEPS, BATCHES, FONT } = root.fsdpLayout;
 
   class FsdpRulers {
@@ -151,76 +151,6 @@
       return bands.slice(1).map((band, at) => ({
         start: bands[at].end, end: band.start, first: bands[at].span + 1, last: band.span - 1,
       })).filter((gap) => gap.last >= gap.first && gap.end > gap.start);
-    }
-
-    minimap() {
-      const { timeline } = this;
-      const pen = timeline.pen;
-      pen.fillStyle = timeline.ink.panel;
-      pen.fillRect(0, 0, timeline.width, MINIMAP);
-      pen.fillStyle = timeline.ink.faint;
-      pen.font = `10px ${FONT}`;
-      pen.textBaseline = "middle";
-      pen.fillText(`whole run ${format.duration(timeline.end - timeline.start)}`, 8, MINIMAP / 2);
-      const whole = timeline.end - timeline.start;
-      const height = (MINIMAP - 6) / timeline.sources.length;
-      timeline.sources.forEach((source, at) => {
-        const map = source.meta.minimap;
-        const bin = Math.pow(2, map.level) / BINS;
-        const y = 3 + at * height;
-        const image = this.minimapLine(map);
-        const from = source.offset - timeline.start;
-        const x = GUTTER + (from / whole) * timeline.plot;
-        const width = ((bin * BINS) / whole) * timeline.plot;
-        pen.save();
-        pen.beginPath();
-        pen.rect(GUTTER, 0, timeline.plot, MINIMAP);
-        pen.clip();
-        pen.drawImage(image, 0, 0, BINS, 1, x, y + height * 0.45, width, height * 0.5);
-        pen.drawImage(image, 0, 1, BINS, 1, x, y, width, height * 0.45);
-        pen.restore();
-      });
-      const x0 = Math.max(GUTTER, this.miniX(timeline.view.t0));
-      const x1 = Math.min(GUTTER + timeline.plot, this.miniX(timeline.view.t1));
-      pen.fillStyle = timeline.theme === "dark" ? "#0d1117b0" : "#ffffffb0";
-      pen.fillRect(GUTTER, 0, Math.max(0, x0 - GUTTER), MINIMAP);
-      pen.fillRect(x1, 0, Math.max(0, GUTTER + timeline.plot - x1), MINIMAP);
-      pen.strokeStyle = timeline.ink.text;
-      pen.lineWidth = 1;
-      pen.strokeRect(Math.round(x0) + 0.5, 0.5, Math.max(2, Math.round(x1 - x0) - 1), MINIMAP - 1);
-    }
-
-    /** @param {number} time */
-    miniX(time) {
-      const { timeline } = this;
-      return GUTTER + ((time - timeline.start) / (timeline.end - timeline.start)) * timeline.plot;
-    }
-
-    /** @param {number} x */
-    miniTime(x) {
-      const { timeline } = this;
-      return timeline.start + ((x - GUTTER) / timeline.plot) * (timeline.end - timeline.start);
-    }
-
-    /** @param {Minimap} map */
-    minimapLine(map) {
-      const { timeline } = this;
-      if (map.image && map.theme === timeline.theme) return map.image;
-      const image = document.createElement("canvas");
-      image.width = BINS;
-      image.height = 2;
-      const pen = penOf(image);
-      const pixels = pen.createImageData(BINS, 2);
-      const busy = format.rgb(timeline.colour.backward), exposed = format.rgb(timeline.ink.exposed);
-      for (let i = 0; i < BINS; i++) {
-        pixels.data.set([...busy, map.compute[i]], i * 4);
-        const shown = map.exposed[i] ? Math.max(90, Math.min(255, map.exposed[i] * 3)) : 0;
-        pixels.data.set([...exposed, shown], (BINS + i) * 4);
-      }
-      pen.putImageData(pixels, 0, 0);
-      map.image = image;
-      map.theme = timeline.theme;
-      return image;
     }
   }
 

@@ -110,7 +110,7 @@
 
     /** @param {string} text */
     say(text) {
-      this.status.textContent = text;
+      this.status.textContent = this.status.title = text;
     }
 
     /** @param {unknown} error */

@@ -11,7 +11,8 @@
   const LOWEST = 56; // of a rank in full: room for what stands beside it
   const TALLEST = 34; // of a condensed line, where there is room
   const MOST_EXPOSED = 1.5; // its ribbon has one line of words, whatever the room
-  const MOST_GROWTH = 3; // of rows in full, where a window has more room than they need
+  const GROWTH_PASSES = 3;
+  const MOST_GROWTH = 5; // of rows in full, where a window has more room than they need
 
   /**
    * Each source may be shifted, so that two runs or a run and its simulation start
@@ -66,9 +67,15 @@
     const order = [...tracks].sort((a, b) => Number(b.pinned) - Number(a.pinned));
     const line = Math.max(7, Math.min(TALLEST, Math.floor(room / Math.max(1, order.length)) - 1));
     const fits = place(order, condensed, line, 1);
-    const growth = Math.min(MOST_GROWTH, Math.floor((20 * room) / Math.max(1, fits)) / 20);
-    // Gaps and lowest heights do not grow: the whole never grows by more than its rows.
-    const content = growth > 1 && order.some((t) => !t.small) ? place(order, condensed, line, growth) : fits;
+    if (fits >= room || order.every((track) => track.small)) return { order, content: fits };
+    // Gaps and lowest heights do not grow: what they leave is shared out once more.
+    let growth = 1, content = fits;
+    for (let pass = 0; pass < GROWTH_PASSES; pass++) {
+      const next = Math.min(MOST_GROWTH, Math.floor((20 * growth * room) / Math.max(1, content)) / 20);
+      if (next <= growth) break;
+      growth = next;
+      content = place(order, condensed, line, growth);
+    }
     return { order, content };
   }
 
