@@ -53,7 +53,9 @@ def said(page: str, *parts: Component) -> list[Said]:
     found = []
     for part in parts:
         for one in _walk(page, part):
-            if one.column in ("H1", "H2", "H3"):
+            # A finding beside the timeline is headed by what opens it.
+            opens = page == "timeline" and one.column == "Summary"
+            if one.column in ("H1", "H2", "H3") or opens:
                 heading = one.words
             column = "" if one.column in BLOCKS else one.column
             found.append(
