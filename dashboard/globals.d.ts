@@ -38,7 +38,7 @@ type StepBar = [step: number, start: number, end: number, length: number];
 
 interface Steps {
   count: number;
-  median: number;
+  usual: number;
   bars: StepBar[];
 }
 
@@ -491,6 +491,7 @@ declare var FsdpRows: typeof import("./fsdpdoctor_dashboard/timeline/drawing/row
 declare var FsdpRulers: typeof import("./fsdpdoctor_dashboard/timeline/drawing/rulers.js").FsdpRulers;
 declare var FsdpSelection: typeof import("./fsdpdoctor_dashboard/timeline/controls/selection.js").FsdpSelection;
 declare var FsdpSurface: typeof import("./fsdpdoctor_dashboard/timeline/drawing/surface.js").FsdpSurface;
+declare var FsdpUnknown: typeof import("./fsdpdoctor_dashboard/timeline/drawing/unknown.js").FsdpUnknown;
 declare var FsdpTimeline: typeof import("./fsdpdoctor_dashboard/timeline/timeline.js").FsdpTimeline;
 declare var fsdpViewer: unknown;
 declare var FsdpToolbar: typeof import("./fsdpdoctor_dashboard/timeline/controls/toolbar.js").FsdpToolbar;

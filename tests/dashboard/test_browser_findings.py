@@ -29,6 +29,8 @@ pytestmark = pytest.mark.slow
 
 GALLERY = Path(__file__).parents[2] / "traces"
 KILLED = "killed-rank"
+WITHOUT_UNITS = "ddp-instead"
+WITHOUT_SAMPLES = "device-offload-pageable"
 CARDS = ".side details.card"
 STATUS = "document.querySelector('.fd-status').textContent"
 LIT = "fsdpTimeline.lit && fsdpTimeline.lit.stretches"
@@ -36,10 +38,12 @@ LIT = "fsdpTimeline.lit && fsdpTimeline.lit.stretches"
 
 @pytest.fixture(scope="module")
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A run of two ranks, one of which was killed."""
-    folder = tmp_path_factory.mktemp("gallery") / KILLED
-    shutil.copytree(GALLERY / KILLED, folder)
-    with serve_runs(folder) as server:
+    """A run of two ranks, one of which was killed; and runs that show little."""
+    root = tmp_path_factory.mktemp("gallery")
+    names = (KILLED, WITHOUT_UNITS, WITHOUT_SAMPLES)
+    for name in names:
+        shutil.copytree(GALLERY / name, root / name)
+    with serve_runs(*(root / name for name in names)) as server:
         yield server
 
 
@@ -92,7 +96,7 @@ def test_a_bar_of_the_minimap_shows_its_step(killed: Visit, opened: OpenRun) -> 
     tip = killed.page.locator(".fd-tip")
     assert tip.inner_text().split("\n") == [
         "step 4: 453 ms",
-        "17.5 % longer than the median step",
+        "33.6 % longer than a usual step (339 ms)",
         "click shows it",
     ]
     killed.page.mouse.click(x, box["y"] + 8)
@@ -191,3 +195,45 @@ def test_the_end_of_a_rank_is_marked(killed: Visit, opened: OpenRun) -> None:
     )
     assert pixels == [[0x1F, 0x23, 0x28], [0xF6, 0xF8, 0xFA]]
     killed.picture("rank-ended")
+
+
+DRAWN = (
+    "(() => { const pen = fsdpTimeline.pen, draw = pen.fillText; window.drawn = [];"
+    " pen.fillText = function (text, ...at) {"
+    " window.drawn.push(text); draw.call(this, text, ...at); }; fsdpTimeline.paint();"
+    " delete pen.fillText; return window.drawn; })()"
+)
+"""All words of one painting."""
+
+
+def test_what_is_not_there_is_said(browser: Browser, gallery: Served) -> None:
+    """A record without any work, and a stretch without a sample of memory: no empty
+    lanes or axes that one might take for idleness, or for a slow page.
+    """
+    with visiting(browser, gallery) as found:
+        found.open(f"timeline?run={WITHOUT_UNITS}")
+        assert (
+            "The record holds no compute and no collective, only what the host did."
+        ) in found.page.evaluate(DRAWN)
+        found.open(f"timeline?run={WITHOUT_SAMPLES}")
+        said = "no sample of memory in this stretch"
+        found.until(f"{DRAWN}.includes({said!r})")
+        found.timeline("t.fit()")
+        found.until(f"!{DRAWN}.includes({said!r})")
+        found.open(f"timeline?run={KILLED}")
+        words = found.page.evaluate(DRAWN)
+        assert not [each for each in words if each.startswith(("The record", "no s"))]
+
+
+def test_what_cannot_be_replayed_has_no_knobs(
+    browser: Browser, gallery: Served
+) -> None:
+    """The reason stands alone; a run that can be replayed keeps its knobs."""
+    with visiting(browser, gallery) as found:
+        found.open(f"whatif?run={WITHOUT_UNITS}")
+        found.until("document.querySelector('.no-replay')")
+        assert not found.page.locator(".whatif .knobs").is_visible()
+        assert not found.page.locator("#save-plan").is_visible()
+        found.open(f"whatif?run={KILLED}")
+        found.until("document.querySelector('#prediction p')")
+        assert found.page.locator(".whatif .knobs").is_visible()

@@ -48,14 +48,18 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         try:
             run = library.wait(run_id)
             replay = replays.replay(run)
+        except FsdpDoctorError as error:
+            return _no_replay(str(error)), None, dash.no_update
+        words = [page.replay_words(replay)]
+        if not replay.usable:
+            why = _no_replay(replay.why_withheld)
+            return [*words, why], None, dash.no_update
+        try:
             found = _predicted(replay, tuple(knobs))
         except FsdpDoctorError as error:
             alert = html.P(visible(str(error)), className="alert")
             return alert, None, dash.no_update
-        words = [page.replay_words(replay)]
-        if found is None:
-            words.append(html.P(replay.why_withheld, className="alert"))
-            return words, None, dash.no_update
+        assert found is not None
         if not found.plan.changes:
             return [*words, html.P(page.NO_CHANGE)], None, ""
         words += page.prediction_words(replay, found, run.report)
@@ -94,6 +98,11 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         if found is None:
             return dash.no_update
         return {"content": plan_file(found), "filename": "plan.json"}
+
+
+def _no_replay(why: str) -> Component:
+    """Why nothing can be predicted; style.css takes the idle knobs away."""
+    return html.P(visible(why), className="alert no-replay")
 
 
 def _in_the_browser(app: dash.Dash) -> None:

@@ -27,6 +27,7 @@ SCRIPTS = (
     "controls/mouse.js",
     "controls/keys.js",
     "drawing/rows.js",
+    "drawing/unknown.js",
     "drawing/rulers.js",
     "drawing/minimap.js",
     "drawing/memory.js",

@@ -78,6 +78,7 @@
       this.loader = new TileLoader(() => this.redraw(), (error) => this.sayError(error));
       this.curves = new CurveLoader(() => this.redrawMemory(), (error) => this.sayError(error));
       this.rows = new root.FsdpRows(this);
+      this.unknown = new root.FsdpUnknown(this);
       this.rulers = new root.FsdpRulers(this);
       this.minimap = new root.FsdpMinimap(this);
       this.memory = new root.FsdpMemory(this);
@@ -305,7 +306,7 @@
      */
     jump(t0, t1, track) {
       // A moment has no length of its own to be seen in: a part of a step is around it.
-      const least = t1 > t0 ? 2000 : Math.max(2000, this.sources[0].meta.steps.median * MOMENT_ROOM);
+      const least = t1 > t0 ? 2000 : Math.max(2000, this.sources[0].meta.steps.usual * MOMENT_ROOM);
       const room = Math.max(t1 - t0, least) * 1.2;
       const target = { t0: t0 - room, t1: t1 + room };
       if (track) this.reveal(track);
@@ -383,7 +384,7 @@
       this.minimap.paint();
       if (this.hasMemory) this.memory.paint();
       this.rows.scrollbar();
-      if (this.end <= 1) this.rows.nothing();
+      this.unknown.nothing();
       this.frameMs = performance.now() - began;
       if (!this.painted && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
         performance.mark("fsdp-timeline-painted");

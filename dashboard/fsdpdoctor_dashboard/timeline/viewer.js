@@ -66,7 +66,7 @@
   async function sourceOf(page, name) {
     const columns = await root.fsdpLocalSource.unpackColumns(page.columns, page.layout);
     // A report of before there were bars has none.
-    const steps = page.meta.steps || { count: 0, median: 0, bars: [] };
+    const steps = page.meta.steps || { count: 0, usual: 0, bars: [] };
     const meta = { ...page.meta, steps, id: name, label: name };
     const source = new root.fsdpLocalSource.LocalSource(meta, columns, page.memory);
     source.lights = page.lit || {};

@@ -19,9 +19,16 @@ def test_each_step_has_a_bar() -> None:
 
     assert step_line(store) == {
         "count": 3,
-        "median": 20,
+        "usual": 20,
         "bars": [[3, 0, 20, 20], [4, 20, 30, 10], [6, 60, 100, 40]],
     }
+
+
+def test_usual_is_the_judged_step_of_the_middle_length() -> None:
+    """Steps that were not judged, as warm-up, do not count."""
+    rows = StepRows.build(3, step=[3, 4, 6], start_ns=[7, 27, 67], end_ns=[27, 37, 107])
+
+    assert step_line(store_of(rows, typical_step=4))["usual"] == 10
 
 
 def test_a_slow_step_does_not_drown_among_many() -> None:
@@ -42,6 +49,6 @@ def test_a_run_without_steps_has_no_bars() -> None:
     """A trace without marks of steps, or a run that ended in its first."""
     assert step_line(store_of(StepRows.build(0))) == {
         "count": 0,
-        "median": 0,
+        "usual": 0,
         "bars": [],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
 from fsdpdoctor_dashboard.pages.pictures.figures import styled
 
 MOST_TICKS = 7
+WHOLE = re.compile(r"\.0+ ")
+"""What a tick's size need not have: ticks are whole powers of two."""
 PEAK_IN_SIGHT = 3.0
 """A peak further above the highest point would press all points to the floor: it is
 written and not drawn."""
@@ -254,7 +257,7 @@ def _size_axis(figure: go.Figure, sizes: Sequence[int]) -> None:
         type="log",
         title="size, of the large side",
         tickvals=ticks,
-        ticktext=[size(tick).replace(".00 ", " ") for tick in ticks],
+        ticktext=[WHOLE.sub(" ", size(tick)) for tick in ticks],
         range=[float(np.log10(max(low, 0.5))), float(np.log10(high))],
     )
 

@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
-from fsdpdoctor.quantities import MS
+from fsdpdoctor.quantities import MS, ms
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import INKS, SERIES
 from fsdpdoctor.report.value import Report
@@ -117,12 +117,9 @@ def wait_matrix(
 
 
 def _written(values: Sequence[Sequence[float]]) -> list[list[str]]:
-    """Numbers as they stand in cells: three digits, and no exponents."""
+    """Milliseconds as they stand in tables, in cells that need not say the unit."""
     return [
-        [
-            "" if v != v else f"{v:,.0f}" if v >= 100 or not v else f"{v:.3g}"
-            for v in row
-        ]
+        ["" if v != v else ms(v * MS).removesuffix(" ms") for v in row]
         for row in values
     ]
 

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
 from fsdpdoctor.renderers.formatting import shorten, visible
-from fsdpdoctor.renderers.palette import SERIES
+from fsdpdoctor.renderers.palette import SERIES, series_colours
 from fsdpdoctor.report.memory_peak import MemoryPeak
 from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor_dashboard.pages.pictures.figures import styled
@@ -68,7 +68,8 @@ def memory_step(
     if names:
         _curves(figure, rank, step, names)
         if peak is not None:
-            _peak(figure, peak, begin, _unit_of(rank, step, names)[0])
+            unit = _unit_of(rank, step, names)[0]
+            _peak(figure, peak, begin, unit, series_colours(theme)["sync"])
     if units:
         _windows(figure, rank, units, len(heights), (step, begin))
     figure.update_xaxes(range=[0, length / MS])
@@ -137,12 +138,14 @@ def _unit_of(rank: RankMeasures, step: int, names: list[str]) -> tuple[int, str]
     return _byte_unit(max(int(getattr(samples, name).max()) for name in shown))
 
 
-def _peak(figure: go.Figure, peak: MemoryPeak, begin: int, unit: int) -> None:
+def _peak(
+    figure: go.Figure, peak: MemoryPeak, begin: int, unit: int, colour: str
+) -> None:
     figure.add_scatter(
         x=[(peak.time_ns - begin) / MS],
         y=[peak.bytes / unit],
         mode="markers",
-        marker={"symbol": "triangle-down", "size": 11, "color": SERIES["sync"]},
+        marker={"symbol": "triangle-down", "size": 11, "color": colour},
         name="peak",
         hovertemplate=f"peak: {size(peak.bytes)}<extra></extra>",
         row=1,

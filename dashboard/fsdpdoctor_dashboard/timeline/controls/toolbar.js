@@ -5,7 +5,7 @@
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
   const STEP_ROOM = 0.02; // of a step, on both sides of it
-  const EDGE = 0.04; // of the view: a step that reaches in by less is not what is shown
+  const EDGE = 0.15; // of the view: a step that reaches in by less is not what is shown
   const SAVED_RANKS = 16; // up to so many go into one file, unasked
   const SEEN_PIXELS = 24; // of a span that is shown as it lies
   const WHEEL = "fsdpdoctor.wheel";
@@ -99,9 +99,11 @@
     sayStep() {
       const { view, sources: [{ meta, offset }] } = this.timeline;
       const { bars, count } = meta.steps;
-      const slack = (view.t1 - view.t0) * EDGE;
-      const seen = bars.filter(([, start, end]) =>
-        start + offset < view.t1 - slack && end + offset > view.t0 + slack);
+      const { t0, t1 } = view;
+      const seen = bars.filter(([, start, end]) => {
+        const inside = Math.min(t1, end + offset) - Math.max(t0, start + offset);
+        return inside > EDGE * (t1 - t0) || inside > (end - start) / 2;
+      });
       const first = seen[0], last = seen[seen.length - 1];
       const alone = bars.length === count;
       let words = "";

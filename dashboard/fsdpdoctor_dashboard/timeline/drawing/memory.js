@@ -40,7 +40,14 @@
       pen.fillText(known.curve.replace("_bytes", ""), 6, y + 44);
       this.scale(known, y, height);
       timeline.clipPlot(y, y + height);
-      for (const kept of found) if (measured(kept.part)) this.part(track, kept.part, kept, y, height);
+      let columns = 0;
+      for (const kept of found) if (measured(kept.part)) columns += this.part(track, kept.part, kept, y, height);
+      if (!columns) {
+        pen.fillStyle = timeline.ink.faint;
+        pen.textAlign = "center";
+        pen.fillText("no sample of memory in this stretch", GUTTER + timeline.plot / 2, y + height / 2);
+        pen.textAlign = "left";
+      }
       this.peak(track, known, y);
       pen.restore();
     }
@@ -67,6 +74,7 @@
      * @param {KeptCurve} found
      * @param {number} y
      * @param {number} height
+     * @returns {number} columns that were drawn
      */
     part(track, part, { width, start }, y, height) {
       const { timeline } = this;
@@ -98,6 +106,7 @@
       for (const [x, wide, low] of columns) pen.fillRect(x, floor - low, wide, low);
       pen.fillStyle = timeline.ink.memory;
       for (const [x, wide, low, high] of columns) pen.fillRect(x, floor - high, wide, Math.max(1.2, high - low));
+      return columns.length;
     }
 
     /**

@@ -7,8 +7,8 @@
   const format = root.fsdpFormat;
   const { penOf } = root.fsdpCanvas;
   const { GUTTER, MINIMAP, LINE, FONT } = root.fsdpLayout;
-  const SLOW = 1.25; // of the median step: longer ones stand out
-  const FULL = 1.6; // of the median step: from there on a bar is as high as it can be
+  const SLOW = 1.25; // of a usual step: longer ones stand out
+  const FULL = 1.6; // of a usual step: from there on a bar is as high as it can be
   const LEAST = 2; // pixels of a bar, in height
   const GAP_FROM = 4; // pixels of a bar from which on there is a gap after it
 
@@ -104,10 +104,10 @@
       const found = this.at(x);
       if (!found) return [];
       const { bar: [step, , , length], source, together } = found;
-      const { median } = source.meta.steps;
-      const more = length / median - 1;
-      const side = Math.abs(more) < 0.005 ? "as long as the median step"
-        : `${format.percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"} than the median step`;
+      const { usual } = source.meta.steps;
+      const more = length / usual - 1;
+      const side = Math.abs(more) < 0.0005 ? "as long as a usual step"
+        : `${format.percent(Math.abs(more))} ${more > 0 ? "longer" : "shorter"} than a usual step (${format.duration(usual)})`;
       const name = together > 1 ? `step ${step}, the longest of ${together} here` : `step ${step}`;
       return [
         [`${name}: ${format.duration(length)}`, "fd-tip-title"], [side],
@@ -130,13 +130,13 @@
       pen.scale(ratio, ratio);
       const room = (LINE - 1) / sources.length;
       sources.forEach(({ meta, offset }, nth) => {
-        const { bars, median } = meta.steps;
+        const { bars, usual } = meta.steps;
         const floor = (nth + 1) * room;
         for (const [, start, end, length] of bars) {
           const x0 = this.x(start + offset) - GUTTER, x1 = this.x(end + offset) - GUTTER;
-          const share = Math.min(1, length / (FULL * median));
+          const share = Math.min(1, length / (FULL * usual));
           const height = Math.max(LEAST, share * (room - 1));
-          pen.fillStyle = length > SLOW * median ? timeline.ink.text : timeline.ink.bar;
+          pen.fillStyle = length > SLOW * usual ? timeline.ink.text : timeline.ink.bar;
           pen.fillRect(x0, floor - height, Math.max(0.75, x1 - x0 - (x1 - x0 > GAP_FROM ? 1 : 0)), height);
         }
       });

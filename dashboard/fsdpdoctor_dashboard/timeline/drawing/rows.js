@@ -6,7 +6,6 @@
   const format = root.fsdpFormat;
   const { fitted, penOf } = root.fsdpCanvas;
   const { GUTTER, FONT } = root.fsdpLayout;
-  const END_WIDTH = 3; // of the line at which a rank ends
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
   class FsdpRows {
@@ -27,7 +26,7 @@
       this.waits();
       this.bands();
       this.labels();
-      this.ends();
+      this.timeline.unknown.ends();
       this.gutter();
     }
 
@@ -226,51 +225,6 @@
       pen.restore();
     }
 
-    // A rank whose record ends before the run does: nothing is known after it, which is
-    // no idleness.
-    ends() {
-      const { timeline } = this;
-      const pen = timeline.pen;
-      const right = GUTTER + timeline.plot;
-      timeline.clipPlot(timeline.top, timeline.bottom);
-      for (const track of timeline.order) {
-        const { ended } = track.info;
-        if (!ended || !timeline.onScreen(track)) continue;
-        const x = timeline.x(ended.at + track.offset), y = timeline.screenY(track.y);
-        if (x > right || x < GUTTER - 2) {
-          if (x < GUTTER) this.afterEnd(GUTTER, right, y, track.height);
-          continue;
-        }
-        this.afterEnd(x, right, y, track.height);
-        pen.fillStyle = timeline.ink.text;
-        pen.fillRect(Math.round(x) - 1, y, END_WIDTH, track.height - 2);
-        if (track.small) continue;
-        const words = `${track.label}: ${ended.words}`;
-        pen.font = `bold 11px ${FONT}`;
-        const width = pen.measureText(words).width;
-        const fits = x + width + 16 < right;
-        const from = fits ? x + 6 : x - width - 12;
-        pen.fillStyle = timeline.ink.text;
-        pen.fillRect(from, y + track.height / 2 - 9, width + 8, 18);
-        pen.fillStyle = timeline.ink.background;
-        pen.textBaseline = "middle";
-        pen.fillText(words, from + 4, y + track.height / 2 + 0.5);
-      }
-      pen.restore();
-    }
-
-    /**
-     * @param {number} from
-     * @param {number} to
-     * @param {number} y
-     * @param {number} height
-     */
-    afterEnd(from, to, y, height) {
-      const { timeline } = this;
-      timeline.pen.fillStyle = timeline.ink.panel;
-      timeline.pen.fillRect(from, y + 1, to - from, height - 3);
-    }
-
     /** @param {string} colour */
     inkOn(colour) {
       const { timeline } = this;
@@ -360,19 +314,6 @@
       const y = timeline.top + (timeline.scroll / (timeline.content - room)) * (room - size);
       timeline.pen.fillStyle = timeline.ink.faint;
       timeline.pen.fillRect(timeline.width - 5, y, 4, size);
-    }
-
-    nothing() {
-      const { timeline } = this;
-      const { pen } = timeline;
-      const live = timeline.sources.some((source) => source.meta.live);
-      const text = live ? "No step has been recorded yet: it appears here once it has ended."
-        : "The run holds no span to draw: no step was recorded to its end.";
-      pen.fillStyle = timeline.ink.faint;
-      pen.font = `13px ${FONT}`;
-      pen.textAlign = "center";
-      pen.fillText(text, GUTTER + timeline.plot / 2, (timeline.top + timeline.bottom) / 2);
-      pen.textAlign = "left";
     }
   }
 

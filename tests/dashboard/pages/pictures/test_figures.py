@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.quantities import ms
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.pages.pictures.figures import LEAST_SPAN, step_heat
 from fsdpdoctor_dashboard.pages.pictures.memory_figures import curves_of
@@ -67,3 +68,13 @@ def test_samples_outside_of_a_step_are_no_curve(measures: Measures) -> None:
     late = replace(rank, memory=replace(rank.memory, time_ns=before))
 
     assert curves_of(late, step) == []
+
+
+def test_cells_have_the_tables_digits(measures: Measures) -> None:
+    """13.0 beside 14.5, as the table below has it, and not 13."""
+    cells = step_heat(measures, "light", exposed=False).data[0]
+    rank = measures.ranks[0]
+    steps = rank.steps.duration_ns[rank.judged].tolist()
+
+    assert list(cells.text[0]) == [ms(step).removesuffix(" ms") for step in steps]
+    assert all("." in text for text in cells.text[0])
