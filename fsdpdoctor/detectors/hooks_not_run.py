@@ -15,6 +15,7 @@ from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
+    UNKNOWN,
     Evidence,
     IdleParentSpec,
     OptimizerSpec,
@@ -195,6 +196,19 @@ def _bypassed(m: Measures) -> Iterator[Finding]:
     )
 
 
+def _begun(m: Measures) -> set[str]:
+    """Units of the last events, where they are of a step that was cut off."""
+    found = set()
+    for rank in m.ranks:
+        whole = rank.steps.step[rank.steps.complete == 1].max(initial=UNKNOWN)
+        found |= {
+            rank.units[beat.unit].fqn
+            for beat in rank.beats
+            if 0 <= beat.unit < len(rank.units) and beat.step > whole
+        }
+    return found
+
+
 def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """Trainable units that no training forward ran, while others did."""
     calls = unit_sums(m, "calls", Phase.FORWARD)
@@ -204,6 +218,7 @@ def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Findin
         for at in rank.first_forward
         if at < len(rank.units)
     }
+    ran |= _begun(m)
     if not ran or not calls:
         return
     idle = [

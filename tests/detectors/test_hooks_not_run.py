@@ -9,12 +9,15 @@ import pytest
 
 from fsdpdoctor.detectors.hooks_not_run import hooks_not_run
 from fsdpdoctor.finding import Severity
+from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
     Evidence,
     IdleParentSpec,
+    Kind,
     ModelSpec,
     OptimizerSpec,
+    Phase,
 )
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
@@ -80,6 +83,26 @@ def test_a_unit_that_never_ran() -> None:
 
     assert finding.units == ("layers.1",)
     assert finding.phase == "forward"
+
+
+@pytest.mark.parametrize(("step", "said"), [(9, 0), (8, 1)])
+def test_a_unit_of_the_step_that_was_cut_off(step: int, said: int) -> None:
+    """The last events are of layers.1, after the last whole step, 8: it did begin."""
+    units = (unit("layers.0"), unit("layers.1"))
+    data = draw("forward 00", units=units)
+    beat = Beat(
+        count=1,
+        step=step,
+        micro_batch=0,
+        unit=1,
+        kind=Kind.ALL_GATHER,
+        phase=Phase.FORWARD,
+        seq=9,
+        group=0,
+        time_ns=0,
+    )
+
+    assert len(found(hooks_not_run, measured(replace(data, beats=(beat,))))) == said
 
 
 @pytest.mark.parametrize("reshard", [True, False])
