@@ -118,6 +118,12 @@ class Settings:
         )
 
     @property
+    def named(self) -> tuple[tuple[str, ...], ...]:
+        """The modules of each unit that it says something of, the root's too."""
+        said = [unit for unit, one in self.units.items() if one != UnitSettings()]
+        return tuple(module_names(unit) for unit in said)
+
+    @property
     def modules(self) -> tuple[tuple[str, ...], ...]:
         """The modules of each unit but the root, parents before children."""
         if self.groups is not None:
@@ -152,6 +158,14 @@ def read_settings(path: Path) -> Settings:
             f"{path} is damaged: {type(error).__name__} {error}. "
             "Save it again with `fsdpdoctor whatif --save`"
         ) from None
+
+
+def settings_of(apply: Mapping[str, Any]) -> Settings:
+    """What a plan's `apply` says. Raises InputError."""
+    try:
+        return _settings(dict(apply), {}, Path())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"no plan: {type(error).__name__} {error}") from None
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:

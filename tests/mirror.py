@@ -25,6 +25,11 @@ PACKAGES = {
 """Packages, and where the tests of each lie."""
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
+    "cli/processes/test_rank_in_place.py": ("recorder/autotune/ranking.py",),
+    "recorder/autotune/test_autotuner.py": tuple(
+        f"recorder/autotune/{n}.py"
+        for n in ("conductor", "decisions", "job_store", "outcome", "passes", "start")
+    ),
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
     "detectors/test_padding_alignment.py": ("detectors/before_a_gpu.py",),
     "detectors/test_frozen_params.py": (
@@ -84,7 +89,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
-        "analysis/rank_tables.py",
         "analysis/step_budget.py",
         "analysis/timeline.py",
         "analysis/unit_times.py",
@@ -160,6 +164,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "cli/processes/beside.py",
         "cli/processes/live.py",
         "dashboard/data/in_progress.py",
+        "recorder/launch/start_beside.py",
     ),
     "detectors/test_advice_runs.py": ("detectors/remedies.py",),
     "detectors/test_detectors.py": ("detectors/base.py", "finding.py"),

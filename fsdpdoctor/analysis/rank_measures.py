@@ -31,6 +31,7 @@ from fsdpdoctor.analysis.rank_tables import (
     Passes,
     Steps,
     Windows,
+    under_last_settings,
 )
 from fsdpdoctor.analysis.step_budget import PARTS, divide
 from fsdpdoctor.analysis.timeline import Collectives, Stalls, Timeline, timelines
@@ -46,7 +47,6 @@ from fsdpdoctor.schema import (
     Flag,
     Kind,
     MemorySamples,
-    MemoryStep,
     RankHeader,
     StepTimes,
     UnitSpec,
@@ -153,7 +153,7 @@ def measure_rank(data: RankData) -> RankMeasures:
     lines = [_measured(line) for line in timelines(data)]
     records = (*data.steps, *(() if data.rest is None else (data.rest,)))
     steps = Steps.concat([line.row for line in lines])
-    judged, outliers = _judged(steps, data.header.memory)
+    judged, outliers = _judged(steps, data.header)
     return RankMeasures(
         header=data.header,
         names=data.names,
@@ -271,10 +271,12 @@ def _last(values: Int64s) -> int:
 
 
 def _judged(
-    steps: Steps, memory: MemoryStep | None
+    steps: Steps, header: RankHeader
 ) -> tuple[npt.NDArray[np.bool_], tuple[int, ...]]:
     """Which steps figures are taken from, and which were set aside as outliers."""
-    judged = steps.complete == 1
+    enough = WARM_UP_STEPS + MIN_JUDGED_STEPS
+    judged = under_last_settings(steps, header.settings, enough)
+    memory = header.memory
     if memory is not None and memory.refused is None and memory.slowed:
         others = judged & (steps.step != memory.step)
         judged = others if others.sum() >= MIN_JUDGED_STEPS else judged

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.schema import UNKNOWN, Kind, Table, TimedTable, column
+from fsdpdoctor.schema import (
+    UNKNOWN,
+    Kind,
+    SettingsSpec,
+    Table,
+    TimedTable,
+    column,
+)
 
 HOST_KINDS = (
     Kind.SYNC,
@@ -95,3 +104,35 @@ class CounterRows(Table):
     name: npt.NDArray[np.int32] = column("int32", UNKNOWN)
     time_ns: npt.NDArray[np.int64] = column("int64", 0)
     value: npt.NDArray[np.int64] = column("int64", UNKNOWN)
+
+
+def under_last_settings(
+    steps: Steps, settings: Sequence[SettingsSpec], enough: int
+) -> npt.NDArray[np.bool_]:
+    """The whole steps under the settings that were kept last, or under those before
+    where fewer than `enough` are; none of a trial.
+
+    A header describes units as they are at the end, and a figure that mixes steps of
+    several settings is of none of them.
+    """
+    of_a_trial = np.zeros(len(steps), dtype=np.bool_)
+    changes = {0}
+    to_the_last = np.iinfo(np.int64).max
+    for spec in settings:
+        for first, end in spec.steps:
+            if not spec.trial:
+                changes |= {first} if end == UNKNOWN else {first, end}
+                continue
+            of_a_trial |= (steps.step >= first) & (
+                steps.step < (to_the_last if end == UNKNOWN else end)
+            )
+    plain: npt.NDArray[np.bool_] = ~of_a_trial & (steps.complete == 1)
+    if len(changes) == 1:
+        return plain
+    bounds = [*sorted(changes), to_the_last]
+    for first, end in reversed([*pairwise(bounds)]):
+        # The first step of other settings still frees what those before held.
+        found: npt.NDArray[np.bool_] = plain & (steps.step > first) & (steps.step < end)
+        if found.sum() >= enough:
+            return found
+    return plain

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpdoctor import recorder
-from fsdpdoctor.cli.run import RunOptions, run_rank
+from fsdpdoctor.cli.run import run_rank
+from fsdpdoctor.cli.run_options import RunOptions
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import DEFAULT_WIRE, PRESETS, adapters_hint, parse_network
 from fsdpdoctor.plan_file import read_settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from os import getpid  # kept: a script may put its own in place of it
 from pathlib import Path
@@ -15,8 +14,16 @@ import click
 
 from fsdpdoctor import recorder, redact
 from fsdpdoctor.cli.processes import launchers
-from fsdpdoctor.errors import FsdpDoctorError, PlanError, RehearsalError, UsageError
-from fsdpdoctor.plan_file import Settings, read_settings
+from fsdpdoctor.cli.run_options import (
+    AUTOTUNE,
+    RunCommand,
+    RunOptions,
+    given_to_torchrun,
+    metrics_address,
+    option,
+)
+from fsdpdoctor.errors import PlanError, RehearsalError, UsageError
+from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.launch import run_script as launching
@@ -28,7 +35,7 @@ from fsdpdoctor.recorder.launch.closing_words import (
     working_directory,
 )
 from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
-from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule, capture_of
+from fsdpdoctor.recorder.launch.profiler_schedule import capture_of
 from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
@@ -41,16 +48,9 @@ if TYPE_CHECKING:
     from fsdpdoctor.recorder.session import Session
 
 
-def _metrics_address(text: str) -> str:
-    """A port of this machine alone, or HOST:PORT."""
-    port = text.rpartition(":")[2]
-    if not port.isdecimal() or int(port) >= 1 << 16:
-        raise click.BadParameter(f"{text!r} is no port; expected 9464, or HOST:PORT")
-    return text
-
-
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    cls=RunCommand,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--nproc-per-node", "--nproc_per_node", help="Ranks on this node.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
@@ -61,6 +61,13 @@ def _metrics_address(text: str) -> str:
     "plan",
     type=click.Path(path_type=Path),
     help="Change the model as this plan says, which `whatif --save` wrote.",
+)
+@click.option(
+    AUTOTUNE,
+    type=click.FloatRange(min=0),
+    metavar="[=MINUTES]",
+    help="Try other settings of FSDP2 meanwhile, between steps, and keep what is "
+    "faster; no number of the training changes. See docs/autotune.md.",
 )
 @click.option(
     "--stop-after", type=click.IntRange(min=1), help="End after so many FSDP2 steps."
@@ -89,7 +96,7 @@ def _metrics_address(text: str) -> str:
 @click.option(
     "--prometheus-port",
     metavar="PORT",
-    type=_metrics_address,
+    type=metrics_address,
     help="Answer Prometheus at this port while it goes on; HOST:PORT for other "
     "machines.",
 )
@@ -121,6 +128,7 @@ def command(
     steps: str | None,
     every: int | None,
     plan: Path | None,
+    autotune: float | None,
     stop_after: int | None,
     check_bits: bool,
     kineto: int | None,
@@ -145,6 +153,7 @@ def command(
     torchrun --nproc-per-node 8 -m fsdpdoctor run train.py --lr 1e-4
     fsdpdoctor run --steps 100:120 --out runs/a -m package.train
     fsdpdoctor run --nproc-per-node 8 --apply plan.json train.py
+    fsdpdoctor run --nproc-per-node 8 --autotune train.py
     fsdpdoctor run --nproc-per-node 8 --kineto 2 train.py
     fsdpdoctor run --nproc-per-node 8 --live train.py
     """
@@ -156,23 +165,24 @@ def command(
     recorder.require_torch()
     settings = None if plan is None else read_settings(plan)
     if "RANK" not in os.environ and nproc_per_node is not None:
-        options = _torchrun_options(nproc_per_node, torchrun_options)
+        options = given_to_torchrun(nproc_per_node, torchrun_options)
         if not is_module and not Path(script).exists():
             raise UsageError(f"cannot run {script}: there is no such file")
         place = _new_location(out, script)
         os.environ.update(run_folder.to_environment(place))
         own = [
-            *_option("--steps", steps),
-            *_option("--every", every),
-            *_option("--apply", plan),
-            *_option("--stop-after", stop_after),
+            *option("--steps", steps),
+            *option("--every", every),
+            *option("--apply", plan),
+            *([] if autotune is None else [f"{AUTOTUNE}={autotune}"]),
+            *option("--stop-after", stop_after),
             *["--check-bits"] * check_bits,
-            *_option("--kineto", kineto),
-            *_option("--kineto-ranks", kineto_ranks),
-            *_option("--max-size", max_size),
+            *option("--kineto", kineto),
+            *option("--kineto-ranks", kineto_ranks),
+            *option("--max-size", max_size),
             *["--live"] * live,  # rank 0 starts it, after a restart, too
-            *_option("--prometheus-port", prometheus_port),
-            *_option("--hang-after", hang_after),
+            *option("--prometheus-port", prometheus_port),
+            *option("--hang-after", hang_after),
             *["--no-report"] * no_report,
         ]
         launching.torchrun(options, target, own)
@@ -184,6 +194,7 @@ def command(
             every=every,
             report=not no_report,
             settings=settings,
+            autotune=autotune,
             stop_after=stop_after,
             check_bits=check_bits,
             capture=capture,
@@ -218,41 +229,6 @@ def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:
 def _nowhere(out: Path | None) -> run_folder.RunLocation:
     folder = working_directory() / (out or run_folder.RUNS / "unrecorded")
     return run_folder.RunLocation(folder=folder, run_id="unrecorded")
-
-
-def _option(name: str, value: object) -> list[str]:
-    return [] if value is None else [name, str(value)]
-
-
-def _torchrun_options(nproc: str, given: dict[str, str | None]) -> list[str]:
-    options = [f"--nproc-per-node={nproc}"]
-    set_options = {n: v for n, v in given.items() if v is not None}
-    if not set_options:
-        options.append("--standalone")
-    return options + [f"--{n.replace('_', '-')}={v}" for n, v in set_options.items()]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What this process is to run, and how to record it."""
-
-    target: launching.Target
-    out: Path | None
-    steps: str | None
-    every: int | None
-    report: bool
-    source: str = "recorded"
-    notes: tuple[str, ...] = ()
-    settings: Settings | None = None  # of the plan to apply
-    stop_after: int | None = None  # steps
-    check_bits: bool = False
-    capture: ProfilerSchedule | None = None  # by torch.profiler
-    max_bytes: int | None = None  # of the record, of all ranks together
-    live: bool = False  # shown in a browser meanwhile
-    metrics_at: str | None = None  # where Prometheus may ask meanwhile
-    hang_after_s: float = 0.0  # 0: no watching for hangs
-    # Told of the script's error, or None; what is to be said in its place, if another.
-    ended: Callable[[BaseException | None], FsdpDoctorError | None] = lambda _: None
 
 
 def run_rank(
@@ -374,7 +350,7 @@ def _record(
 ) -> BaseException | None:
     within, pid = recorder.current(), getpid()
     records = within is None and place.run_id != ""
-    session = recorder.start(_recording(asked, place)) if records else None
+    session = recorder.start(config := _recording(asked, place)) if records else None
     if session is None:
         watch = SigtermHandler(_nothing)
     else:
@@ -387,7 +363,8 @@ def _record(
             run_folder.point_latest(place.folder)
     error: BaseException | None = None
     try:
-        run()
+        with _autotuning(asked, config if session is not None else None):
+            run()
     except BaseException as caught:
         error = asked.ended(caught) or caught
         if not isinstance(error, (SystemExit, PlanError)):
@@ -409,6 +386,16 @@ def _record(
     return error
 
 
+def _autotuning(
+    asked: RunOptions, config: RecordingConfig | None
+) -> AbstractContextManager[None]:
+    if asked.autotune is None or config is None:
+        return nullcontext()
+    from fsdpdoctor.recorder.autotune.start import autotuning
+
+    return autotuning(config, asked.autotune)
+
+
 def _say_ended(
     session: Session, caught: BaseException, error: BaseException | None
 ) -> None:
@@ -422,7 +409,7 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
     if asked.capture is not None:
         sampling = AroundProfiler(sampling, asked.capture.steps)
         notes += (asked.capture.note(run_folder.number("WORLD_SIZE", 1)),)
-    return RecordingConfig(
+    config = RecordingConfig(
         folder=place.folder,
         run_id=place.run_id,
         sampling=sampling,
@@ -432,6 +419,11 @@ def _recording(asked: RunOptions, place: run_folder.RunLocation) -> RecordingCon
         max_bytes=asked.max_bytes,
         hang_after_s=asked.hang_after_s,
     )
+    if asked.autotune is None:
+        return config
+    from fsdpdoctor.recorder.autotune.start import tuned
+
+    return tuned(config)
 
 
 def _reported(error: BaseException) -> BaseException:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,11 +100,13 @@ def record(
     steps: str | None = None,
     every: int | None = None,
     max_size: str | None = None,
+    autotune: bool | float = False,
 ) -> Iterator[Path]:
     """Record what runs inside; the value is the run's folder.
 
     Every rank calls it, after `init_process_group`. `steps`, `every` and `max_size` are
-    those of `fsdpdoctor run`. Inside a job that is recorded already it changes nothing.
+    those of `fsdpdoctor run`, and so is `autotune`, which may be a number of minutes.
+    Inside a job that is recorded already it changes nothing.
     """
     if _current is not None:
         yield _current.folder
@@ -126,22 +128,35 @@ def record(
         unrecorded(border.describe(error))
         yield folder or run_folder.RUNS
         return
-    start(
-        RecordingConfig(
-            folder=place.folder,
-            run_id=place.run_id,
-            sampling=sampling,
-            command=redact.command(argv),
-            max_bytes=max_bytes,
-            hang_after_s=HANG_AFTER_S,
-        )
+    config = RecordingConfig(
+        folder=place.folder,
+        run_id=place.run_id,
+        sampling=sampling,
+        command=redact.command(argv),
+        max_bytes=max_bytes,
+        hang_after_s=HANG_AFTER_S,
     )
     try:
-        yield place.folder
+        with _recording(config, autotune):
+            yield place.folder
     except BaseException as error:
         stop(run_folder.how_it_ended(error), error)
         raise
     stop()
+
+
+def _recording(
+    config: RecordingConfig, autotune: bool | float
+) -> AbstractContextManager[None]:
+    """Begin to record, and to tune where that was asked for."""
+    if autotune is False:
+        start(config)
+        return nullcontext()
+    from fsdpdoctor.recorder.autotune.start import autotuning, tuned
+
+    config = tuned(config)
+    minutes = 0.0 if autotune is True else float(autotune)
+    return nullcontext() if start(config) is None else autotuning(config, minutes)
 
 
 def step() -> None:

@@ -16,6 +16,11 @@ SITES: dict[str, frozenset[str]] = {
     # On parameter groups and on what `torch.distributed` is for FSDP2.
     "fsdpdoctor.recorder.fsdp2.unit_registry": frozenset({"setattr"}),
     "fsdpdoctor.recorder.fsdp2.internals": frozenset({"setattr", "delattr"}),
+    # What FSDPModule's own methods set, where autotuning was asked for.
+    "fsdpdoctor.recorder.fsdp2.running_settings": frozenset({"setattr"}),
+    "fsdpdoctor.recorder.autotune.passes": frozenset(
+        {"Patches.put", "register_optimizer_step_pre_hook"}
+    ),
     "fsdpdoctor.recorder.host.host_hooks": frozenset(
         {
             "Patches.put",

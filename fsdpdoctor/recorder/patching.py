@@ -65,8 +65,9 @@ def unseen(function: AFunction) -> AFunction:
 class ErrorBorder:
     """Counts what the recorder costs, and stops it at its first own error."""
 
-    def __init__(self, stop: Callable[[str], None]) -> None:
+    def __init__(self, stop: Callable[[str], None], what: str = "recording") -> None:
         self.cost_ns = 0
+        self._what = what
         self.stop_failed = False
         self._stop = stop
         self.failed = False
@@ -116,7 +117,7 @@ class ErrorBorder:
             self._stop(f"detached: {message}")
         except Exception:  # what could be undone is undone
             self.stop_failed = True
-        border.say(f"fsdpdoctor stopped recording, training goes on: {message}")
+        border.say(f"fsdpdoctor stopped {self._what}, training goes on: {message}")
 
     def take_cost(self) -> int:
         """The nanoseconds spent since the last call."""

@@ -26,6 +26,7 @@ from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, EveryStep
+from fsdpdoctor.recorder.storage.settings_log import TunedSampling
 from fsdpdoctor.run_writer import write_run_header
 from fsdpdoctor.schema import UNKNOWN, Evidence, RankHeader, RunHeader
 from fsdpdoctor.version import __version__
@@ -110,6 +111,7 @@ class Headers:
             model=self._model.spec() if before is None else before.model,
             replicas=self._replicas.specs(),
             memory=self._memory.spec,
+            settings=() if (log := self._plan.settings) is None else log.specs(),
             environment=redact.environment(os.environ),
             ended=ended,
             end=end,
@@ -143,7 +145,7 @@ class Headers:
             python=platform.python_version(),
             nccl=_nccl_version() if self._rec.clock.of_device else None,
             every=sampling.every
-            if isinstance(sampling, EveryStep | AroundProfiler)
+            if isinstance(sampling, EveryStep | AroundProfiler | TunedSampling)
             else 1,
             available=self._names.available(),
             notes=self._plan.notes,

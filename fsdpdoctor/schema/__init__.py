@@ -34,7 +34,7 @@ from fsdpdoctor.schema.files import (
     VIEW_KEY,
     rank_stem,
 )
-from fsdpdoctor.schema.headers import Evidence, RankHeader, RunHeader
+from fsdpdoctor.schema.headers import Evidence, RankHeader, RunHeader, SettingsSpec
 from fsdpdoctor.schema.hooks import Hook
 from fsdpdoctor.schema.kinds import (
     COLLECTIVE_KINDS,
@@ -148,6 +148,7 @@ __all__ = [
     "ReplicaKind",
     "ReplicaSpec",
     "RunHeader",
+    "SettingsSpec",
     "Spans",
     "StackSamples",
     "StepRecord",

@@ -43,6 +43,16 @@ class Evidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsSpec:
+    """Settings that a running job was given, and the steps that ran under them."""
+
+    words: str
+    trial: bool  # False: kept
+    # First and end, not included; UNKNOWN: to the last.
+    steps: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankHeader:
     """What one rank says of itself. Rewritten whole when it learns more."""
 
@@ -64,6 +74,7 @@ class RankHeader:
     model: ModelSpec | None = None
     replicas: tuple[ReplicaSpec, ...] = ()  # what others may have to hold alike
     memory: MemoryStep | None = None  # None: no step's storages were counted
+    settings: tuple[SettingsSpec, ...] = ()  # other than the script's own, in order
     environment: dict[str, str] = field(
         default_factory=dict
     )  # CUDA_*, NCCL_*, redacted

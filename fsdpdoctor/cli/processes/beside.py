@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,41 +18,6 @@ from fsdpdoctor.run import is_run_folder
 
 POLL_S = 0.1
 LOWEST_PRIORITY = 19
-
-_OF_THE_JOB = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCH")
-"""How variables begin that say what a rank is. What is started is none."""
-
-
-class Beside:
-    """A module that runs beside the training until `close`; it is given the run's
-    folder, the pipe's descriptor and further arguments.
-    """
-
-    def __init__(self, module: str, folder: Path, *arguments: str) -> None:
-        """Start it. Raises OSError, or CalledProcessError."""
-        there, self._pipe = os.pipe()
-        command = [sys.executable, "-m", module, str(folder), str(there), *arguments]
-        kept = {n: v for n, v in os.environ.items() if not n.startswith(_OF_THE_JOB)}
-        try:
-            # The shell ends at once, and leaves what it started to the system.
-            subprocess.run(
-                ["/bin/sh", "-c", '"$@" &', "sh", *command],
-                check=True,
-                env=kept,
-                pass_fds=(there,),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except (OSError, subprocess.CalledProcessError):
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(there)
-
-    def close(self) -> None:
-        """The training has ended."""
-        os.close(self._pipe)
 
 
 def begin_beside(folder: Path, pipe: int) -> threading.Event | None:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fsdpdoctor.cli.processes.beside import Beside, begin_beside, fall_silent
+from fsdpdoctor.cli.processes.beside import begin_beside, fall_silent
 from fsdpdoctor.cli.view import NEEDS_DASH
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.open_paths import ReadOptions
 from fsdpdoctor.recorder.launch.closing_words import short
+from fsdpdoctor.recorder.launch.start_beside import Beside
 
 if TYPE_CHECKING:
     from fsdpdoctor_dashboard.serve import Address

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpdoctor.analysis.measures import measure
-from fsdpdoctor.cli.processes.beside import Beside, begin_beside, fall_silent
+from fsdpdoctor.cli.processes.beside import begin_beside, fall_silent
 from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.recorder.launch.start_beside import Beside
 from fsdpdoctor.run import open_run
 
 if TYPE_CHECKING:

@@ -209,12 +209,12 @@ class Applier:
 
     def _states(self, root: Any) -> dict[frozenset[str], Any]:
         """The states of the plan's units, by the names of their modules."""
-        inner = _units_in(root._modules[0])
+        inner = units_in(root._modules[0])
         outer_module = outermost_module()
         choices = [inner]
         if outer_module is not None and outer_module is not root._modules[0]:
             # Where a model has several trees, units are named within the model.
-            choices.append(_units_in(outer_module))
+            choices.append(units_in(outer_module))
         wanted = {frozenset(name) for name in self._unit_names()}
         for states in choices:
             if not wanted or set(states) == wanted:
@@ -289,7 +289,7 @@ def _world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def _units_in(model: nn.Module) -> dict[frozenset[str], Any]:
+def units_in(model: nn.Module) -> dict[frozenset[str], Any]:
     """States that hold parameters, by the FQNs of their modules."""
     names: dict[int, set[str]] = {}
     states: dict[int, Any] = {}
