@@ -8,18 +8,22 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.cli import main
 from fsdpdoctor.cli.export import WRITERS
 from fsdpdoctor.exporters.redacted_run import Cleaner, redacted, without_words
 from fsdpdoctor.rank_end import EndKind, Fatal, Frame, Position, RankEnd, Stall
+from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import RankData, in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, measured, unit
+from tests.redact.test_secrets import PAGES
 
 PICTURE = """
     forward     0.1.
@@ -147,6 +151,65 @@ def test_nothing_that_was_planted_is_exported(
     assert len(whole) > 100
     assert [word for word in PLANTED if word.encode() in whole] == []
     assert b"mallory" not in whole
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run in an archive that was unpacked."""
+    folder = tmp_path_factory.mktemp("opened")
+    for name, content in bundled(folder, "--redact").items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder / "fsdpdoctor" / "run"
+
+
+@pytest.mark.parametrize("format_", list(RENDERERS))
+def test_nothing_that_was_planted_is_in_a_report_of_it(
+    format_: str, opened: Path
+) -> None:
+    """In no format."""
+    text = RENDERERS[format_](report_of(measure(open_run(opened))))
+
+    assert len(text) > 100
+    assert [word for word in (*PLANTED, "mallory") if word in text] == []
+
+
+def test_nothing_that_was_planted_is_in_metrics(opened: Path, tmp_path: Path) -> None:
+    """Neither of the archive's run, nor of the run as it was recorded."""
+    client = pytest.importorskip(
+        "prometheus_client", reason="needs fsdpdoctor[prometheus]"
+    )
+    from fsdpdoctor.cli.processes.metrics import RunCollector
+
+    for folder in (opened, saved(tmp_path / "run")):
+        registry = client.CollectorRegistry()
+        registry.register(RunCollector(folder))
+        text = client.generate_latest(registry).decode()
+        assert "fsdpdoctor_step_seconds" in text
+        assert [word for word in (*PLANTED, "mallory") if word in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_that_was_planted_is_on_a_page_of_it(page: str, opened: Path) -> None:
+    """All that its components hold."""
+    pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
+    from plotly.utils import PlotlyJSONEncoder
+
+    from fsdpdoctor_dashboard.data.run_registry import Library
+    from fsdpdoctor_dashboard.pages.components import Context
+    from fsdpdoctor_dashboard.pages.requests.made_pages import MadePages
+    from fsdpdoctor_dashboard.pages.requests.page_request import PAGES as MODULES
+
+    library = Library([opened], open_run)
+    library.wait("run")
+    run: Any = library.get("run")
+    context = Context(base="/", theme="light", runs=(run,), query={})
+    made = MadePages().page(MODULES[page][1], (page,), context)
+    content = json.dumps(made, cls=PlotlyJSONEncoder)
+
+    assert len(content) > 100
+    assert [word for word in (*PLANTED, "mallory") if word in content] == []
 
 
 def test_the_archive_opens_and_its_figures_are_the_run_s(tmp_path: Path) -> None:
