@@ -45,6 +45,10 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "report/comparison/times.py",
         "report/comparison/difference.py",
     ),
+    "integrations/test_hta.py": (
+        "integrations/hta_tables.py",
+        "integrations/hta_words.py",
+    ),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
         "analysis/call_sites.py",

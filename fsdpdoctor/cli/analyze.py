@@ -13,15 +13,20 @@ from fsdpdoctor.cli.inputs import (
     scheduler_option,
 )
 from fsdpdoctor.cli.output import (
+    chosen_format,
     exit_on,
     fail_on_option,
     format_option,
     json_option,
     out_option,
     print_report,
+    print_tables,
 )
+from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
+from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report import report_of
+from fsdpdoctor.run import Run
 from fsdpdoctor.storage.remote_path import path_of
 
 
@@ -38,6 +43,12 @@ from fsdpdoctor.storage.remote_path import path_of
     default=True,
     help="Parse traces anew, and keep nothing of it.",
 )
+@click.option(
+    "--with-hta",
+    is_flag=True,
+    help="Also print HolisticTraceAnalysis's tables of the traces (idle time, kernels, "
+    "launch queues), and its figures beside ours.",
+)
 @rank_regex_option
 @jobs_option
 @scheduler_option
@@ -48,6 +59,7 @@ def command(
     out: Path | None,
     fail_on: str | None,
     cache: bool,
+    with_hta: bool,
     rank_regex: str | None,
     jobs: int | None,
     scheduler: str | None,
@@ -64,6 +76,10 @@ def command(
     fsdpdoctor analyze latest --format html --out report.html
     fsdpdoctor analyze node0/run node1/run --json --fail-on critical
 
+    With --with-hta, HolisticTraceAnalysis reads the same traces, in a process of its
+    own (pip install 'fsdpdoctor[hta]', or name the python of an environment that has
+    it in FSDPDOCTOR_HTA_PYTHON), and it is said why its figures differ from ours.
+
     Thousands of ranks can be read by a dask cluster (pip install
     'fsdpdoctor[cluster]' here and there); figures are the same to the nanosecond.
     As a Slurm job:
@@ -75,10 +91,27 @@ def command(
     sleep 20
     fsdpdoctor analyze s3://bucket/traces --scheduler tcp://$(hostname):8786
     """
+    if with_hta and chosen_format(format_, as_json=as_json, out=out) != "text":
+        raise UsageError("--with-hta adds to the text: leave out --format and --json")
     how = ReadOptions(
         jobs=jobs, cache=cache, rank_regex=rank_regex, scheduler=scheduler
     )
     run = open_paths(paths, how)
     report = report_of(measure_run(run, how), run)
+    beside = _beside_hta(run) if with_hta else None
     print_report(report, format_, as_json=as_json, out=out)
+    if beside is not None:
+        print_tables(*beside)
     exit_on(fail_on, report.findings)
+
+
+def _beside_hta(run: Run) -> tuple[list[Table], list[str]]:
+    """Before anything is printed: it may not be installed."""
+    from fsdpdoctor.integrations import hta, hta_words
+
+    tables = hta.hta_tables(run)
+    ranks = hta.compared(run, tables)
+    return (
+        [*hta_words.tables_in_words(tables, ranks)],
+        [*hta_words.lines_in_words(tables, ranks)],
+    )

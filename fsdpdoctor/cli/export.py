@@ -14,10 +14,13 @@ from fsdpdoctor.errors import InputError, UsageError, need
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from fsdpdoctor.exporters.perfetto_run import write_run
 from fsdpdoctor.open_paths import DEFAULT, open_paths
+from fsdpdoctor.quantities import count
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import Run
 
 PERFETTO_FILE = "perfetto.json.gz"
+
+OTLP = "otlp"
 
 TENSORBOARD_FILE = "rank{rank}.pt.trace.json.gz"
 """What its profiler plugin looks for."""
@@ -67,6 +70,14 @@ def _tables(run: Run, folder: Path, *, suffix: str) -> Iterator[Path]:
         yield path
 
 
+def _send(run: Run, folder: Path | None) -> None:
+    from fsdpdoctor.integrations.spans import send
+
+    if folder is not None:
+        raise UsageError("spans are sent, and not written: otlp takes no folder")
+    click.echo(f"sent {count(send(run), 'span')}", err=True)
+
+
 WRITERS: dict[str, Writer] = {
     "perfetto": _perfetto,
     "kineto": partial(_traces, name="rank{rank}.kineto.json.gz"),
@@ -87,7 +98,7 @@ WRITERS: dict[str, Writer] = {
     "--to",
     "tool",
     required=True,
-    type=click.Choice(list(WRITERS)),
+    type=click.Choice([*WRITERS, OTLP]),
     help="The tool that is to read it.",
 )
 @click.option(
@@ -127,6 +138,9 @@ def command(
     csv and parquet write every table, a file each; Parquet needs pyarrow (pip install
     'fsdpdoctor[parquet]').
 
+    otlp sends spans to an OpenTelemetry collector, at OTEL_EXPORTER_OTLP_ENDPOINT (pip
+    install 'fsdpdoctor[otlp]').
+
     \b
     fsdpdoctor export fsdpdoctor-runs/latest --to perfetto
     fsdpdoctor export --to tensorboard latest logs && tensorboard --logdir logs
@@ -139,6 +153,9 @@ def command(
     opened = open_paths((run,))
     if redact or mask_names:
         opened = without_names(opened, mask=mask_names)
+    if tool == OTLP:
+        _send(opened, folder or out)
+        return
     folder = folder or out or _beside(run, tool)
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; give a new folder with --out")

@@ -11,6 +11,7 @@ import click
 
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers import RENDERERS
+from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.costs import SEVERITY
 from fsdpdoctor.report.value import FindingRow
@@ -81,6 +82,16 @@ def print_text(text: str, out: Path | None) -> None:
         return
     never_fail_to_encode()
     click.echo(text, nl=False)
+
+
+def print_tables(tables: Sequence[Table], lines: Sequence[str]) -> None:
+    """Print tables beside a report, and what is said of them."""
+    from rich.console import Console
+
+    from fsdpdoctor.renderers.text import show_tables
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    show_tables(tables, lines, console)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -85,6 +85,16 @@ def show(report: Report, console: Console) -> None:
                 _indented(console, Text(line))
 
 
+def show_tables(
+    tables: Sequence[Table], lines: Sequence[str], console: Console
+) -> None:
+    """Print some tables, and what is said below them."""
+    for table in tables:
+        _table(console, table)
+    for line in lines:
+        _indented(console, Text(line))
+
+
 def _say(console: Console, text: Text) -> None:
     """One line of the report. In a pipe it stays one line, for `head` and `grep`."""
     console.print(text, soft_wrap=not console.is_terminal)
