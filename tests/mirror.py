@@ -62,6 +62,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/memory/storage_mode.py",
         "recorder/memory/unit_places.py",
         "schema/memory.py",
+        "schema/start.py",
     ),
     "recorder/host/test_call_stack.py": ("recorder/host/source_paths.py",),
     "recorder/fsdp2/test_signals.py": (

@@ -41,6 +41,7 @@ from fsdpdoctor.schema import (
     MemoryStep,
     RankHeader,
     RunHeader,
+    StartSpec,
     UnitMemory,
 )
 from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
@@ -191,7 +192,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     )
     share = MemoryShare(bucket=Bucket.OTHER, bytes=1)
     memory = MemoryStep(step=1, peak=(share,), units=(UnitMemory(unit=0),))
-    script = replace(script, header=replace(script.header, memory=memory))
+    start = StartSpec(**dict.fromkeys(StartSpec.__dataclass_fields__, 1))
+    told = replace(script.header, memory=memory, start=start)
+    script = replace(script, header=told)
     drawn = encode(diagnose(in_memory(replace(header, source="recorded"), [script])))
     others = (TRACES / "exposed-all-gather", TRACES / "slow-loader")
     return [printed("analyze", str(path)) for path in (cut, *others)] + [

@@ -22,7 +22,7 @@ from fsdpdoctor.report.comparison import (
     compare,
     encode_comparisons,
 )
-from fsdpdoctor.report.sheet import Given, encode_sheets, sheet_of
+from fsdpdoctor.report.comparison.sheet import Given, encode_sheets, sheet_of
 
 
 def _share(context: click.Context, option: click.Parameter, text: str | None) -> object:

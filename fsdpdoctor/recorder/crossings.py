@@ -13,6 +13,8 @@ SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.own_threads": frozenset({"start_new_thread"}),
     "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
     "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
+    # Until the first step has ended.
+    "fsdpdoctor.recorder.host.start_watch": frozenset({"Patches.put_inside"}),
     # On parameter groups and on what `torch.distributed` is for FSDP2.
     "fsdpdoctor.recorder.fsdp2.unit_registry": frozenset({"setattr"}),
     "fsdpdoctor.recorder.fsdp2.internals": frozenset({"setattr", "delattr"}),
@@ -93,6 +95,7 @@ _RECORDING = "fsdpdoctor.recorder.storage.recording:Recording"
 _COUNTED = "fsdpdoctor.recorder.memory.memory_step:MemoryWatch"
 _PLACES = "fsdpdoctor.recorder.memory.unit_places:UnitPlaces"
 _MODE = "fsdpdoctor.recorder.memory.storage_mode:StorageMode"
+_START = "fsdpdoctor.recorder.host.start_watch:StartWatch"
 _MEMORY = "fsdpdoctor.recorder.storage.memory_samples:HostMemory"
 _SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
 _HEADERS = "fsdpdoctor.recorder.rank_header:Headers"
@@ -134,6 +137,7 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_HOOKS, "build install undo"),
     *_of(_RECORDING, "beat host_span rows drop new_seq"),
     *_of(_MEMORY, "sample sample_pass count"),
+    *_of(_START, "attach detach forward_began step_ended spec"),
     *_of(_COUNTED, "root_forward passed boundary stop"),
     *_of(_PLACES, "_gathers _gathered _copies _copied _frees _freed _resized now"),
     *_of(_PLACES, "_enters_forward _entered_forward _leaves_forward _left_forward"),

@@ -21,6 +21,7 @@ from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
+from fsdpdoctor.recorder.host.start_watch import StartWatch
 from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
 from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage.recording import Recording
@@ -66,6 +67,7 @@ class Headers:
         model: ModelWatch,
         replicas: ReplicaWatch,
         memory: MemoryWatch,
+        start: StartWatch,
         names: internals.TorchSymbols,
     ) -> None:
         self._plan = plan
@@ -75,6 +77,7 @@ class Headers:
         self._model = model
         self._replicas = replicas
         self._memory = memory
+        self._start = start
         self._names = names
         self._rank, self._world = place()
         self._local_rank = number("LOCAL_RANK", UNKNOWN)
@@ -110,6 +113,7 @@ class Headers:
             groups=self._groups.specs,
             model=self._model.spec() if before is None else before.model,
             replicas=self._replicas.specs(),
+            start=self._start.spec(),
             memory=self._memory.spec,
             settings=() if (log := self._plan.settings) is None else log.specs(),
             environment=redact.environment(os.environ),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from fsdpdoctor.recorder.host.rank_ending import Noting, rank_end
 from fsdpdoctor.recorder.host.replica_state import ReplicaWatch
 from fsdpdoctor.recorder.host.stack_sampler import StackSampler
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
+from fsdpdoctor.recorder.host.start_watch import StartWatch
 from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
 from fsdpdoctor.recorder.own_threads import unsignalled
 from fsdpdoctor.recorder.patching import ErrorBorder, unasked
@@ -41,7 +41,7 @@ from fsdpdoctor.recorder.steps.pending_step import PendingStep, rest_of
 from fsdpdoctor.recorder.steps.step_bounds import StepBounds
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Steps
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
-from fsdpdoctor.recorder.storage.clocks import HostClock, device_clock
+from fsdpdoctor.recorder.storage.clocks import HostClock, arrives, device_clock
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
@@ -53,10 +53,6 @@ from fsdpdoctor.schema import (
     RankHeader,
     StepRecord,
 )
-
-DEVICE_LOOK_S = 0.001
-DEVICE_WAIT_S = 5.0
-"""How long the end of the process may be put off for the device: longer is a hang."""
 
 
 class Session:
@@ -100,7 +96,8 @@ class Session:
         self._attached = False
         self._signature: object = None  # of the model as it was described last
         self._samples: object = None  # of replicas and memory, in that description
-        watches = self._model, self._replicas, self._counted
+        self._start = StartWatch(self._rec)
+        watches = self._model, self._replicas, self._counted, self._start
         self._headers = Headers(
             plan, self._rec, self._units, self._groups, *watches, self._names
         )
@@ -137,6 +134,7 @@ class Session:
             else:
                 self._warnings.append(internals.NO_FSDP2)
             self._host.attach()
+            self._start.attach(self._names)
             self._roots.attach()
             self._hooks.install(self._rec.on)
             self._steps.begin()
@@ -270,6 +268,7 @@ class Session:
         self._rec.on = False
         for remove in (
             self._counted.stop,
+            self._start.detach,
             self._hooks.undo,
             self._host.detach,
             lambda: self._calls.turn(False),
@@ -355,6 +354,7 @@ class Session:
 
     def root_forward(self, module: Any) -> None:
         """A micro-batch begins."""
+        self._start.forward_began()
         if self._model.saw_root(module):
             self._replicas.before_first_step()
         if self._device is None and (device := plain_device(module)) is not None:
@@ -365,6 +365,7 @@ class Session:
         self, bounds: StepBounds, rows: BufferPosition, of_pass: dict[int, int]
     ) -> None:
         """Keep a step until its device times are there; write those that are."""
+        self._start.step_ended(bounds.end.host_ns)
         rec = self._rec
         timed, self._timed = self._timed, TimedSteps()
         self._pending.append(
@@ -385,6 +386,7 @@ class Session:
 
     def step_timed(self, bounds: StepBounds) -> None:
         """Note an unrecorded step, to be written with the next recorded one."""
+        self._start.step_ended(bounds.end.host_ns)
         self._timed.add(bounds)
         if self._timed.many_marked:
             self._drain(wait=False)
@@ -408,17 +410,11 @@ class Session:
             self._write_rest()
 
     def _await_device(self, tick: int) -> None:
-        """Never for good: of an error, the device may be in a kernel without end."""
-        looks = round(DEVICE_WAIT_S / DEVICE_LOOK_S)
-        while not self._rec.clock.ready(tick):
-            looks -= 1
-            if looks < 0:
-                self._warnings.append(
-                    f"the device did not get to the end of {len(self._pending)} steps, "
-                    "which were lost"
-                )
-                return
-            time.sleep(DEVICE_LOOK_S)
+        if not arrives(self._rec.clock, tick):
+            self._warnings.append(
+                f"the device did not get to the end of {len(self._pending)} steps, "
+                "which were lost"
+            )
 
     def _write_step(self, record: StepRecord, names: list[str]) -> None:
         self._disk.write(lambda: self._writer.write_step(record, names))

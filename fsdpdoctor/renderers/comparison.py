@@ -17,7 +17,7 @@ from fsdpdoctor.quantities import (
 from fsdpdoctor.renderers.formatting import shorten, units, visible
 from fsdpdoctor.report.comparison import ComparedFinding, Comparison
 from fsdpdoctor.report.comparison.difference import Difference, Scalar
-from fsdpdoctor.report.sheet import Figure, Sheet
+from fsdpdoctor.report.comparison.sheet import Figure, Sheet
 
 MOST_LINES = 40
 """Differences shown of each sort; --json has them all."""

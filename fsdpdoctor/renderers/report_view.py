@@ -26,7 +26,7 @@ from fsdpdoctor.renderers.formatting import (
     whole,
 )
 from fsdpdoctor.renderers.reading.finding_order import counted_in
-from fsdpdoctor.renderers.reading.memory_words import memory_lines
+from fsdpdoctor.renderers.reading.memory_words import start_and_memory
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -135,7 +135,7 @@ def content_of(report: Report) -> Content:
     return Content(
         headline=visible(f"{report.verdict.text.rstrip('.')}."),
         lead=tuple(_lead(report)),
-        facts=(*_facts(report), *memory_lines(report.memory)),
+        facts=(*_facts(report), *start_and_memory(report)),
         alerts=tuple(visible(alert) for alert in _alerts(report)),
         findings=tuple(_finding(finding, report) for finding in report.findings),
         no_findings=_no_findings(report),

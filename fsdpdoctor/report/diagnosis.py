@@ -20,6 +20,7 @@ from fsdpdoctor.report.other_collectives import (
     script_rows,
     unexplained_ns,
 )
+from fsdpdoctor.report.start import start_row
 from fsdpdoctor.report.units import by_cause, unit_rows
 from fsdpdoctor.report.value import (
     CaptureOverlap,
@@ -93,6 +94,7 @@ def _unordered(
         models=model_rows(m),
         units=unit_rows(m),
         memory=memory_row(m),
+        start=start_row(m),
         no_grad=no_grad_rows(m),
         unexplained_ns_per_step=unexplained_ns(m),
         collectives=collective_rows(m),

@@ -20,6 +20,7 @@ from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.finding import Advice, Location, NotJudged
 from fsdpdoctor.report.memory import MemoryRow
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
+from fsdpdoctor.report.start import StartRow
 from fsdpdoctor.storage.json_text import json_text
 
 REPORT_VERSION = 1
@@ -413,6 +414,7 @@ class Report:
     models: tuple[ModelRow, ...] = ()
     units: tuple[UnitRow, ...] = ()
     memory: MemoryRow | None = None  # None: no step's storages were counted
+    start: StartRow | None = None  # None: no rank was seen from its beginning
     no_grad: tuple[NoGradRow, ...] = ()
     unexplained_ns_per_step: int | None = None  # of the step; None: no whole step
     collectives: tuple[CollectiveRow, ...] = ()

@@ -57,6 +57,7 @@ from fsdpdoctor.schema.memory import (
     MemoryStep,
     UnitMemory,
 )
+from fsdpdoctor.schema.start import StartSpec
 from fsdpdoctor.schema.step_record import (
     COUNTER_ALLOC_RETRIES,
     COUNTER_COMPILE_NS,
@@ -151,6 +152,7 @@ __all__ = [
     "SettingsSpec",
     "Spans",
     "StackSamples",
+    "StartSpec",
     "StepRecord",
     "StepTimes",
     "Table",

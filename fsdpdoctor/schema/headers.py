@@ -9,6 +9,7 @@ from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.schema.absent import UNKNOWN
 from fsdpdoctor.schema.files import SCHEMA_VERSION
 from fsdpdoctor.schema.memory import MemoryStep
+from fsdpdoctor.schema.start import StartSpec
 from fsdpdoctor.schema.units import GroupSpec, ModelSpec, ReplicaSpec, UnitSpec
 
 
@@ -73,6 +74,7 @@ class RankHeader:
     groups: tuple[GroupSpec, ...] = ()
     model: ModelSpec | None = None
     replicas: tuple[ReplicaSpec, ...] = ()  # what others may have to hold alike
+    start: StartSpec | None = None  # None: it was not seen from its beginning
     memory: MemoryStep | None = None  # None: no step's storages were counted
     settings: tuple[SettingsSpec, ...] = ()  # other than the script's own, in order
     environment: dict[str, str] = field(

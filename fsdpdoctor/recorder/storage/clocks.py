@@ -2,7 +2,7 @@
 
 A tick is an integer that a clock later turns into a time: `HostClock`'s ticks
 are times already, `CudaClock`'s are events that the device has yet to reach.
-Nothing here makes the host wait for the device, except the first base.
+Nothing here makes the host wait for the device, except the first base and `arrives`.
 
 [Note: Device time on the host's axis]
 Each step records a base event. A device time is its base's time plus the
@@ -25,6 +25,7 @@ waits for the work before it on any stream, and only the last rule holds.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -301,3 +302,21 @@ def device_clock() -> CudaClock:
         host_ns=perf_counter_ns,  # that of now: a rehearsal has another
         idle_stream=None if one_queue else cuda.Stream(),
     )
+
+
+DEVICE_LOOK_S = 0.001
+DEVICE_WAIT_S = 5.0
+"""How long the end of the process may be put off for the device: longer is a hang."""
+
+
+def arrives(clock: Clock, tick: int) -> bool:
+    """Wait until the device has come to a tick, but never for good: of an error, it may
+    be in a kernel without end.
+    """
+    looks = round(DEVICE_WAIT_S / DEVICE_LOOK_S)
+    while not clock.ready(tick):
+        looks -= 1
+        if looks < 0:
+            return False
+        time.sleep(DEVICE_LOOK_S)
+    return True

@@ -1,13 +1,15 @@
-"""The peak of the counted step, in one line."""
+"""The peak of the counted step, and how the run began, in a line each."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from fsdpdoctor.quantities import size
+from fsdpdoctor.quantities import duration, size
 from fsdpdoctor.renderers.formatting import unit_name, visible
 from fsdpdoctor.report.memory import MemoryRow
+from fsdpdoctor.report.start import StartRow
+from fsdpdoctor.report.value import Report
 
 MOST_PARTS = 5
 """Named of a peak; what is smaller is in the other formats."""
@@ -22,6 +24,15 @@ BUCKET_WORDS = {
     "other": "the script's own",
 }
 """The buckets whose own name is not the word for them."""
+
+
+START_WORDS = {
+    "import": "imports",
+    "init": "process group",
+    "first_step": "first step",
+    "other": "else",
+}
+"""The parts of a start whose own name is not the word for them."""
 
 
 def memory_lines(memory: MemoryRow | None) -> Iterator[str]:
@@ -45,6 +56,29 @@ def memory_lines(memory: MemoryRow | None) -> Iterator[str]:
         f"memory: at most {size(memory.peak_bytes)}, {place_words(memory)} ({where}): "
         f"{named}"
     )
+
+
+def start_and_memory(report: Report) -> Iterator[str]:
+    """How the run began, and the most that it held."""
+    yield from start_lines(report.start)
+    yield from memory_lines(report.memory)
+
+
+def start_lines(start: StartRow | None) -> Iterator[str]:
+    """What the time to the first step went to, largest first."""
+    if start is None:
+        return
+    parts = {
+        name: getattr(start, f"{name}_ns")
+        for name in (*START_WORDS, "mesh", "wrap", "load", "compile")
+    }
+    said = [
+        f"{START_WORDS.get(name, name)} {duration(ns)}"
+        for name, ns in sorted(parts.items(), key=lambda one: -one[1])
+        if ns
+    ]
+    whole = duration(start.total_ns)
+    yield f"start: {whole} to the first step's end: {', '.join(said)}"
 
 
 def place_words(memory: MemoryRow) -> str:

@@ -11,9 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
-from fsdpdoctor.report.sheet import Figure, Given, Sheet, encode_sheets, sheet_of
+from fsdpdoctor.report.comparison.sheet import (
+    Figure,
+    Given,
+    Sheet,
+    encode_sheets,
+    sheet_of,
+)
 from fsdpdoctor.run import RankData, in_memory, save_run
-from fsdpdoctor.schema import MemoryStep, RunHeader
+from fsdpdoctor.schema import MemoryStep, RunHeader, StartSpec
 from fsdpdoctor.testing import draw, measured
 from tests.test_docs_formats import JSON, declared, documented
 
@@ -71,8 +77,9 @@ def test_what_is_not_known_says_why() -> None:
         "mfu": "give --flops",
         "peak_memory": "neither an allocator was asked nor storages counted",
         "checkpoint_restore": "no checkpoint was loaded in a recorded step",
-        "time_to_first_step": "the source does not say when it was started",
-        "time_to_first_stable_step": "no 3 steps in a row are alike",
+        "time_to_first_step": "the process was not seen from its beginning",
+        "time_to_first_stable_step": "no 3 steps in a row are alike, or the process "
+        "was not seen from its beginning",
     }
 
 
@@ -84,18 +91,23 @@ def test_given_flops_go_before_counted_ones() -> None:
 
 
 def test_the_first_stable_step_is_the_first_of_three_alike() -> None:
-    """Steps begin at the first of a drawing, 24 ms after the clock's zero."""
-    run = replace(
-        measured(counted()),
-        run=RunHeader(
-            run_id="x", source="recorded", world_size=1, started_unix_ns=1_000_000
-        ),
+    """The process is as old as the clock; steps are drawn from 24 ms on."""
+    start = StartSpec(
+        process_unix_ns=1_000_000,
+        total_ns=31_000_000,
+        import_ns=1,
+        init_ns=2,
+        mesh_ns=3,
+        wrap_ns=4,
+        first_step_ns=5,
     )
-    found = {f.name: f.value for f in sheet_of("run", run, GIVEN).figures}
+    rank = counted()
+    rank = replace(rank, header=replace(rank.header, start=start))
 
-    first = 4 * STEP_NS - 1_000_000
-    assert found["time_to_first_step"] == first
-    assert found["time_to_first_stable_step"] == first
+    found = {name: one.value for name, one in figures(rank).items()}
+
+    assert found["time_to_first_step"] == 31_000_000
+    assert found["time_to_first_stable_step"] == 4 * STEP_NS - 1_000_000
 
 
 def test_json_is_documented() -> None:

@@ -274,28 +274,30 @@ def _checkpoints(m: Measures) -> Iterator[Figure]:
 
 
 def _start(m: Measures) -> Iterator[Figure]:
-    begun = m.run.started_unix_ns
+    starts = [rank.header.start for rank in m.ranks]
+    begun = [start.process_unix_ns for start in starts if start is not None]
     ends = [_step_ends(rank) for rank in m.ranks]
-    known = begun and all(len(steps) for steps in ends)
+    known = len(begun) == len(ends) > 0 and all(len(steps) for steps in ends)
     typical = m.median_step_ns
-    since = "from when the recorder began in the first process (after torch's import)"
-    first = [float(s[0][1] - begun) for s in ends] if known else []
+    since = "from when the system made the process"
     yield _figure(
         "time_to_first_step",
         "ns",
-        first,
+        [float(start.total_ns) for start in starts if start is not None],
         f"{since} to the end of the first optimizer step; one sample a rank",
-        "the source does not say when it was started",
+        "the process was not seen from its beginning",
     )
     stable = [_stable(steps, typical) for steps in ends] if known and typical else []
+    pairs = zip(stable, begun, strict=True) if known and typical else ()
     yield _figure(
         "time_to_first_stable_step",
         "ns",
-        [float(at - begun) for at in stable if at is not None],
+        [float(at - first) for at, first in pairs if at is not None],
         f"{since}, of a restarted job that of its last attempt, to the end of the "
         f"first of {STABLE_STEPS} steps in a row that are within {STABLE_SHARE:.0%} of "
         "the median judged one; one sample a rank",
-        f"no {STABLE_STEPS} steps in a row are alike",
+        f"no {STABLE_STEPS} steps in a row are alike, or the process was not seen from "
+        "its beginning",
     )
 
 
