@@ -25,7 +25,7 @@ from fsdpdoctor.open_paths import DEFAULT, open_paths
 from fsdpdoctor.renderers.check import show_check
 from fsdpdoctor.renderers.sarif import findings_as_sarif
 from fsdpdoctor.renderers.text import PLAIN_WIDTH
-from fsdpdoctor.report import report_of
+from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.report.check import Check, encode_check, untimed
 from fsdpdoctor.run import is_run_folder
 
@@ -117,7 +117,7 @@ def command(
         done = rehearse_first_steps([*options, *target, *args], Path(folder), limit)
         check = _judged(script, run, done, text)
     _print(check, text, format_, out)
-    if check.report is None and check.migration is None:
+    if not _trained(check.report) and check.migration is None:
         raise SystemExit(2)
     exit_on(fail_on, check.findings)
 
@@ -145,7 +145,7 @@ def _judged(script: str, run: Path, done: FirstSteps, text: str | None) -> Check
     if is_run_folder(run):
         opened = open_paths([run])
         report = untimed(report_of(measure_run(opened, DEFAULT), opened))
-        if not report.units and report.run.steps is None:
+        if not _trained(report) and not report.findings:
             report = None
     ours = [line.removeprefix(OURS) for line in done.said if line.startswith(OURS)]
     return Check(
@@ -154,10 +154,15 @@ def _judged(script: str, run: Path, done: FirstSteps, text: str | None) -> Check
         memory=None
         if report is None
         else next((line for line in ours if line.startswith(FITS)), None),
-        ended=_ended(done, ours, seen=report is not None),
+        ended=_ended(done, ours, seen=_trained(report)),
         migration=_migration(text),
         seconds=done.seconds,
     )
+
+
+def _trained(report: Report | None) -> bool:
+    """Whether there was something to judge, beside how the script ended."""
+    return report is not None and bool(report.units or report.run.steps)
 
 
 def _ended(done: FirstSteps, ours: list[str], *, seen: bool) -> str | None:

@@ -67,7 +67,7 @@ def topology_mesh(m: Measures) -> Iterator[Finding]:
     specs = all_units(m)
     if not any(spec.mesh for spec in specs.values()):
         raise CannotTell("the meshes were not recorded", Evidence.CONFIG)
-    apart = list(_apart(m, specs))
+    apart = list(_apart(m, specs)) or list(_by_name(m, specs))
     yield from (finding for finding in apart if finding is not None)
     rest = [
         *_meant_flat(m, specs),
@@ -150,6 +150,57 @@ def _left_out(spec: UnitSpec) -> bool:
     left = [name or "" for name, _ in dimensions(parent) if name not in mine]
     return bool(left) and all(
         SHARDED_BY_NAME.search(name) or REPLICATED_BY_NAME.search(name) for name in left
+    )
+
+
+def _by_name(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
+    """Before there are ranks to compare, only names can be asked: a slice was passed of
+    a mesh whose other dimension replicates, and the script sends nothing over it.
+    """
+    if m.run.source != "rehearsal":
+        return
+    left = {fqn: spec for fqn, spec in specs.items() if _left_out(spec)}
+    left = {f: s for f, s in left.items() if _replicates(s) and not _kept(m, f)}
+    if not left:
+        return
+    spec = next(iter(left.values()))
+    parent = spec.parent_meshes[0]
+    lengths = [length for _, length in dimensions(parent)]
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=f"{count(len(left), 'unit')} got the part {spec.mesh} of the mesh "
+        f"{parent}: by its names the rest replicates, and gradients are never reduced "
+        "over it, so that the replicas would train apart",
+        units=tuple(left),
+        phase="backward",
+        evidence={"mesh": spec.mesh, "sliced_from": parent},
+        advice=(
+            Advice(
+                text="Pass the whole mesh: its first dimension replicates, its second "
+                "shards.",
+                code=_mesh_code(m, lengths),
+                memory_cost_bytes=0,
+            ),
+        ),
+    )
+
+
+def _replicates(spec: UnitSpec) -> bool:
+    """Whether a dimension that it was not given replicates, by its name."""
+    mine = {name for name, _ in dimensions(spec.mesh or "")}
+    return any(
+        length > 1 and name not in mine and REPLICATED_BY_NAME.search(name or "")
+        for name, length in dimensions(spec.parent_meshes[0])
+    )
+
+
+def _kept(m: Measures, fqn: str) -> bool:
+    """Whether the script itself sends something beyond a unit's groups."""
+    together = reaches([rank.header for rank in m.ranks], fqn)
+    return any(
+        not any(one.ranks <= set(reach) for reach in together)
+        for one in exchanges(m.ranks)
     )
 
 

@@ -155,6 +155,49 @@ def test_what_cannot_be_judged_says_why(
     assert "nothing to change" not in done.stdout + done.stderr
 
 
+SEEDED = {
+    "a slice of the mesh": (
+        (
+            "from torch.distributed.device_mesh import init_device_mesh\n"
+            "names = ('replicate', 'shard')\n"
+            "mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=names)['shard']\n"
+            "model = Model().cuda()\n"
+            "for part in (model.embed, *model.layers, model.head):\n"
+            "    fully_shard(part, mesh=mesh, mp_policy=policy)\n"
+            "fully_shard(model, mesh=mesh, mp_policy=policy)\n"
+            "train(model, torch.optim.AdamW(model.parameters()))\n"
+        ),
+        "WARNING  FD501",
+    ),
+    "compiled around its units": (
+        (
+            "model = sharded(True)\n"
+            "optimizer = torch.optim.AdamW(model.parameters())\n"
+            "train(torch.compile(model), optimizer)\n"
+        ),
+        "WARNING  FD505",
+    ),
+    "a method that is not forward": (
+        (
+            "Model.encode = lambda self, tokens: Model.forward(self, tokens)\n"
+            "model = sharded(True)\n"
+            "train(model.encode, torch.optim.AdamW(model.parameters()))\n"
+        ),
+        "FD408",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEDED)
+def test_what_settings_and_errors_tell_is_found(name: str, tmp_path: Path) -> None:
+    """Without a second rank, a compiler or a step that ends."""
+    body, words = SEEDED[name]
+    _, text = check(tmp_path / "train.py", START + body)
+
+    assert words in text
+
+
 # In this process: the rehearsal is played, and leaves what was drawn.
 
 PICTURE = """

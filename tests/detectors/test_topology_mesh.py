@@ -77,6 +77,28 @@ def test_stages_of_a_pipeline_are_no_replicas() -> None:
     assert found(topology_mesh, measured(*piped)) == []
 
 
+@pytest.mark.parametrize(
+    ("mesh", "parent", "source", "said"),
+    [
+        ("(shard=4)", "(replicate=2, shard=4)", "rehearsal", [Severity.WARNING]),
+        ("(shard=4)", "(replicate=2, shard=4)", "recorded", []),
+        ("(shard=4)", "(replicate=1, shard=4)", "rehearsal", []),
+        ("(dp=4)", "(dp=4, tp=2)", "rehearsal", []),
+        ("(replicate=2, shard=4)", "(replicate=2, shard=4)", "rehearsal", []),
+    ],
+)
+def test_a_slice_is_told_by_names_where_there_is_one_rank(
+    mesh: str, parent: str, source: str, said: list[Severity]
+) -> None:
+    """A rehearsal has no replicas to compare: a warning; other parallelisms' meshes,
+    and a replica of one, are silent. Recorded ranks say it themselves.
+    """
+    m = measured(on_mesh(mesh, parent))
+    m = replace(m, run=replace(m.run, source=source))
+
+    assert [one.severity for one in found(topology_mesh, m)] == said
+
+
 def test_meshes_in_words() -> None:
     """Named and unnamed dimensions."""
     assert dimensions("(replicate=2, shard=4)") == [("replicate", 2), ("shard", 4)]

@@ -330,7 +330,11 @@ def _compiled(group: Any) -> str | None:
     return None
 
 
+REHEARSED = "_fsdpdoctor_compiled"
+"""What a module has that was compiled in a rehearsal, where nothing wraps it."""
+
+
 def _is_compiled(module: torch.nn.Module) -> bool:
-    """By `torch.compile(module)` or by `module.compile()`."""
+    """By `torch.compile(module)` or by `module.compile()`, also in a rehearsal."""
     in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod")
+    return in_place or hasattr(module, "_orig_mod") or REHEARSED in vars(module)

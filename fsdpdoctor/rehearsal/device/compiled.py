@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fsdpdoctor.recorder.fsdp2.unit_specs import REHEARSED
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.rehearsal.device.op_prices import memory_kernel, tensor_bytes
 from fsdpdoctor.rehearsal.device.operators import Operator
@@ -63,12 +64,13 @@ class CompiledRegions:
                 return lambda found: compile(found)
             regions.used = True
             if isinstance(model, nn.Module):
-                model.forward = regions.region(model.forward)
+                compile_module(model)
                 return model
             return regions.region(model)
 
         def compile_module(module: nn.Module, *_: Any, **__: Any) -> None:
             regions.used = True
+            vars(module)[REHEARSED] = True
             module.forward = regions.region(module.forward)
 
         patches.put(torch, "compile", compile)

@@ -89,6 +89,7 @@ def test_each_bucket_is_met(counted: Any) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_two_ranks_say_what_they_held(tmp_path: Path) -> None:
     """Over gloo, whose thread lets buffers go when it likes, the units' activations
     and what was gathered are exact, and losses are the same.

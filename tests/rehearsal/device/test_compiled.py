@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from fsdpdoctor.recorder.fsdp2.unit_specs import _is_compiled
 from fsdpdoctor.rehearsal.device.pricing.memory import kernel_ns
 from fsdpdoctor.rehearsal.device.spec import load_spec
 from tests.rig.virtual_device import Log, launched
@@ -26,6 +27,15 @@ def moves(size: int) -> int:
 def chain(x: torch.Tensor) -> torch.Tensor:
     """Three pointwise operations."""
     return x.relu().mul(2).add(1)
+
+
+def test_a_compiled_module_is_known_as_one(log: Log) -> None:
+    """Nothing wraps it in a rehearsal, so it says so itself."""
+    modules = [nn.Linear(2, 2) for _ in range(3)]
+    torch.compile(modules[0])
+    modules[1].compile()
+
+    assert [_is_compiled(module) for module in modules] == [True, True, False]
 
 
 def test_a_chain_reads_once_and_writes_where_it_is_read(log: Log) -> None:
