@@ -345,9 +345,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "test_tune.py": ("cli/processes/trial_runs.py",),
     "test_wheel.py": ("version.py",),
 }
-"""Modules without a test file of their own, under the one that tests them. Those of
-the dashboard begin with `dashboard/`.
-"""
+"""By the file that tests them: modules without one. The dashboard's: `dashboard/`."""
 
 HEAD = """\
 # Tests
@@ -439,16 +437,9 @@ def page() -> str:
         for module, test in tests_of().items()
     ]
     more = [f"| `{name}` | {said} |" for name, said in chains().items()]
-    return "\n".join(
-        [
-            HEAD,
-            "## Modules and their tests\n\n| module | test |\n| --- | --- |",
-            *rows,
-            "\n## Tests of more than one module\n\n| test | what |\n| --- | --- |",
-            *more,
-            "",
-        ]
-    )
+    first = "## Modules and their tests\n\n| module | test |\n| --- | --- |"
+    then = "\n## Tests of more than one module\n\n| test | what |\n| --- | --- |"
+    return "\n".join([HEAD, first, *rows, then, *more, ""])
 
 
 if __name__ == "__main__":
