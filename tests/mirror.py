@@ -28,7 +28,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/processes/test_rank_in_place.py": ("recorder/autotune/ranking.py",),
     "recorder/autotune/test_autotuner.py": tuple(
         f"recorder/autotune/{n}.py"
-        for n in ("conductor", "decisions", "job_store", "outcome", "passes", "start")
+        for n in ("decisions", "job_store", "outcome", "passes", "start")
     ),
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
     "detectors/test_padding_alignment.py": ("detectors/before_a_gpu.py",),

@@ -27,6 +27,7 @@ from fsdpdoctor.recorder.autotune.in_force import InForce, ScriptChanged
 from fsdpdoctor.recorder.autotune.memory_room import MemoryRoom
 from fsdpdoctor.recorder.autotune.outcome import Outcome
 from fsdpdoctor.recorder.autotune.passes import Passes
+from fsdpdoctor.recorder.autotune.ranking import Candidate
 from fsdpdoctor.recorder.autotune.step_lengths import StepLengths
 from fsdpdoctor.recorder.changes.apply_plan import units_in
 from fsdpdoctor.recorder.fsdp2 import internals
@@ -60,6 +61,7 @@ class Setup:
     sampling: TunedSampling
     log: SettingsLog
     minutes: float | None = None
+    before: Candidate | None = None  # what was kept before the launcher's restart
 
 
 class Autotuner:
@@ -68,6 +70,9 @@ class Autotuner:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._guard = ErrorBorder(self._failed, "autotuning")
+        # Of what only looks: what was agreed on is followed all the same, or this
+        # rank would go back to other settings than the others.
+        self._looking = ErrorBorder(self._end_later, "measuring steps")
         self._passes = Passes(self, self._guard)
         self._voter = Voter(setup.store, setup.rank, self._prepare)
         self._in_force = InForce()
@@ -91,9 +96,9 @@ class Autotuner:
         self._outcome = Outcome(setup.folder, self._say)
 
     @property
-    def conducts(self) -> bool:
-        """Whether this rank is the one that proposes."""
-        return self._setup.rank == 0
+    def searches(self) -> bool:
+        """Whether this rank needs candidates."""
+        return self._setup.rank == 0 and self._setup.before is None
 
     def attach(self) -> None:
         """Wait for a model."""
@@ -139,12 +144,18 @@ class Autotuner:
         if self._voter.over and not self._kept:
             self._passes.detach()  # nothing is set, nothing will be
             return
+        self._looking.run(self._measure, this_pass)
+
+    def _measure(self, this_pass: int) -> None:
         step = self._setup.sampling.step
         if step != self._step:
             self._step = step
             self._room.look()
             assert self._lengths is not None
             self._lengths.begins(this_pass)
+
+    def _end_later(self, reason: str) -> None:
+        self._voter.retire(reason)
 
     def no_grad_begins(self, state: Any) -> None:
         """A forward without gradients begins, of a root or of a part alone."""
@@ -190,6 +201,8 @@ class Autotuner:
             model=self._model,
             say=self._say,
             in_time=lambda: time.monotonic() < self._ends,
+            kept=self._outcome.kept,
+            before=setup.before,
         )
 
     def _begin(self, decision: Decision) -> None:

@@ -15,9 +15,9 @@ from fsdpdoctor.recorder.autotune.agreement import (
     Store,
     Voter,
 )
-from fsdpdoctor.recorder.autotune.decisions import Decision, What
+from fsdpdoctor.recorder.autotune.decisions import Blocks, Decision, What
 from fsdpdoctor.recorder.autotune.paired_test import SETTLING_STEPS
-from fsdpdoctor.recorder.autotune.ranking import read_ranking
+from fsdpdoctor.recorder.autotune.ranking import Candidate, Ranking, read_ranking
 from fsdpdoctor.recorder.autotune.step_lengths import StepLengths, blocks_of
 from fsdpdoctor.recorder.autotune.tuning import Proposal, Tuning
 
@@ -52,7 +52,10 @@ class Conductor:
         model: str,
         say: Callable[[str], None],
         in_time: Callable[[], bool],
+        kept: Callable[[Candidate], None],
+        before: Candidate | None,
     ) -> None:
+        """`kept` is called with what is, `before` was before the launcher's restart."""
         self._store = store
         self._proposer = proposer
         self._voter = voter
@@ -61,6 +64,8 @@ class Conductor:
         self._model = model
         self._say = say
         self._in_time = in_time
+        self._kept = kept
+        self._before = before
         self._asked: Decision | None = None
         self._sent = False
         self._late = 0
@@ -74,6 +79,9 @@ class Conductor:
         raises, and may be called again; ValueError where the ranking cannot be read.
         """
         self._proposer.count()
+        if self._before is not None:
+            self._resume(self._before)
+            return None
         tuning = self.tuning
         if tuning is None:
             self._read()
@@ -93,23 +101,51 @@ class Conductor:
             self.others = ranking.others
             self.tuning = Tuning(ranking, self._say, self._in_time)
 
+    def _resume(self, before: Candidate) -> None:
+        """Have what was kept before the restart in force; it is not tuned again."""
+        usual_ns, asked = self._lengths.usual_ns(), self._asked
+        if asked is None:
+            if usual_ns is not None:
+                self._send(self._decision(What.KEEP, before, usual_ns))
+            return
+        if not self._sent:
+            self._send(asked)
+        verdict = self._voter.verdicts.get(asked.number)
+        if verdict is None or self._voter.next_pass <= asked.at_pass:
+            return
+        self._asked = None
+        if verdict == COMMIT:
+            self._before = None
+            self._kept(before)
+            self._say(f"in force as before the restart: {before.summary}")
+            again = Ranking(measured_ns=0, withheld="it was tuned before its restart")
+            self.tuning = Tuning(again, self._say, self._in_time)
+        elif verdict.startswith(LATE) and self._late < MOST_LATE:
+            self._late += 1
+        else:
+            self._before = None
+            self._say(f"not in force after the restart: {verdict}")
+
     def _ask(self, tuning: Tuning) -> None:
         usual_ns = self._lengths.usual_ns()
         if usual_ns is None or (proposal := tuning.proposal()) is None:
             return
-        candidate = proposal.candidate
         self._usual_ns, self._short = usual_ns, None
-        self._send(
-            Decision(
-                number=self._voter.number,
-                at_pass=self._pass_ahead(usual_ns),
-                what=proposal.what,
-                settings=candidate.apply,
-                words=candidate.summary,
-                blocks=self._in_passes(proposal),
-                bytes=candidate.bytes,
-                model=self._model,
-            )
+        blocks = self._in_passes(proposal)
+        self._send(self._decision(proposal.what, proposal.candidate, usual_ns, blocks))
+
+    def _decision(
+        self, what: What, candidate: Candidate, usual_ns: float, blocks: Blocks = ()
+    ) -> Decision:
+        return Decision(
+            number=self._voter.number,
+            at_pass=self._pass_ahead(usual_ns),
+            what=what,
+            settings=candidate.apply,
+            words=candidate.summary,
+            blocks=blocks,
+            bytes=candidate.bytes,
+            model=self._model,
         )
 
     def _pass_ahead(self, usual_ns: float) -> int:
@@ -117,7 +153,7 @@ class Conductor:
         steps = max(LEAD_STEPS, math.ceil(lead_s * SECOND / usual_ns))
         return self._lengths.ahead(steps)
 
-    def _in_passes(self, proposal: Proposal) -> tuple[tuple[int, bool], ...]:
+    def _in_passes(self, proposal: Proposal) -> Blocks:
         passes = self._lengths.passes
         return tuple((steps * passes, tried) for steps, tried in proposal.blocks)
 
@@ -140,7 +176,7 @@ class Conductor:
         elif asked.what is What.KEEP:
             if self._voter.next_pass > asked.at_pass:
                 self._asked = None
-                tuning.keeps()
+                self._kept(tuning.keeps())
         else:
             self._trial(tuning, asked)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fsdpdoctor.plan_file import PLAN_VERSION
 from fsdpdoctor.quantities import count, duration, percent
 from fsdpdoctor.recorder import border
-from fsdpdoctor.recorder.autotune.tuning import Kept, Tuning, gain_words
-
-PLAN = "plan.json"
-"""In the run's folder."""
+from fsdpdoctor.recorder.autotune.earlier_plan import PLAN, save_kept
+from fsdpdoctor.recorder.autotune.ranking import Candidate
+from fsdpdoctor.recorder.autotune.tuning import Tuning, gain_words
 
 STORE_WITHIN_S = 30.0
 """A store that has not answered for so long is said to be gone, once."""
@@ -53,8 +50,6 @@ class Outcome:
         if self._over_said:
             return
         self._over_said = True
-        if tuning.kept:
-            self._write(tuning.kept[-1])
         self._say(f"over: {tuning.stopped}; {self._sum(tuning)}")
         for other in others:
             self._say(f"with a new start, untried: {other}")
@@ -72,7 +67,6 @@ class Outcome:
         if not tuning.kept:
             return
         kept = tuning.kept[-1]
-        self._write(kept)
         if kept.candidate.code:
             self._say(f"in your script:\n{kept.candidate.code.rstrip()}")
         self._say(f"or: fsdpdoctor run --apply {self._folder / PLAN} ...")
@@ -90,14 +84,9 @@ class Outcome:
             f"{saved} more steps in the same time ({tried})"
         )
 
-    def _write(self, kept: Kept) -> None:
-        candidate = kept.candidate
-        content = {
-            "plan_version": PLAN_VERSION,
-            "plan": dict(candidate.plan),
-            "apply": dict(candidate.apply),
-        }
+    def kept(self, candidate: Candidate) -> None:
+        """It is in force from now on; a restart by the launcher finds it."""
         try:
-            (self._folder / PLAN).write_text(json.dumps(content, indent=2) + "\n")
+            save_kept(self._folder, candidate)
         except OSError as error:
             self._say(f"the plan is not written: {error}")

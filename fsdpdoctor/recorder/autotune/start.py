@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.autotune.autotuner import Autotuner, Setup
+from fsdpdoctor.recorder.autotune.earlier_plan import kept_before
 from fsdpdoctor.recorder.autotune.job_store import job_store
 from fsdpdoctor.recorder.autotune.ranking import MODULE
 from fsdpdoctor.recorder.launch.start_beside import Beside
@@ -29,7 +30,7 @@ def autotuning(plan: RecordingConfig, minutes: float) -> Iterator[None]:
     tuner = beside = None
     try:
         tuner = _autotuner(plan, minutes)
-        if tuner.conducts:
+        if tuner.searches:
             beside = Beside(MODULE, plan.folder)
         tuner.attach()
     except Exception as error:
@@ -55,5 +56,6 @@ def _autotuner(plan: RecordingConfig, minutes: float) -> Autotuner:
             sampling=plan.sampling,
             log=plan.settings,
             minutes=minutes or None,
+            before=kept_before(plan.folder, world_size) if rank == 0 else None,
         )
     )

@@ -166,7 +166,7 @@ class Tuning:
         if usual_ns is not None and lengths and min(lengths) > FAR_SLOWER * usual_ns:
             self._drop(f"put back: its first step took {ms(min(lengths))}")
 
-    def keeps(self) -> None:
+    def keeps(self) -> Candidate:
         """What was to be kept is in force."""
         now, self._now = self._now, None
         assert now is not None
@@ -174,6 +174,7 @@ class Tuning:
         self.kept.append(Kept(candidate=now.candidate, gain=now.won))
         words = f"kept: {gain_words(now.won)}, {now.steps} steps"
         self._say(f"{now.candidate.summary}: {words}")
+        return now.candidate
 
     @property
     def gain_share(self) -> float:

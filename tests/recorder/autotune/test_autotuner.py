@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.ranks import run_ranks
+from tests.rig.ranks import run_python, run_ranks
 
 JOB = Path(__file__).with_name("tuned_job.py")
 TRIED = {"lists", "gathered", "both"}
@@ -45,6 +45,40 @@ def test_two_ranks_train_to_the_same_bits(tmp_path: Path) -> None:
     """
     for result in results(2, tmp_path, "plain", "evaluation"):
         check(result)
+
+
+def test_a_rank_that_fails_in_a_trial_follows_it_to_its_end(tmp_path: Path) -> None:
+    """It goes back to the script's settings where the others do, and votes no more."""
+    command = ("-W", "ignore", str(JOB), str(tmp_path), "failing")
+    first, second = run_ranks(2, *command, timeout_s=900.0)
+    first.ok()
+    second.ok()
+    found = [
+        json.loads((tmp_path / f"results.{rank}.json").read_text())["plain"]
+        for rank in (0, 1)
+    ]
+
+    assert [one["other"] for one in found] == [[], []]
+    assert found[0]["settings"] == found[1]["settings"]
+    assert [one["words"] for one in found[0]["settings"]] == ["lists"]
+    assert "fsdpdoctor stopped measuring steps, training goes on" in second.stderr
+    assert "autotune: over: rank 1: detached: MemoryError" in first.stderr
+
+
+UNASKED = """
+import sys, fsdpdoctor
+with fsdpdoctor.record(sys.argv[1]):
+    pass
+print([name for name in sys.modules if "autotune" in name])
+"""
+
+
+def test_nothing_of_it_is_there_unasked(tmp_path: Path) -> None:
+    """A recording imports none of it."""
+    script = tmp_path / "script.py"
+    script.write_text(UNASKED)
+
+    assert run_python(str(script), str(tmp_path / "run")).ok().stdout == "[]\n"
 
 
 @pytest.mark.slow

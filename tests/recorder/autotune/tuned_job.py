@@ -16,7 +16,13 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import fsdpdoctor
-from fsdpdoctor.recorder.autotune import autotuner, conductor, start, tuning
+from fsdpdoctor.recorder.autotune import (
+    autotuner,
+    conductor,
+    start,
+    step_lengths,
+    tuning,
+)
 from fsdpdoctor.recorder.autotune.paired_test import Gain, Judgement
 from fsdpdoctor.recorder.autotune.ranking import RANKED, Candidate, Ranking
 from fsdpdoctor.run import open_run
@@ -78,7 +84,7 @@ def by_turns(gains: Any, looks: int) -> tuple[Judgement, Gain]:
 def hurry() -> None:
     """Decisions follow each other within few steps."""
     by_turns.count = 0  # type: ignore[attr-defined]
-    for module, name, value in (
+    put(
         (conductor, "LEAD_S", 0.05),
         (autotuner, "LOOK_EVERY_S", 0.01),
         (tuning, "ROUND", tuning.ROUND[:4]),
@@ -86,8 +92,39 @@ def hurry() -> None:
         (tuning, "FAR_SLOWER", 1e9),
         (tuning, "judge", by_turns),
         (start, "Beside", NoSearch),
-    ):
-        setattr(module, name, value)
+    )
+
+
+def fail_in_a_trial() -> None:
+    """Rank 1 can measure no step from the sixth of the first round on."""
+    begins = step_lengths.StepLengths.begins
+
+    def fails(lengths: Any, at_pass: int) -> None:
+        if fails.tried > 5:  # type: ignore[attr-defined]
+            raise MemoryError("injected")
+        fails.tried += any(  # type: ignore[attr-defined]
+            one.tries(at_pass) for one in decisions_of_this_rank
+        )
+        begins(lengths, at_pass)
+
+    decisions_of_this_rank: list[Any] = []
+    begin = autotuner.Autotuner._begin
+
+    def noted(tuner: Any, decision: Any) -> None:
+        decisions_of_this_rank.append(decision)
+        begin(tuner, decision)
+
+    fails.tried = 0  # type: ignore[attr-defined]
+    put(
+        (step_lengths.StepLengths, "begins", fails),
+        (autotuner.Autotuner, "_begin", noted),
+    )
+
+
+def put(*patches: tuple[Any, str, Any]) -> None:
+    """Set them, for good: the process is the job's."""
+    for owner, name, value in patches:
+        setattr(owner, name, value)
 
 
 def main() -> None:
@@ -98,6 +135,10 @@ def main() -> None:
     folder, rank = Path(sys.argv[1]), dist.get_rank()
     results = {}
     for kind in sys.argv[2].split(","):
+        if kind == "failing":
+            kind = "plain"
+            if rank == 1:
+                fail_in_a_trial()
         plain = trained(KINDS[kind], STEPS)
         run = folder / kind.replace(" ", "-")
         with fsdpdoctor.record(run, autotune=True):

@@ -1,0 +1,61 @@
+"""The plan that this job kept before its launcher started it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.plan_file import PLAN_VERSION, read_plan_file, settings_of, words
+from fsdpdoctor.recorder.autotune.ranking import Candidate
+
+PLAN = "plan.json"
+"""In the run's folder."""
+
+_ATTEMPT = re.compile(r"(.+)-restart(\d+)(?:-\d+)?")
+
+
+def save_kept(folder: Path, candidate: Candidate) -> None:
+    """Leave it for `run --apply`, and for the next attempt. Raises OSError."""
+    content = {
+        "plan_version": PLAN_VERSION,
+        "plan": dict(candidate.plan),
+        "apply": dict(candidate.apply),
+    }
+    (folder / PLAN).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def kept_before(folder: Path, world_size: int) -> Candidate | None:
+    """What an attempt before this one kept last, of a job of as many ranks."""
+    for earlier in _attempts_before(folder):
+        try:
+            if not (earlier / PLAN).exists():
+                continue
+            header = json.loads((earlier / "run.json").read_bytes())
+            if header["world_size"] != world_size:
+                return None  # other memory, other wires
+            content = read_plan_file(earlier / PLAN)
+            settings = settings_of(content["apply"])
+        except (OSError, ValueError, KeyError, TypeError, FsdpDoctorError):
+            return None
+        return Candidate(
+            summary="; ".join(words(settings)),
+            plan=content.get("plan") or {},
+            apply=content["apply"],
+            code="",
+            step_ns=0,
+            bytes=0,
+        )
+    return None
+
+
+def _attempts_before(folder: Path) -> Iterator[Path]:
+    """Their folders, the last one first."""
+    found = _ATTEMPT.fullmatch(folder.name)
+    if found is None:
+        return
+    for attempt in range(int(found[2]) - 1, 0, -1):
+        yield folder.with_name(f"{found[1]}-restart{attempt}")
+    yield folder.with_name(found[1])
