@@ -23,6 +23,7 @@ _SILENCE = "dashboard/test_browser_silence.py::test_"
 _CLAIMS = "dashboard/test_page_claims.py::test_"
 _FIGURES = "dashboard/pages/pictures/test_figures.py::test_"
 _NAMES = f"{_SILENCE}pages_say_their_names"
+_TIMELINE = "dashboard/test_browser_findings.py::test_"
 _VERDICT = "report/test_verdict.py::test_the_verdict_names_what_costs_most"
 
 FAULTS: dict[str, Reviewed] = {
@@ -58,6 +59,7 @@ FAULTS: dict[str, Reviewed] = {
                 "dashboard/data/test_rank_tracks.py::"
                 "test_waiting_for_a_rank_that_never_came_is_waiting"
             ),
+            f"{_TIMELINE}the_end_of_a_rank_is_marked",
         ),
     ),
     "7": Reviewed(
@@ -67,6 +69,7 @@ FAULTS: dict[str, Reviewed] = {
                 "dashboard/pages/test_findings.py::"
                 "test_every_finding_leads_to_the_timeline"
             ),
+            f"{_TIMELINE}every_finding_has_a_place",
         ),
     ),
     "8": Reviewed(
@@ -133,7 +136,10 @@ FAULTS: dict[str, Reviewed] = {
     ),
     "16": Reviewed(
         fault="the timeline's view is lost on another page",
-        tests=(f"{_PAGES}the_view_is_there_after_another_page",),
+        tests=(
+            f"{_PAGES}the_view_is_there_after_another_page",
+            f"{_TIMELINE}an_open_finding_is_there_after_another_page",
+        ),
     ),
     "17": Reviewed(
         fault="a live page forgets what was set",
@@ -147,6 +153,7 @@ FAULTS: dict[str, Reviewed] = {
         tests=(
             f"{_CLAIMS}memory_that_was_not_sampled_is_not_drawn",
             f"{_FIGURES}samples_outside_of_a_step_are_no_curve",
+            f"{_TIMELINE}what_is_not_there_is_said",
         ),
     ),
     "19": Reviewed(

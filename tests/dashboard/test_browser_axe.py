@@ -73,6 +73,16 @@ def test_nothing_serious_is_found(visit: Visit, name: str, theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_found_in_an_open_finding(visit: Visit, theme: str) -> None:
+    """Beside the timeline, with its code, its places and what it lights."""
+    visit.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    visit.open("timeline?run=before")
+    visit.page.locator(".side details.card summary").first.click()
+    visit.until("fsdpTimeline.lit")
+    assert serious(visit) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_serious_is_found_in_the_report(
     browser: Browser, runs: dict[str, Path], tmp_path: Path, theme: str
 ) -> None:

@@ -108,4 +108,5 @@ def finding(
 def code_block(code: str) -> list[Component]:
     """Code with a button that copies it."""
     copy = with_data(html.Button("Copy"), copy="")
-    return [html.Div([copy, html.Pre(code)], className="code")]
+    # Wide code scrolls: a key has to be able to, as well.
+    return [html.Div([copy, html.Pre(code, tabIndex=0)], className="code")]

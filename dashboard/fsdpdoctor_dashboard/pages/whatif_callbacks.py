@@ -45,14 +45,15 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         run_id: str, _: int, *values: object
     ) -> tuple[object, object, object]:
         *knobs, theme = values
+        run = None
         try:
             run = library.wait(run_id)
             replay = replays.replay(run)
         except FsdpDoctorError as error:
-            return _no_replay(str(error)), None, dash.no_update
+            return _no_replay(run, str(error)), None, dash.no_update
         words = [page.replay_words(replay)]
         if not replay.usable:
-            why = _no_replay(replay.why_withheld)
+            why = _no_replay(run, replay.why_withheld)
             return [*words, why], None, dash.no_update
         try:
             found = _predicted(replay, tuple(knobs))
@@ -100,9 +101,12 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         return {"content": plan_file(found), "filename": "plan.json"}
 
 
-def _no_replay(why: str) -> Component:
-    """Why nothing can be predicted; style.css takes the idle knobs away."""
-    return html.P(visible(why), className="alert no-replay")
+def _no_replay(run: OpenRun | None, why: str) -> Component:
+    """Why nothing can be predicted; style.css takes the idle knobs away. Those of a run
+    that goes on stay: its next steps may be enough, and what was set is kept.
+    """
+    goes_on = run is not None and run.live
+    return html.P(visible(why), className="alert" if goes_on else "alert no-replay")
 
 
 def _in_the_browser(app: dash.Dash) -> None:

@@ -64,9 +64,11 @@ def first_picture(library: Library, prefix: str, charts: str) -> str:
     if request.path == "/timeline" and "with" not in request.args:
         data = _data(library, run_id)
     name = _bundle()[1]
+    # Other pages need it once somebody goes to the timeline: Dash's scripts run first.
+    when = 'fetchpriority="high"' if request.path == "/timeline" else "defer"
     # Run ids hold nothing that HTML would read: see Library.
     return (
-        f'{data}<script src="{prefix}timeline.js?{name}" fetchpriority="high" '
+        f'{data}<script src="{prefix}timeline.js?{name}" {when} '
         f'data-base="{prefix}" data-run="{library.entries[0].id}" '
         f'data-plotly="{plotly_address(prefix)}" data-charts="{charts}"></script>'
     )

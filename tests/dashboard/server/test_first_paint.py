@@ -106,6 +106,8 @@ def test_other_pages_have_the_scripts_alone(admitted: Client) -> None:
         assert status == 200
         assert first(page) is None
         assert b"timeline.js?" in page
+        # Beside Dash's own scripts, but where the timeline is what is shown.
+        assert (b" defer " in page) == (not path.startswith("/timeline"))
 
 
 def test_the_scripts_are_kept_by_name(admitted: Client) -> None:

@@ -12,7 +12,12 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from plotly.offline import get_plotlyjs_version
 
-from fsdpdoctor_dashboard.server.plotly_script import BUNDLE, chosen, version_of
+from fsdpdoctor_dashboard.server.plotly_script import (
+    AT_ONCE,
+    BUNDLE,
+    chosen,
+    version_of,
+)
 from tests.dashboard.client import Client
 
 HEAD = "/**\n* plotly.js {}v{}\n* Copyright\n*/\n"
@@ -43,6 +48,7 @@ def test_the_bundle_is_for_figures_of_its_major_version(tmp_path: Path) -> None:
     assert gzip.decompress(same.packed).endswith(b"small")
     assert other.version == "3.0.1-whole"
     assert gzip.decompress(other.packed).endswith(b"whole")
+    assert gzip.decompress(other.packed).startswith(AT_ONCE)
     assert gzip.decompress(unknown.packed).endswith(b"whole")
 
 
@@ -51,6 +57,7 @@ def test_the_bundle_draws_what_figures_are_made_of() -> None:
     text = gzip.decompress(BUNDLE.read_bytes())
 
     assert version_of(text[:400])
+    assert text.startswith(AT_ONCE)
     assert b"MIT License" in (BUNDLE.parent / "LICENSE.plotly").read_bytes()
     for kind in (b"scatter", b"bar", b"heatmap", b"violin"):
         assert kind in text
