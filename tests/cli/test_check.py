@@ -169,6 +169,13 @@ SEEDED = {
         ),
         "WARNING  FD501",
     ),
+    "no shards at all": (
+        (
+            "model = nn.parallel.DistributedDataParallel(Model().cuda())\n"
+            "train(model, torch.optim.AdamW(model.parameters()))\n"
+        ),
+        "CRITICAL  FD506",
+    ),
     "compiled around its units": (
         (
             "model = sharded(True)\n"
