@@ -136,7 +136,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "cli/view.py",
         "dashboard/data/run_registry.py",
         "dashboard/pages/components.py",
-        "dashboard/pages/memory.py",
         "dashboard/pages/overview.py",
         "dashboard/pages/ranks.py",
         "dashboard/pages/timeline.py",

@@ -51,10 +51,15 @@ def memory_row(m: Measures) -> MemoryRow | None:
     if not counted:
         return _refused(told)
     rank, step = max(counted, key=lambda one: (one[1].peak_bytes, -one[0].rank))
+    return of_rank(rank, step, len(counted))
+
+
+def of_rank(rank: RankMeasures, step: MemoryStep, ranks: int = 1) -> MemoryRow:
+    """What one rank counted, of so many that did."""
     return MemoryRow(
         step=step.step,
         rank=rank.rank,
-        ranks=len(counted),
+        ranks=ranks,
         peak_bytes=step.peak_bytes,
         peak_unit=rank.unit_name(step.peak_unit),
         peak_phase=Phase(step.peak_phase).key,

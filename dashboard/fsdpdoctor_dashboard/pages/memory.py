@@ -11,7 +11,9 @@ from dash.development.base_component import Component
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import ms, percent, size
 from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.renderers.reading.memory_words import memory_lines
 from fsdpdoctor.renderers.tables import Cell
+from fsdpdoctor.report.memory import of_rank
 from fsdpdoctor.report.memory_peak import MemoryPeak, memory_peak
 from fsdpdoctor.schema import UNKNOWN, Phase
 from fsdpdoctor_dashboard.data.rank_tracks import middle_step
@@ -118,12 +120,7 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
     times = rank.unit_times.rows(rank.in_judged(rank.unit_times.step))
     times = times.rows(times.peak_bytes != UNKNOWN)
     if not len(times):
-        return [
-            html.P(
-                "Cannot tell: peaks by unit take the allocator's statistics.",
-                className="faint",
-            )
-        ]
+        return _counted(name, rank)
     units = np.unique(times.unit).tolist()
     parts = [[Cell(text=unit_name(rank.unit_name(u) or "?")) for u in units]]
     for phase in (Phase.FORWARD, Phase.BACKWARD):
@@ -137,3 +134,24 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
     counted = dict.fromkeys(phases, "bytes")
     heads = columns("unit", *phases, left=("unit",), units=counted)
     return [table_tools(name, "units"), data_table(name, heads, rows)]
+
+
+def _counted(name: str, rank: RankMeasures) -> list[Component]:
+    """The same without an allocator, of the step whose storages were counted."""
+    memory = rank.header.memory
+    if memory is None or memory.refused is not None:
+        why = "" if memory is None else f", and no step was counted: {memory.refused}"
+        words = f"Cannot tell: peaks by unit take the allocator's statistics{why}."
+        return [_faint(words)]
+    row = of_rank(rank, memory)
+    (line,) = memory_lines(row)
+    parts = [[Cell(text=unit_name(unit.unit)) for unit in row.units]]
+    for figure in ("forward_peak_bytes", "backward_peak_bytes", "activation_bytes"):
+        held = [getattr(unit, figure) for unit in row.units]
+        parts.append(number_cells(held, [byte_words(one) for one in held]))
+    names = ("forward", "backward", "activations")
+    counted = dict.fromkeys(names, "bytes")
+    heads = columns("unit", *names, left=("unit",), units=counted)
+    said = f"Of the one step whose storages were counted, {line}."
+    table = data_table(name, heads, zip(*parts, strict=True))
+    return [html.P(said), table_tools(name, "units"), table]
