@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,10 +25,12 @@ from fsdpdoctor.cli.output import (
 )
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
-from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor.storage.remote_path import path_of
+
+if TYPE_CHECKING:
+    from fsdpdoctor.renderers.tables import Table
 
 
 @click.command(name="analyze")

@@ -6,15 +6,18 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers import RENDERERS
-from fsdpdoctor.renderers.tables import Table
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.costs import SEVERITY
 from fsdpdoctor.report.value import FindingRow
+
+if TYPE_CHECKING:
+    from fsdpdoctor.renderers.tables import Table
 
 FORMAT_OF_SUFFIX = {".json": "json", ".md": "markdown", ".html": "html", ".htm": "html"}
 """What `--out` says where `--format` does not."""
