@@ -18,6 +18,7 @@ import nanoarrow as na
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.errors import need
 from fsdpdoctor.finding import NotJudged
+from fsdpdoctor.report.memory import MemoryPart, UnitPeak
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.report.row_table import RowTable
 from fsdpdoctor.report.step_rows import BudgetRow, StepRow, budget_rows, step_rows
@@ -37,11 +38,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def tables_of(report: Report, measures: Measures) -> Mapping[str, RowTable[Any]]:
     """All tables by name."""
+    memory = report.memory
     return {
         "steps": RowTable(StepRow, step_rows(measures)),
         "budget": RowTable(BudgetRow, budget_rows(measures)),
         "models": RowTable(ModelRow, report.models),
         "units": RowTable(UnitRow, report.units),
+        "memory_peak": RowTable(MemoryPart, memory.parts if memory else ()),
+        "memory_units": RowTable(UnitPeak, memory.units if memory else ()),
         "no_grad": RowTable(NoGradRow, report.no_grad),
         "collectives": RowTable(CollectiveRow, report.collectives),
         "other_collectives": RowTable(OtherCollectiveRow, report.other_collectives),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from fsdpdoctor.errors import MissingDependencyError, need
 from fsdpdoctor.integrations.tables import tables_of, write_csv, write_parquet
+from fsdpdoctor.report.memory import MemoryPart, MemoryRow, UnitPeak
 from fsdpdoctor.report.row_table import RowTable
 from fsdpdoctor.report.value import Report
 from tests.integrations.drawn import measured_run
@@ -33,10 +34,29 @@ def test_every_row_of_the_report_is_in_a_table() -> None:
         if isinstance(getattr(report, name), tuple)
     }
 
-    assert set(tables) == in_report | {"steps", "budget"}
+    own = {"steps", "budget", "memory_peak", "memory_units"}
+    assert set(tables) == in_report | own
     assert {name: tuple(tables[name]) for name in in_report} == {
         name: getattr(report, name) for name in in_report
     }
+
+
+def test_the_counted_step_has_its_tables() -> None:
+    """What the peak was made of, and each unit's; without such a step: empty."""
+    measures, report = measured_run()
+    part = MemoryPart(bucket="gradients", unit="layers.0", bytes=7)
+    unit = UnitPeak(
+        unit="layers.0",
+        forward_peak_bytes=9,
+        backward_peak_bytes=8,
+        activation_bytes=None,
+    )
+    row = MemoryRow(step=1, rank=0, ranks=2, parts=(part,), units=(unit,))
+    counted = tables_of(replace(report, memory=row), measures)
+    without = tables_of(replace(report, memory=None), measures)
+
+    assert (*counted["memory_peak"], *counted["memory_units"]) == (part, unit)
+    assert (*without["memory_peak"], *without["memory_units"]) == ()
 
 
 def test_csv_has_the_figures_and_nothing_for_what_is_not_known(tmp_path: Path) -> None:
