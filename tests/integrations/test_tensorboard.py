@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fsdpdoctor.cli import main
 from fsdpdoctor.integrations.tensorboard import write_events
 from fsdpdoctor.renderers.markdown import render
-from tests.integrations.drawn import STEPS, measured_run
+from tests.integrations.drawn import STEPS, measured_run, save
 
 
 def test_each_rank_is_a_run(tmp_path: Path) -> None:
@@ -47,3 +49,27 @@ def test_tensorboard_reads_the_figures(tmp_path: Path) -> None:
     assert "| layers.0 |" in units.tensor_proto.string_val[0].decode()
     names = read.summary_metadata.keys() | texts.summary_metadata.keys()
     assert {"fsdpdoctor/report", "fsdpdoctor/units"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the plugin's own
+def test_the_profiler_plugin_finds_the_traces(tmp_path: Path) -> None:
+    """Beside the charts: a worker for each rank, and all of them together."""
+    loader = pytest.importorskip(
+        "torch_tb_profiler.profiler.loader",
+        reason="reads with the package torch-tb-profiler",
+    )
+    from torch_tb_profiler.io.cache import Cache
+
+    run, logs = save(tmp_path / "run"), tmp_path / "logs"
+    asked = ["export", str(run), str(logs), "--to", "tensorboard"]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    with Cache() as cache:
+        profiles = loader.RunLoader("run", str(logs), cache).load().profiles
+
+    found = {one.worker: type(one).__name__ for one in profiles.values()}
+    assert found == {
+        "rank0": "RunProfile",
+        "rank1": "RunProfile",
+        "All": "DistributedRunProfile",
+    }
