@@ -141,10 +141,10 @@ class Autotuner:
             rank, why = self._setup.rank, self._voter.retired
             border.say(f"fsdpdoctor: autotune: rank {rank}: {why}")
         self._switch(this_pass)
-        if self._voter.over and not self._kept:
+        if not self._voter.over:
+            self._looking.run(self._measure, this_pass)
+        elif not self._kept:
             self._passes.detach()  # nothing is set, nothing will be
-            return
-        self._looking.run(self._measure, this_pass)
 
     def _measure(self, this_pass: int) -> None:
         step = self._setup.sampling.step

@@ -47,6 +47,7 @@ def test_two_ranks_train_to_the_same_bits(tmp_path: Path) -> None:
         check(result)
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_in_a_trial_follows_it_to_its_end(tmp_path: Path) -> None:
     """It goes back to the script's settings where the others do, and votes no more."""
     command = ("-W", "ignore", str(JOB), str(tmp_path), "failing")
