@@ -84,13 +84,21 @@ def test_nothing_of_it_is_there_unasked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_every_kind_of_training_keeps_its_bits(ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("bf16", "accumulation", "keeping"),
+        ("checkpoint", "reentrant", "hsdp"),
+        ("lora", "moe", "compiled"),
+        ("two optimizers", "skipped"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_training_keeps_its_bits(
+    ranks: int, kinds: tuple[str, ...], tmp_path: Path
+) -> None:
     """Accumulation, checkpointing, HSDP, adapters, experts, compiled blocks and what
     else people do between two steps.
     """
-    kinds = (
-        *("bf16", "accumulation", "keeping", "checkpoint", "reentrant", "hsdp"),
-        *("lora", "moe", "compiled", "two optimizers", "skipped"),
-    )
     for result in results(ranks, tmp_path, *kinds):
         check(result)

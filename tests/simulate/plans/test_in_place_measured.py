@@ -22,7 +22,7 @@ from tests.simulate import tried
 
 pytestmark = pytest.mark.slow
 
-FASTEST, OTHERS = 12, 12
+FASTEST, OTHERS = 6, 6
 """Of the grid, by simulation; so many are measured, and so many others by chance."""
 
 MOST_SUBSETS = 64
