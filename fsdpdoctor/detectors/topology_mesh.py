@@ -175,14 +175,7 @@ def _by_name(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
         units=tuple(left),
         phase="backward",
         evidence={"mesh": spec.mesh, "sliced_from": parent},
-        advice=(
-            Advice(
-                text="Pass the whole mesh: its first dimension replicates, its second "
-                "shards.",
-                code=_mesh_code(m, lengths),
-                memory_cost_bytes=0,
-            ),
-        ),
+        advice=(_whole(m, lengths),),
     )
 
 
@@ -201,6 +194,14 @@ def _kept(m: Measures, fqn: str) -> bool:
     return any(
         not any(one.ranks <= set(reach) for reach in together)
         for one in exchanges(m.ranks)
+    )
+
+
+def _whole(m: Measures, lengths: list[int]) -> Advice:
+    return Advice(
+        text="Pass the whole mesh: its first dimension replicates, its second shards.",
+        code=_mesh_code(m, lengths),
+        memory_cost_bytes=0,
     )
 
 
@@ -242,13 +243,8 @@ def _train_apart(
         advice=(
             _flat([name for name, _ in over], _less(tuple(torn), specs, over[-1][1]))
             if len(over) == 2 and SHARDED_BY_NAME.search(over[0][0] or "")
-            else Advice(
-                text="Pass the whole mesh: its first dimension replicates, its second "
-                "shards.",
-                code=_mesh_code(
-                    m, [length for _, length in over or dimensions(spec.mesh or "")]
-                ),
-                memory_cost_bytes=0,
+            else _whole(
+                m, [length for _, length in over or dimensions(spec.mesh or "")]
             ),
         ),
     )
