@@ -385,6 +385,7 @@
       if (this.hasMemory) this.memory.paint();
       this.rows.scrollbar();
       this.unknown.nothing();
+      this.toolbar.sayStep(); // with this frame: one of its own costs as much again
       this.frameMs = performance.now() - began;
       if (!this.painted && wants.some((w) => this.loader.best(w.source, w.rank, w.condensed, w.level, w.index))) {
         performance.mark("fsdp-timeline-painted");

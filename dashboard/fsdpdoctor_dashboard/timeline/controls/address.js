@@ -30,7 +30,6 @@
     remember() {
       this.timer = 0;
       const { timeline } = this;
-      if (timeline.sources.length) timeline.toolbar.sayStep();
       this.forgetOpening();
       const state = { t0: Math.round(timeline.view.t0), t1: Math.round(timeline.view.t1) };
       if (timeline.options.onView) timeline.options.onView(state);

@@ -109,7 +109,7 @@
       let words = "";
       if (first && seen.length === 1 && alone) words = `${first[0]} (${bars.indexOf(first) + 1} of ${count})`;
       else if (first && last) words = `${alone ? "" : "about "}${first[0]} - ${last[0]}`;
-      this.step.textContent = words;
+      if (this.step.textContent !== words) this.step.textContent = words;
     }
 
     toggleCondensed() {
