@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from fsdpdoctor.changes.plan import Plan, save_plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.cli import run as run_command
+from fsdpdoctor.cli.run_options import RunOptions
 from fsdpdoctor.recorder.launch import run_script
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage import run_folder
@@ -283,7 +284,7 @@ def test_without_a_dashboard_there_is_no_live_view(
     """It is said, and the training begins."""
     monkeypatch.setitem(sys.modules, "fsdpdoctor.cli.processes.live", None)
     target = Target(name="train.py", is_module=False, args=())
-    asked = run_command.RunOptions(
+    asked = RunOptions(
         target=target, out=None, steps=None, every=None, report=True, live=True
     )
     assert [*run_command._beside(asked, tmp_path)] == []
