@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     given = parser.parse_args()
     figures: Table = {"old": defaultdict(list), "new": defaultdict(list)}
-    loads = []
+    loads = [os.getloadavg()[0]]
     compile_modules()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -154,6 +154,7 @@ def main() -> None:
                 for name, figure in commands_s(place, trace, runs).items():
                     figures[side][name].append(figure)
         pages(trees, Path(folder), given.pages, figures)
+        loads.append(os.getloadavg()[0])
     print(f"load {min(loads):.1f} to {max(loads):.1f}")
     print(f"{'':<24}{'old':>10}{'new':>10}{'new/old':>10}  least/least")
     for name, old in figures["old"].items():
