@@ -67,9 +67,9 @@ def test_each_fault_shows_in_its_collectives(
 
 
 def test_ddp_only_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its steps: the one gather, of shapes, is from when the model is wrapped."""
+    """It gathers nothing: with ranks that are not there it compares no shapes."""
     gathers, reduce_scatters, all_reduces = collectives("ddp", monkeypatch)
-    assert (gathers * STEPS, reduce_scatters) == (1, 0)
+    assert (gathers, reduce_scatters) == (0, 0)
     assert all_reduces >= 1
 
 

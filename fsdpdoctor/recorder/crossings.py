@@ -14,7 +14,9 @@ SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
     "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
     # Until the first step has ended.
-    "fsdpdoctor.recorder.host.start_watch": frozenset({"Patches.put_inside"}),
+    "fsdpdoctor.recorder.host.start_watch": frozenset(
+        {"Patches.put_inside", "Patches.wrap"}
+    ),
     # On parameter groups and on what `torch.distributed` is for FSDP2.
     "fsdpdoctor.recorder.fsdp2.unit_registry": frozenset({"setattr"}),
     "fsdpdoctor.recorder.fsdp2.internals": frozenset({"setattr", "delattr"}),

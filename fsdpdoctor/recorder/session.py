@@ -325,9 +325,12 @@ class Session:
         self._calls.turn(on)
         self._stacks.turn(on)
 
+    def step_ends(self) -> None:
+        """A recorded step is about to end."""
+        self._counted.boundary()
+
     def boundary(self) -> None:
         """A recorded step ends."""
-        self._counted.boundary()
         self._calls.boundary()
         self._host.count()
         self._memory.count(self._rec)

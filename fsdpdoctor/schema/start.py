@@ -14,5 +14,5 @@ class StartSpec:
     import_ns: int  # until `init_process_group` was called: interpreter, imports
     init_ns: int  # in `init_process_group`
     mesh_ns: int  # in `init_device_mesh`, without an `init_process_group` inside
-    wrap_ns: int  # in `fully_shard`
+    wrap_ns: int  # in `fully_shard`, where it shards
     first_step_ns: int  # from the first forward to the end of the step

@@ -33,6 +33,9 @@ def process_age_ns() -> int | None:
 class StartWatch:
     """Times `init_process_group`, `init_device_mesh` and `fully_shard` until the first
     step has ended. A call inside another is the inner one's alone.
+
+    `fully_shard` is seen where it makes a parameter group, which shards. It must not be
+    wrapped itself: torch keeps a module's state under the function that it decorates.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -49,15 +52,15 @@ class StartWatch:
 
     def attach(self, names: internals.TorchSymbols) -> None:
         """See them."""
-        sharding = names.fully_shard_module
         for owner, name, what in (
             (dist, "init_process_group", "init"),
             (device_mesh, "init_device_mesh", "mesh"),
             (dist, "init_device_mesh", "mesh"),
-            (sharding, "fully_shard", "wrap"),
         ):
             if hasattr(owner, name):
                 self._patches.put_inside(owner, name, self._timed(what))
+        if names.group_class is not None:
+            self._patches.wrap(names.group_class, "__init__", self._timed("wrap"))
 
     def detach(self) -> None:
         """See nothing any more."""

@@ -50,6 +50,10 @@ class Sink(Protocol):
         """A step has ended that was not recorded."""
         ...
 
+    def step_ends(self) -> None:
+        """A recorded step is about to end: its edge is not yet taken."""
+        ...
+
     def boundary(self) -> None:
         """A recorded step ends, perhaps: another optimizer may follow."""
         ...

@@ -328,8 +328,10 @@ class Steps:
         # In every step, recorded or not: what drift is taken back in between makes
         # one step longer or shorter.
         rec.clock.rebase()
-        # Before the edge is taken: what it makes may bring on a collection.
+        # Before the edge is taken: what they make may bring on a collection.
         self._settle()
+        if rec.on:
+            self._sink.step_ends()
         now = self._now()
         self._boundary, self._ended_in_backward = now, False
         self._cost_ns += rec.guard.take_cost()

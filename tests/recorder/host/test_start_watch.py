@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fsdpdoctor.recorder.fsdp2.internals import TorchSymbols
 from fsdpdoctor.recorder.host import start_watch
@@ -99,3 +103,25 @@ def test_what_began_before_us_is_not_told(monkeypatch: pytest.MonkeyPatch) -> No
     watch.step_ended(5)
 
     assert watch.spec() is None
+
+
+def test_torch_finds_a_module_s_state_while_it_is_watched_and_after() -> None:
+    """Pipelines ask `fully_shard.state(module)`, which is kept under the function."""
+    plain: Any = fully_shard
+    watch = StartWatch(recording())
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        watch.attach(TorchSymbols())
+        model = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,)))
+        watched = plain.state(model)
+        watch.forward_began()
+        watch.step_ended(time.perf_counter_ns())
+        after = plain.state(model)
+    finally:
+        dist.destroy_process_group()
+    spec = watch.spec()
+
+    assert watched is not None
+    assert after is watched
+    assert spec is not None
+    assert spec.wrap_ns > 0
