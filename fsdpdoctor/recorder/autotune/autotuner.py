@@ -246,7 +246,7 @@ class Autotuner:
 
     # The thread beside it
 
-    def _carry(self) -> None:
+    def _carry(self) -> None:  # untraced: its own thread
         try:
             while not self._closing and not self._voter.over:
                 try:
@@ -263,7 +263,7 @@ class Autotuner:
         finally:
             self._thread_ended.set()
 
-    def _look(self) -> None:
+    def _look(self) -> None:  # untraced: its own thread
         self._voter.hear()
         tried = self._tried
         if tried is not None and self._room.over:
@@ -275,7 +275,7 @@ class Autotuner:
         if conductor is not None and (tuning := conductor.look()) is not None:
             self._outcome.over(tuning, conductor.others)
 
-    def _prepare(self, decision: Decision) -> str:
+    def _prepare(self, decision: Decision) -> str:  # untraced: its own thread
         """Make it ready, and say what it comes to. Raises PlanError where it cannot be
         done here.
         """
@@ -289,7 +289,9 @@ class Autotuner:
         self._prepared = {decision.number: changes}
         return fingerprint(changes, self._root())
 
-    def _changes(self, decision: Decision) -> Sequence[Change]:
+    def _changes(
+        self, decision: Decision
+    ) -> Sequence[Change]:  # untraced: its own thread
         settings = settings_of(decision.settings)
         root = self._root()
         wanted = {frozenset(name) for name in settings.named}

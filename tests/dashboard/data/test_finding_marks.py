@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.schema import Kind, Phase, Spans
-from fsdpdoctor_dashboard.data.finding_marks import marks_like
+from fsdpdoctor_dashboard.data.finding_marks import finding_marks, marks_like
 from fsdpdoctor_dashboard.data.rank_tracks import Stretch
 from fsdpdoctor_dashboard.data.slices import Exposed, RankNames, Track
 from fsdpdoctor_dashboard.data.store import Store, build_store
@@ -71,3 +74,11 @@ def test_a_place_where_nothing_stands_is_lit_alone(store: Store) -> None:
     """Such as the moment at which a rank ended; a finding without places has none."""
     assert marks_like(store, [Stretch(1, 77, 77)], ranks=[1]) == [(1, 77, 77)]
     assert marks_like(store, []) == []
+
+
+def test_a_finding_that_names_no_place_lights_nothing(store: Store) -> None:
+    """Its units and ranks alone say not what to look for."""
+    row: Any = SimpleNamespace(places=(), units=("layers.0",), ranks=(0,))
+    nothing: Any = None
+
+    assert finding_marks(nothing, store, row) == []

@@ -18,7 +18,9 @@ from fsdpdoctor.testing import draw
 from fsdpdoctor_dashboard.data.rank_tracks import (
     Stretch,
     place_on_timeline,
+    shown_places,
     stretch_of,
+    stretches_of,
     tracks_of,
 )
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
@@ -138,6 +140,21 @@ def test_where_a_findings_place_lies(measures: Measures) -> None:
         1, 3 * WIDTH + 2, 3 * WIDTH + 9
     )
     assert stretch_of(measures, store, replace(place, rank=2)) is None
+    assert stretches_of(measures, store, [replace(place, rank=2), place]) == [
+        Stretch(1, 3 * WIDTH + 2, 3 * WIDTH + 9)
+    ]
+
+
+def test_every_finding_has_something_to_look_at(measures: Measures) -> None:
+    """Its own places, or a judged step of its rank."""
+    place = Location(rank=0, step=4, start_ns=1, end_ns=2)
+    row: Any = SimpleNamespace(places=(place,), ranks=(1,))
+    other: Any = SimpleNamespace(places=(), ranks=(1,))
+    (step,) = shown_places(measures, other)
+
+    assert shown_places(measures, row) == (place,)
+    assert step.rank == 1
+    assert step.end_ns - step.start_ns == WIDTH
 
 
 def cut_off(device: str) -> Track:
