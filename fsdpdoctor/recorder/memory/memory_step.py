@@ -52,15 +52,17 @@ class Models(Protocol):
 
 
 class _Border(ErrorBorder):
-    """An error of ours ends the counting, and nothing else."""
+    """An error of ours ends the counting, and nothing else. One that a signal handler
+    of the script raises in our frames ends it, too: half of what we do there is undone.
+    """
 
     def fail(self, error: Exception) -> None:
         """Out of the way, at once."""
-        if border.of_signal_handler(error):
-            raise error
         if not self.failed:
             self.failed = True
             self._stop(border.describe(error))
+        if border.of_signal_handler(error):
+            raise error
 
 
 def source_of(
@@ -86,6 +88,7 @@ class MemoryWatch:
         self._models = models
         self._within = within
         self._names = names
+        self._border = _Border(self._fails)
         self._done = False
         self._places: UnitPlaces | None = None
         self._left: StorageSource | None = None  # to be taken off
@@ -105,13 +108,13 @@ class MemoryWatch:
         if self._done or not rec.on or rec.step < FIRST_STEP or device is None:
             return
         if self._places is None and not refusals.must_wait():
-            self._attempt(self._begin, device)
+            self._border.run(self._begin, device)
 
     def passed(self, phase: Phase) -> None:
         """A root's forward or backward begins or ends."""
         self._take_off()
         if self._places is not None:
-            self._attempt(self._places.moment, f"pass_{phase.key}")
+            self._border.run(self._places.moment, f"pass_{phase.key}")
 
     def boundary(self) -> None:
         """An optimizer has stepped."""
@@ -128,16 +131,8 @@ class MemoryWatch:
 
     # What is done about it
 
-    def _attempt(self, call: Callable[..., None], *args: Any) -> None:
-        try:
-            call(*args)
-        except Exception as error:
-            if border.of_signal_handler(error):
-                raise
-            self._fails(border.describe(error))
-
     def _begin(self, device: str) -> None:
-        places = UnitPlaces(self._rec, self._units, self._within, _Border(self._fails))
+        places = UnitPlaces(self._rec, self._units, self._within, self._border)
         source = source_of(places.live, device, self)
         if source is None:
             self._done = True
@@ -155,9 +150,10 @@ class MemoryWatch:
         places.live.start()
         places.install(self._names)
         # What runs in backward cannot take a mode off, so it is done before.
-        guard = places.guard
         self._patches.wrap(
-            torch.autograd, "backward", bracketing(guard, self._before, self._nothing)
+            torch.autograd,
+            "backward",
+            bracketing(self._border, self._before, self._nothing),
         )
         source.begin()
 
@@ -196,7 +192,7 @@ class MemoryWatch:
 
     def mode_failed(self, error: Exception) -> None:
         """An error of ours, in the dispatch mode."""
-        self._fails(border.describe(error))
+        self._border.fail(error)
 
     def _fails(self, why: str) -> None:
         self.warnings.append(f"memory was not counted: {why}")
@@ -224,8 +220,8 @@ class MemoryWatch:
                 self.spec = _spec_of(self._step, places, self._left)
             places.remove()
         except Exception as error:
-            self.warnings.append(f"memory was not counted: {border.describe(error)}")
             places.remove()
+            self._border.fail(error)
         finally:
             self._take_off()
 

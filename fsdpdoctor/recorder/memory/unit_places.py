@@ -56,7 +56,7 @@ class UnitPlaces:
         self._rec = recording
         self._units = units
         self._within = within
-        self.guard = guard
+        self._guard = guard
         self._patches = Patches()
         self._hooks: list[tuple[Bucket, int]] = []
         self._forwards: list[int] = []  # innermost last
@@ -107,13 +107,13 @@ class UnitPlaces:
         for name, (before, after) in pairs.items():
             if names.may_wrap(names.group_class, name):
                 self._patches.wrap(
-                    names.group_class, name, bracketing(self.guard, before, after)
+                    names.group_class, name, bracketing(self._guard, before, after)
                 )
 
         self._patches.wrap(
             torch.UntypedStorage,
             "resize_",
-            bracketing(self.guard, _storage_of, self._resized),
+            bracketing(self._guard, _storage_of, self._resized),
         )
 
     def remove(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fsdpdoctor
+from fsdpdoctor.recorder.memory import memory_step
 from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
 from fsdpdoctor.recorder.memory.refusals import COMPILED, FAST_PATH, OWN_MODE
 from fsdpdoctor.recorder.memory.storage_mode import StorageMode
@@ -161,6 +163,36 @@ def test_an_error_of_ours_ends_the_counting_alone(
     assert header.ended == "done"
     assert [w for w in header.warnings if "injected" in w] == list(header.warnings)
     assert len(header.warnings) == 1
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.parametrize("where", ["operator", "end"])
+def test_what_a_signal_handler_raises_is_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """In our frames it reaches the script all the same, and ends the counting."""
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError("the script's own")
+
+    def rings(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        if where == "operator":
+            monkeypatch.setattr(StorageMode, "_look_at", rings)
+        else:
+            monkeypatch.setattr(memory_step, "_spec_of", rings)
+        with (
+            pytest.raises(TimeoutError, match="the script's own"),
+            fsdpdoctor.record(tmp_path / "run"),
+        ):
+            train(made())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    assert header_of(tmp_path / "run").memory is None
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
