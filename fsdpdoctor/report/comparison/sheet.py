@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.detectors.judged_steps import judged_collectives
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import SECOND
+from fsdpdoctor.report.comparison.times import Floats, StepMeans
 from fsdpdoctor.schema import UNKNOWN, Kind, median, percentiles
 from fsdpdoctor.storage.json_text import json_text
 
@@ -26,8 +27,6 @@ STABLE_STEPS = 3
 STABLE_SHARE = 0.1
 """A run is stable from the first step on that begins so many in a row, each within so
 much of the median judged one."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +125,8 @@ _NO_STEP = "no step was judged"
 
 def _by_step(m: Measures, amounts: Sequence[Int64s]) -> Floats:
     """Amounts of each rank's judged steps, as the mean over ranks of each step."""
-    sums: dict[int, list[float]] = {}
-    for rank, amount in zip(m.ranks, amounts, strict=True):
-        judged = rank.judged_steps.tolist()
-        for step, value in zip(judged, amount.tolist(), strict=True):
-            sums.setdefault(step, []).append(float(value))
-    return np.array([sum(v) / len(v) for _, v in sorted(sums.items())])
+    steps = (rank.judged_steps for rank in m.ranks)
+    return StepMeans.of(m).mean(zip(steps, amounts, strict=True))
 
 
 def _step_ns(m: Measures) -> Floats:
@@ -232,21 +227,16 @@ def _memory(m: Measures) -> Figure:
 
 
 def _gathers(m: Measures) -> Figure:
-    amounts = []
-    for rank in m.ranks:
-        gathers = rank.collectives.rows(rank.collectives.kind == Kind.ALL_GATHER)
-        spent = dict.fromkeys(rank.judged_steps.tolist(), 0)
-        for step, ns in zip(
-            gathers.step.tolist(), gathers.duration_ns.tolist(), strict=True
-        ):
-            if step in spent:
-                spent[step] += ns
-        amounts.append(np.array(list(spent.values()), dtype=np.int64))
+    gathers = (
+        rows.rows(rows.kind == Kind.ALL_GATHER) for _, rows in judged_collectives(m)
+    )
     known = any(len(rank.collectives) for rank in m.ranks)
     return _figure(
         "gather_time",
         "ns",
-        _by_step(m, amounts) if known else (),
+        StepMeans.of(m).mean((rows.step, rows.duration_ns) for rows in gathers)
+        if known
+        else (),
         "all FSDP2 all-gathers of a step from begin to end, hidden or not, with the "
         "wait for the last rank, mean over ranks; one sample a judged step",
         "no collective was seen",

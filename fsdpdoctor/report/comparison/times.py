@@ -9,7 +9,7 @@ spreads little from step to step and much over the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,18 +129,37 @@ def _of_single_ranks(
                 yield found.difference(f"budget_ns_per_step.{part}", None, rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepMeans:
+    """A run's judged steps: what each one's rows add up to, as the mean over ranks."""
+
+    steps: Int64s  # [S], ascending
+    ranks: Floats  # [S] that judge each of them
+
+    @classmethod
+    def of(cls, m: Measures) -> StepMeans:
+        """Of a run."""
+        judged = (rank.judged_steps for rank in m.ranks)
+        every = np.concatenate([np.empty(0, dtype=np.int64), *judged])
+        steps, ranks = np.unique(every, return_counts=True)
+        return cls(steps=steps, ranks=ranks.astype(np.float64))
+
+    def mean(self, rows: Iterable[tuple[Int64s, Int64s]]) -> Floats:
+        """[S], of rows of any rank: the judged step of each, and its amount."""
+        total = np.zeros(len(self.steps))
+        for step, amount in rows:
+            np.add.at(total, np.searchsorted(self.steps, step), amount)
+        return total / self.ranks
+
+
 def _samples(m: Measures) -> dict[tuple[str, str | None], Floats]:
     """By figure and unit: one value per judged step, the mean over its ranks."""
-    sums: dict[tuple[str, str | None], Floats] = {}
-    steps = np.array(sorted({int(s) for r in m.ranks for s in r.judged_steps}))
-    ranks = np.zeros(len(steps))
+    rows: dict[tuple[str, str | None], list[tuple[Int64s, Int64s]]] = {}
     for rank in m.ranks:
-        at = np.searchsorted(steps, rank.judged_steps)
-        ranks[at] += 1
         for key, step, amount in _rank_samples(rank, m.stalls_known):
-            here = sums.setdefault(key, np.zeros(len(steps)))
-            np.add.at(here, np.searchsorted(steps, step), amount)
-    return {key: total / ranks for key, total in sums.items()}
+            rows.setdefault(key, []).append((step, amount))
+    means = StepMeans.of(m)
+    return {key: means.mean(found) for key, found in rows.items()}
 
 
 def _rank_samples(
