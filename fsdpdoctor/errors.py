@@ -47,9 +47,13 @@ class MissingDependencyError(FsdpDoctorError):
 
 def need(module: str, extra: str) -> None:
     """Raise MissingDependencyError, with how to get it, where a module of an optional
-    package is not installed.
+    package is not installed, nor perhaps the packages that it is in.
     """
-    if importlib.util.find_spec(module) is None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
         raise MissingDependencyError(
             f"{module} is not installed: pip install 'fsdpdoctor[{extra}]'"
         )
