@@ -168,6 +168,17 @@ def settings_of(apply: Mapping[str, Any]) -> Settings:
         raise InputError(f"no plan: {type(error).__name__} {error}") from None
 
 
+def write_plan_file(
+    path: Path, plan: Mapping[str, Any], apply: Mapping[str, Any]
+) -> None:
+    """Write a plan, and beside it (`apply`) what it comes to for a run's model. Raises
+    OSError.
+    """
+    content = {"plan_version": PLAN_VERSION, "plan": dict(plan), "apply": dict(apply)}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
+
+
 def read_plan_file(path: Path) -> dict[str, Any]:
     """A plan file's content, its version checked. Raises InputError."""
     try:

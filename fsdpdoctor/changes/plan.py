@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fsdpdoctor.errors import InputError, UsageError
-from fsdpdoctor.plan_file import PLAN_VERSION, read_plan_file
+from fsdpdoctor.plan_file import read_plan_file, write_plan_file
 from fsdpdoctor.schema import ITEMSIZE
 
 ALL = "*"
@@ -98,10 +98,7 @@ def save_plan(plan: Plan, path: Path, apply: Mapping[str, Any]) -> None:
 
     `run --apply` needs only `apply`, which names every unit and setting.
     """
-    content = {"plan_version": PLAN_VERSION, "plan": plan.changes, "apply": apply}
-    path.write_bytes(
-        msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-    )
+    write_plan_file(path, plan.changes, apply)
 
 
 def load_plan(path: Path) -> Plan:

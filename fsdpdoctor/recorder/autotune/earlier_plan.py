@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fsdpdoctor.errors import FsdpDoctorError
-from fsdpdoctor.plan_file import PLAN_VERSION, read_plan_file, settings_of, words
+from fsdpdoctor.plan_file import (
+    read_plan_file,
+    settings_of,
+    words,
+    write_plan_file,
+)
 from fsdpdoctor.recorder.autotune.ranking import Candidate
 
 PLAN = "plan.json"
@@ -19,12 +24,7 @@ _ATTEMPT = re.compile(r"(.+)-restart(\d+)(?:-\d+)?")
 
 def save_kept(folder: Path, candidate: Candidate) -> None:
     """Leave it for `run --apply`, and for the next attempt. Raises OSError."""
-    content = {
-        "plan_version": PLAN_VERSION,
-        "plan": dict(candidate.plan),
-        "apply": dict(candidate.apply),
-    }
-    (folder / PLAN).write_text(json.dumps(content, indent=2) + "\n")
+    write_plan_file(folder / PLAN, candidate.plan, candidate.apply)
 
 
 def kept_before(folder: Path, world_size: int) -> Candidate | None:
