@@ -14,8 +14,7 @@ computed from what does not, with three things seen to:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fsdpdoctor.recorder.fsdp2.running_settings import (
     Change,
@@ -84,11 +83,3 @@ class InForce:
                     if self._script[key].value != change.value
                 ]
             )
-
-
-def merged(*several: Iterable[Change]) -> list[Change]:
-    """Changes, of which later ones go before earlier ones."""
-    found: dict[Key, Any] = {}
-    for changes in several:
-        found |= {_key(change.place): change for change in changes}
-    return list(found.values())

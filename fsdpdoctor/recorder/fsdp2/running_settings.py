@@ -15,13 +15,6 @@ from fsdpdoctor.errors import PlanError
 from fsdpdoctor.plan_file import Settings, module_names
 from fsdpdoctor.recorder.fsdp2 import internals
 
-_OF_A_STATE = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
-_OF_A_GROUP = (
-    "post_forward_mesh_info",
-    "unshard_async_op",
-    "reduce_scatter_max_input_buffers",
-)
-
 CANNOT_CHANGE = (
     *("groups", "mesh", "param_dtype", "reduce_dtype", "accumulation"),
     *("separate_reduce_scatter_group",),
@@ -54,19 +47,6 @@ class Change(NamedTuple):
     value: Any
 
 
-def places(root: Any) -> Iterator[Place]:
-    """All that may be told to the units of an initialised root."""
-    for state in internals.all_states(root):
-        yield from _there(state, _OF_A_STATE)
-        for group in internals.groups_of(state):
-            yield from _there(group, _OF_A_GROUP)
-    yield from _there(root._comm_ctx, ("reduce_scatter_max_input_buffers",))
-
-
-def _there(owner: Any, names: Sequence[str]) -> Iterator[Place]:
-    return (Place(owner, name) for name in names if hasattr(owner, name))
-
-
 def put(changes: Sequence[Change]) -> None:
     """Set them all. What a signal handler raises meanwhile passes when all are set."""
     try:
@@ -79,11 +59,6 @@ def put(changes: Sequence[Change]) -> None:
 def _put(changes: Sequence[Change]) -> None:
     for place, value in changes:
         setattr(place.owner, place.name, value)
-
-
-def held(changes: Sequence[Change]) -> list[Change]:
-    """What is there now, in their places: to put back."""
-    return [Change(place, place.value) for place, _ in changes]
 
 
 def unlike(changes: Sequence[Change]) -> str | None:

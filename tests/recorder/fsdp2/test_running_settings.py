@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +15,9 @@ from fsdpdoctor.recorder.changes.apply_plan import units_in
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.running_settings import (
     Change,
+    Place,
     changes_of,
     fingerprint,
-    held,
-    places,
     put,
     settle,
     unlike,
@@ -32,6 +31,33 @@ from tests.simulate.steps import VOCAB, step
 
 __all__ = ["one_thread", "world"]
 pytestmark = pytest.mark.usefixtures("world")
+
+
+OF_A_STATE = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
+OF_A_GROUP = (
+    "post_forward_mesh_info",
+    "unshard_async_op",
+    "reduce_scatter_max_input_buffers",
+)
+
+
+def places(root: Any) -> Iterator[Place]:
+    """All that may be told to the units of an initialised root."""
+    for state in internals.all_states(root):
+        yield from there_is(state, OF_A_STATE)
+        for group in internals.groups_of(state):
+            yield from there_is(group, OF_A_GROUP)
+    yield from there_is(root._comm_ctx, ("reduce_scatter_max_input_buffers",))
+
+
+def there_is(owner: Any, names: Sequence[str]) -> Iterator[Place]:
+    """Those that this torch has."""
+    return (Place(owner, name) for name in names if hasattr(owner, name))
+
+
+def held(changes: Sequence[Change]) -> list[Change]:
+    """What is there now, in their places: to put back."""
+    return [Change(place, place.value) for place, _ in changes]
 
 
 def train(model: Any) -> None:
