@@ -75,9 +75,8 @@ def _at(
 ) -> set[Row]:
     start, end = _stretches(store, table)
     rows = np.flatnonzero((start == place.start) & (end == place.end))
-    return {
-        tuple(int(table.column(name)[row]) for name in names) for row in rows.tolist()
-    }
+    columns = [table.column(name)[rows].tolist() for name in names]
+    return set(zip(*columns, strict=True))
 
 
 def _like(
