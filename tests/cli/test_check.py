@@ -16,6 +16,7 @@ from fsdpdoctor.cli.processes.first_steps import FirstSteps
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw
+from tests.cli.test_cli import PICTURE
 from tests.renderers.test_renderers import finding, report_with
 from tests.rig.ranks import run_python
 
@@ -207,14 +208,6 @@ def test_what_settings_and_errors_tell_is_found(name: str, tmp_path: Path) -> No
 
 # In this process: the rehearsal is played, and leaves what was drawn.
 
-PICTURE = """
-    micro_batch         0000000000000000
-    all_gather          .0000..1111.....
-    wait                .0000..1111.....
-    forward             .....00....1....
-    backward            ............000.
-    optimizer           ...............x
-"""
 FITS = "fsdpdoctor: fits: 10 of 80 GiB"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.errors import MissingDependencyError, need
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
 from tests.cli.test_cli import fsdpdoctor, one_line
 from tests.importers.generated import generated_rank
@@ -65,3 +66,13 @@ def test_tables_go_where_the_second_argument_says(tmp_path: Path) -> None:
             "Error: pyarrow is not installed: pip install 'fsdpdoctor[parquet]'"
         )
         assert not (tmp_path / "other").exists()
+
+
+def test_a_package_that_is_not_there_is_named_with_its_extra() -> None:
+    """Also where nothing of what it lies in is there."""
+    with pytest.raises(MissingDependencyError) as raised:
+        need("no_such_package.inner.module", "otlp")
+
+    assert str(raised.value) == (
+        "no_such_package.inner.module is not installed: pip install 'fsdpdoctor[otlp]'"
+    )

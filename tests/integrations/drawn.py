@@ -1,4 +1,7 @@
-"""The run that these tests export: two ranks whose times can be read off a picture."""
+"""The run that these tests export: two ranks whose times can be read off a picture.
+
+16 ms a step, one a character; compute waits 8 of them, all for all-gathers.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,9 @@ from fsdpdoctor.report.value import Report
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, measured
+from tests.cli.test_cli import PICTURE
 
 STEPS = (3, 4, 5, 6)
-
-PICTURE = """
-    micro_batch         0000000000000000
-    all_gather          .0000..1111.....
-    wait                .0000..1111.....
-    forward             .....00....1....
-    backward            ............000.
-    optimizer           ...............x
-"""
-"""16 ms a step, one a character; compute waits 8 of them, all for all-gathers."""
 
 
 def ranks() -> tuple[RankData, ...]:

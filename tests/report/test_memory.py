@@ -15,12 +15,7 @@ from fsdpdoctor.schema import (
     UnitMemory,
 )
 from fsdpdoctor.testing import draw, measured
-
-PICTURE = """
-    all_gather  0.111.....
-    unsharded   .0000000..
-    forward     .000.11...
-"""
+from tests.report.test_memory_peak import PICTURE
 
 COUNTED = MemoryStep(
     step=1,

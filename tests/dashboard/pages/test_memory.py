@@ -8,12 +8,8 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.schema import Bucket, MemoryShare, MemoryStep, Phase, UnitMemory
 from fsdpdoctor.testing import draw, measured
 from fsdpdoctor_dashboard.pages.memory import _peaks
+from tests.report.test_memory_peak import PICTURE
 
-PICTURE = """
-    all_gather  0.111.....
-    unsharded   .0000000..
-    forward     .000.11...
-"""
 COUNTED = MemoryStep(
     step=1,
     peak_bytes=5 << 20,
