@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths, rank_workers
 from fsdpdoctor.renderers import RENDERERS
@@ -40,7 +40,7 @@ def diagnose(run: Run, *, jobs: int = 1) -> RunReport:
     """
     with rank_workers(run, ReadOptions(jobs=jobs)) as executor:
         measures = measure(run, executor)
-    return RunReport(value=report_of(measures, run), step_rows=step_rows(measures))
+    return RunReport(value=report_of(measures, run), measures=measures)
 
 
 def log_to(tracker: object, *paths: str | os.PathLike[str]) -> RunReport:
@@ -53,7 +53,7 @@ def log_to(tracker: object, *paths: str | os.PathLike[str]) -> RunReport:
     from fsdpdoctor.integrations.trackers import log_report
 
     report = diagnose(open(*paths))
-    log_report(tracker, report.value, report.step_rows)
+    log_report(tracker, report.value, tuple(report.steps))
     return report
 
 
@@ -62,7 +62,8 @@ class RunReport:
     """A run's report: it shows itself, and its rows are tables."""
 
     value: Report  # all of it, each field as in the JSON
-    step_rows: tuple[StepRow, ...] = ()
+    # What it was made of: the rows of steps are made when they are asked for.
+    measures: Measures = field(compare=False)
 
     @property
     def findings(self) -> RowTable[FindingRow]:
@@ -87,7 +88,7 @@ class RunReport:
     @property
     def steps(self) -> RowTable[StepRow]:
         """Each recorded step of each rank: its time, what was exposed, its memory."""
-        return RowTable(StepRow, self.step_rows)
+        return RowTable(StepRow, step_rows(self.measures))
 
     def render(self, format: str = "text") -> str:
         """The report as `fsdpdoctor report --format` prints it."""

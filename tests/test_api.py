@@ -153,7 +153,10 @@ def test_processes_give_the_same_report(report: fd.RunReport) -> None:
     """Of a run of two ranks, to the last digit."""
     run = fd.open(ROOT / "traces" / "healthy-llama")
 
-    assert fd.diagnose(run, jobs=2) == fd.diagnose(run)
+    in_processes, here = fd.diagnose(run, jobs=2), fd.diagnose(run)
+
+    assert in_processes == here
+    assert list(in_processes.steps) == list(here.steps)
 
 
 def test_runs_are_opened_by_text_too(tmp_path: Path) -> None:
