@@ -109,7 +109,7 @@ class InPlaceSearch:
             self._take_best(replace(self.best, max_input_buffers=n) for n in BUFFERS)
 
     def _gathered(self) -> None:
-        step, policies = self._step, dict(self.best.reshard_after_forward)
+        step = self._step
         left = [
             u
             for u in backward_order(step)
