@@ -282,7 +282,7 @@ interface MemorySamples {
 type Pen = CanvasRenderingContext2D;
 type Theme = "light" | "dark";
 type Ink = "background" | "panel" | "lane" | "line" | "grid" | "text" | "faint" | "exposed"
-  | "memory" | "memoryFill" | "cursor" | "area" | "select" | "bar";
+  | "memory" | "memoryFill" | "cursor" | "area" | "select" | "veil" | "bar";
 type RowName = "EXPOSED" | "COMPUTE" | "ALL_GATHER" | "REDUCE_SCATTER" | "ALL_REDUCE"
   | "OTHER_COMM" | "COPIES" | "HOST" | "UNSHARDED_ROOT" | "UNSHARDED_EVEN" | "UNSHARDED_ODD"
   | "STEP" | "MICRO_BATCH";

@@ -64,6 +64,7 @@ INKS = {
         "cursor": "#1f2328",
         "area": "#0072b222",
         "select": "#1f2328",
+        "veil": "#ffffffb0",  # over what steps back
     },
     "dark": {
         "background": "#0d1117",
@@ -80,6 +81,7 @@ INKS = {
         "cursor": "#f0f6fc",
         "area": "#58a6ff33",
         "select": "#ffffff",
+        "veil": "#0d1117b0",
     },
 }
 """What the timeline is drawn with, by theme."""

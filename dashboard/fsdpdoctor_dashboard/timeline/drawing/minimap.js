@@ -46,7 +46,7 @@
       pen.restore();
       const x0 = Math.max(GUTTER, this.x(timeline.view.t0));
       const x1 = Math.min(GUTTER + timeline.plot, this.x(timeline.view.t1));
-      pen.fillStyle = timeline.theme === "dark" ? "#0d1117b0" : "#ffffffb0";
+      pen.fillStyle = timeline.ink.veil;
       pen.fillRect(GUTTER, top, Math.max(0, x0 - GUTTER), MINIMAP - top);
       pen.fillRect(x1, top, Math.max(0, GUTTER + timeline.plot - x1), MINIMAP - top);
       pen.strokeStyle = timeline.ink.text;

@@ -54,7 +54,7 @@
       pen.clip();
       // A moment has nothing that could stand out: it is a line over what was there.
       if (stretches.some(([, start, end]) => end > start)) {
-        pen.fillStyle = timeline.theme === "dark" ? "#0d1117b0" : "#ffffffb0";
+        pen.fillStyle = timeline.ink.veil;
         pen.fillRect(GUTTER, timeline.top, timeline.plot, timeline.bottom - timeline.top);
       }
       pen.fillStyle = pen.strokeStyle = timeline.ink.select;
