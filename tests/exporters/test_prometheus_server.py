@@ -22,7 +22,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw
-from tests.integrations.drawn import PICTURE
+from tests.cli.test_cli import PICTURE
 
 RULES = Path(__file__).parents[2] / "docs" / "prometheus" / "rules.yml"
 

@@ -9,7 +9,8 @@ from fsdpdoctor.report.step_rows import BudgetRow, StepRow, budget_rows, step_ro
 from fsdpdoctor.report.value import ByCause, KindTimes
 from fsdpdoctor.schema import NOT_CAPTURED
 from fsdpdoctor.testing import draw, measured
-from tests.integrations.drawn import PICTURE, STEPS, measured_run
+from tests.cli.test_cli import PICTURE
+from tests.integrations.drawn import STEPS, measured_run
 
 
 def test_a_step_has_its_time_and_what_was_exposed() -> None:
