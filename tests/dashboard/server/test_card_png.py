@@ -19,7 +19,12 @@ SVG = (
 def test_it_has_the_pictures_size() -> None:
     """A PNG of 1200 by 630 pixels."""
     pytest.importorskip("resvg_py", reason="needs fsdpdoctor[share]")
-    drawn = card_png(SVG)
+    try:
+        drawn = card_png(SVG)
+    except MissingDependencyError as missing:
+        if str(missing) != NEEDS_FONTS:
+            raise
+        pytest.skip("needs a font")
 
     assert drawn[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(drawn[16:20], "big") == 1200
