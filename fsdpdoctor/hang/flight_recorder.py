@@ -5,15 +5,14 @@ Dumps are pickles, which could run any code: only plain data is let in.
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError
+from fsdpdoctor.storage.plain_pickle import load_plain
 from fsdpdoctor.storage.regular_file import read_regular
 
 MAX_BYTES = 1 << 30
@@ -123,13 +122,6 @@ def load_dump(path: Path) -> Dump:
         ) from None
 
 
-class PlainData(pickle.Unpickler):
-    """Refuses every global, and with them all code."""
-
-    def find_class(self, module: str, name: str) -> object:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
 def _load(path: Path) -> Mapping[str, object]:
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -142,20 +134,8 @@ def _load(path: Path) -> Mapping[str, object]:
     try:
         if content[:1] == b"{":
             return _mapping(json.loads(content))
-        return _mapping(PlainData(io.BytesIO(content)).load())
-    # A hostile or cut pickle can make the machine raise nearly anything of these.
-    except (
-        pickle.UnpicklingError,
-        ValueError,
-        EOFError,
-        KeyError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        MemoryError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+        return _mapping(load_plain(content))
+    except (ValueError, TypeError, RecursionError) as error:  # of JSON too
         raise InputError(
             f"{path} cannot be read as a Flight Recorder dump: {error}"
         ) from None
