@@ -75,6 +75,53 @@ def open_paths(
     return import_run(given, options)
 
 
+SNAPSHOT_SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
+"""What memory snapshots are called. In a folder only files of such names are looked at;
+of a path that names a file, its content counts."""
+
+
+def snapshot_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The CUDA memory snapshots that paths name; empty where they name none.
+
+    A folder is one of snapshots where it holds no traces. Raises UsageError where
+    snapshots and other things are mixed.
+    """
+    given = [path_of(path) for path in paths]
+    inside = {path: _pickles_in(path) for path in given}
+    if not any(inside.values()):
+        return []  # the importers are a tenth of what a recorded run costs to read
+    from fsdpdoctor.importers.file_kind import FileKind, sniff
+
+    found: list[Path] = []
+    others: list[Path] = []
+    for path, files in inside.items():
+        mine = [file for file in files if sniff(file) is FileKind.MEMORY_SNAPSHOT]
+        found += mine
+        others += [] if mine else [path]
+    if found and others:
+        raise UsageError(
+            f"{found[0]} is a CUDA memory snapshot, {others[0]} is not: analyze them "
+            "apart"
+        )
+    return found
+
+
+def _pickles_in(path: Path) -> list[Path]:
+    """A file itself; of a folder that holds neither a run nor traces, its pickles."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir() or is_run_folder(path):
+        return []
+    files = sorted(path.iterdir())
+    if any(file.name.lower().endswith((".json", ".json.gz")) for file in files):
+        return []
+    return [
+        file
+        for file in files
+        if file.is_file() and file.name.lower().endswith(SNAPSHOT_SUFFIXES)
+    ]
+
+
 def run_path(path: Path) -> Path:
     """A path as the run's folder: `latest` and a run's own run.json are understood."""
     if path == Path(LATEST) and not path.exists():

@@ -24,10 +24,16 @@ PACKAGES = {
 }
 """Packages, and where the tests of each lie."""
 
+
+def _in(folder: str, modules: str) -> tuple[str, ...]:
+    """Modules of one folder."""
+    return tuple(f"{folder}/{name}.py" for name in modules.split())
+
+
 COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/processes/test_rank_in_place.py": ("recorder/autotune/ranking.py",),
-    "recorder/autotune/test_autotuner.py": tuple(
-        f"recorder/autotune/{n}.py" for n in ("decisions", "passes", "start")
+    "recorder/autotune/test_autotuner.py": _in(
+        "recorder/autotune", "decisions passes start"
     ),
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
     "detectors/test_padding_alignment.py": ("detectors/before_a_gpu.py",),
@@ -74,11 +80,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "detectors/test_run_ended.py": (
         "detectors/endings.py",
-        "hang/blame.py",
-        "hang/error_meaning.py",
-        "hang/standing.py",
-        "hang/verdict_words.py",
-        "hang/wait_graph.py",
+        *_in("hang", "blame error_meaning standing verdict_words wait_graph"),
     ),
     "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
     "recorder/steps/test_steps.py": (
@@ -97,11 +99,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "analysis/timeline.py",
         "analysis/unit_times.py",
     ),
-    "changes/test_frameworks.py": (
-        "changes/accelerate.py",
-        "changes/lightning.py",
-        "changes/snippet.py",
-        "changes/torchtitan.py",
+    "changes/test_frameworks.py": _in(
+        "changes", "accelerate lightning snippet torchtitan"
     ),
     "changes/test_code.py": (
         "changes/sharding_code.py",
@@ -116,6 +115,13 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "cli/output.py",
         "cli/report.py",
         "errors.py",
+    ),
+    "memory_snapshot/test_purpose.py": ("memory_snapshot/call_site.py",),
+    "memory_snapshot/test_diagnose_snapshot.py": _in(
+        "memory_snapshot", "attribution columns compare_ranks snapshot snapshot_report"
+    ),
+    "renderers/snapshots/test_snapshot_pages.py": _in(
+        "renderers/snapshots", "rank_words snapshot_tables snapshot_words"
     ),
     "cli/test_compare.py": ("renderers/comparison.py",),
     "cli/test_hang.py": ("hang/match_units.py", "renderers/hang.py"),

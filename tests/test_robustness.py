@@ -49,6 +49,8 @@ class Row(NamedTuple):
 
 
 HERE = "test_robustness.py"
+SNAPSHOTS = "memory_snapshot/test_read_snapshot.py"
+DIAGNOSED = "memory_snapshot/test_diagnose_snapshot.py"
 DAMAGE = "importers/test_damage.py"
 COMMUNICATION = "importers/kineto/test_communication.py"
 QUALITY = "importers/kineto/test_quality.py"
@@ -69,7 +71,9 @@ ROWS: dict[str, Row] = {
     ),
     "R04": Row((f"{HERE}::test_r04_an_empty_trace_says_what_was_dropped",)),
     "R05": Row((f"{HERE}::test_r05_captures_are_small_by_default",)),
-    "R06": Row(reason="memory comes from our own samples; no snapshot is ever read"),
+    "R06": Row(
+        (f"{SNAPSHOTS}::test_a_file_that_would_fill_memory_is_refused",),
+    ),
     "R07": Row(
         ("recorder/launch/test_profiler_capture.py::test_sampling_beside_a_capture",)
     ),
@@ -100,8 +104,16 @@ ROWS: dict[str, Row] = {
     ),
     "R13": Row((f"{DAMAGE}::test_r13_metadata_only",)),
     "R14": Row((f"{DAMAGE}::test_r14_stray_bracket",)),
-    "R15": Row(("hang/test_diagnose.py::test_r15_a_pickle_runs_no_code",)),
-    "R16": Row(reason="snapshots are known for what they are, and not read (R12)"),
+    "R15": Row(
+        (
+            "hang/test_diagnose.py::test_r15_a_pickle_runs_no_code",
+            f"{SNAPSHOTS}::test_every_protocol_gives_the_same",
+            f"{SNAPSHOTS}::test_a_snapshot_runs_no_code",
+        )
+    ),
+    "R16": Row(
+        (f"{DIAGNOSED}::test_a_snapshot_without_history_says_how_to_record_one",)
+    ),
     # Rank, process group, merging
     "R17": Row(
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,14 @@ from fsdpdoctor.cli.output import (
     fail_on_option,
     format_option,
     json_option,
+    never_fail_to_encode,
     out_option,
     print_report,
     print_tables,
+    print_text,
 )
 from fsdpdoctor.errors import UsageError
-from fsdpdoctor.open_paths import ReadOptions, open_paths
+from fsdpdoctor.open_paths import ReadOptions, open_paths, snapshot_files
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor.storage.remote_path import path_of
@@ -67,7 +70,7 @@ def command(
     jobs: int | None,
     scheduler: str | None,
 ) -> None:
-    r"""Diagnose a recorded run, or traces of torch.profiler.
+    r"""Diagnose a recorded run, traces of torch.profiler, or memory snapshots.
 
     PATH is the folder that `fsdpdoctor run` printed, or `latest`; or trace files,
     a folder of them, a glob. A job on several hosts may have left a folder on each:
@@ -78,6 +81,12 @@ def command(
     fsdpdoctor analyze traces/
     fsdpdoctor analyze latest --format html --out report.html
     fsdpdoctor analyze node0/run node1/run --json --fail-on critical
+
+    Or PATH is what torch.cuda.memory._dump_snapshot wrote, of one rank or of several:
+    what was held at the peak, by what it was for, by FSDP unit and by line.
+
+    \b
+    fsdpdoctor analyze rank0.pickle rank1.pickle
 
     With --with-hta, HolisticTraceAnalysis reads the same traces, in a process of its
     own (pip install 'fsdpdoctor[hta]', or name the python of an environment that has
@@ -94,6 +103,16 @@ def command(
     sleep 20
     fsdpdoctor analyze s3://bucket/traces --scheduler tcp://$(hostname):8786
     """
+    snapshots = snapshot_files(paths)
+    if snapshots:
+        if fail_on is not None or with_hta:
+            raise UsageError(
+                "--fail-on and --with-hta are of runs: a memory snapshot has neither"
+            )
+        _print_snapshots(
+            snapshots, chosen_format(format_, as_json=as_json, out=out), out
+        )
+        return
     if with_hta and chosen_format(format_, as_json=as_json, out=out) != "text":
         raise UsageError("--with-hta adds to the text: leave out --format and --json")
     how = ReadOptions(
@@ -106,6 +125,29 @@ def command(
     if beside is not None:
         print_tables(*beside)
     exit_on(fail_on, report.findings)
+
+
+def _print_snapshots(files: Sequence[Path], format_: str, out: Path | None) -> None:
+    from fsdpdoctor.memory_snapshot.compare_ranks import compare_ranks
+    from fsdpdoctor.memory_snapshot.diagnose_snapshot import diagnose_snapshot
+    from fsdpdoctor.renderers.snapshots import snapshot_pages
+
+    if format_ not in snapshot_pages.SNAPSHOT_RENDERERS:
+        raise UsageError(
+            f"--format {format_} is of findings: a memory snapshot has none"
+        )
+    reports = tuple(diagnose_snapshot(path) for path in files)
+    document = snapshot_pages.SnapshotDocument(
+        snapshots=reports, comparison=compare_ranks(reports)
+    )
+    if format_ == "text" and out is None:
+        from rich.console import Console
+
+        never_fail_to_encode()
+        console = Console(highlight=False, markup=False, emoji=False)
+        snapshot_pages.show_snapshots(document, console)
+    else:
+        print_text(snapshot_pages.SNAPSHOT_RENDERERS[format_](document), out)
 
 
 def _beside_hta(run: Run) -> tuple[list[Table], list[str]]:

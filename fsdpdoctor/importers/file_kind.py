@@ -46,8 +46,8 @@ WHAT_TO_DO: dict[FileKind, str] = {
     ),
     FileKind.FLIGHT_RECORDER: "read it with `fsdpdoctor hang`",
     FileKind.MEMORY_SNAPSHOT: (
-        "it holds allocations and no collectives; record the run with "
-        "`fsdpdoctor run` for memory by unit"
+        "it holds allocations and no collectives; read it with `fsdpdoctor analyze`, "
+        "apart from traces"
     ),
     FileKind.NSYS_REPORT: "export it with `nsys export --type sqlite` first",
     FileKind.SQLITE: "expected an Nsight Systems export with its CUPTI tables",

@@ -60,7 +60,7 @@ def render(
         (
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
-            _meta("Content-Security-Policy", policy),
+            policy_tag(policy),
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
             f"<title>fsdpdoctor: {escape(title)}</title>",
@@ -100,8 +100,9 @@ def _added(addition: Addition) -> Iterator[str]:
     yield addition.body
 
 
-def _meta(name: str, value: str) -> str:
-    return f'<meta http-equiv="{name}" content="{escape(value)}">'
+def policy_tag(policy: str = CONTENT_SECURITY_POLICY) -> str:
+    """What keeps a page from loading or running anything that it does not have."""
+    return f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
 
 
 def _body(report: Report, content: Content, addition: Addition | None) -> Iterator[str]:
@@ -137,7 +138,7 @@ def _body(report: Report, content: Content, addition: Addition | None) -> Iterat
         content.ranks,
     ):
         if table is not None:
-            yield from _table(table)
+            yield from table_lines(table)
     yield from _list("Not judged", content.not_judged)
     yield from _list("How far to trust it", content.health)
 
@@ -282,7 +283,8 @@ def _colours(parts: Sequence[BudgetPart]) -> list[str]:
     return [EXPOSED if part.exposed else PARTS[part.part] for part in parts]
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """A table under its title."""
     yield f'<h2>{escape(table.title)}</h2><div class="scroll"><table><thead><tr>'
     for column in table.columns:
         left = ' class="left"' if column.left else ""

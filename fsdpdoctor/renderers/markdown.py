@@ -30,13 +30,13 @@ def render(report: Report) -> str:
     for finding in content.findings:
         lines += _finding(finding)
     for units in content.units:
-        lines += _table(units)
+        lines += table_lines(units)
     if content.budget:
         lines += [f"## Step budget: {escape(content.budget_total)}", ""]
         lines += _budget(content.budget)
     for table in (content.no_grad, content.others, content.collectives, content.ranks):
         if table is not None:
-            lines += _table(table)
+            lines += table_lines(table)
     if content.not_judged:
         lines += ["## Not judged", "", *_bullets(content.not_judged)]
     lines += ["## Health", "", *_bullets(content.health)]
@@ -46,7 +46,7 @@ def render(report: Report) -> str:
 def render_units(report: Report) -> str:
     """Its tables of units alone."""
     tables = content_of(report).units
-    return "\n".join(line for table in tables for line in _table(table))
+    return "\n".join(line for table in tables for line in table_lines(table))
 
 
 def escape(text: str) -> str:
@@ -80,20 +80,21 @@ def _finding(finding: FindingWords) -> Iterator[str]:
         yield f"Try: {escape(advice.text)}"
         yield ""
         if advice.code is not None:
-            yield from _code(advice.code)
+            yield from code_lines(advice.code)
 
 
-def _code(code: str) -> Iterator[str]:
+def code_lines(code: str, language: str = "python") -> Iterator[str]:
     """A block whose fence is longer than any run of backticks inside it."""
     longest = max((len(run) for run in re.findall("`+", code)), default=0)
     fence = "`" * max(3, longest + 1)
-    yield f"{fence}python"
+    yield f"{fence}{language}"
     yield code
     yield fence
     yield ""
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """A table under its title."""
     yield f"## {escape(table.title)}"
     yield ""
     yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"

@@ -24,7 +24,7 @@ from fsdpdoctor.report.value import Report
 PLAIN_WIDTH = 100
 """Columns of `render`, which has no terminal to ask."""
 
-MOST_ROWS = {"unit": 24, "size": 8, "line": 8, "rank": 16}
+MOST_ROWS = {"unit": 24, "size": 8, "line": 8, "rank": 16, "part": 64}
 """Rows shown of each table; the other formats have all. A terminal's screen."""
 
 MOST_ALERTS = 12

@@ -14,7 +14,6 @@ status is 1.
 from __future__ import annotations
 
 import argparse
-import io
 import pickle
 import random
 import re
@@ -35,10 +34,11 @@ from click.testing import CliRunner
 
 import fsdpdoctor
 from fsdpdoctor.cli import main as fsdpdoctor_main
-from fsdpdoctor.hang.flight_recorder import PlainData
+from fsdpdoctor.storage.plain_pickle import NotPlainError, load_plain
 from tests.benchmarks.fuzz_scan import keep, say
 from tests.dashboard.synthetic import Shape, write_run
 from tests.importers.test_nsys import export
+from tests.memory_snapshot.drawn_snapshot import Drawn, draw_steps
 
 OURS = str(Path(fsdpdoctor.__file__).parent)
 HANG_S = 20
@@ -138,8 +138,8 @@ def change_dump(rng: random.Random, data: bytes, pool: list[bytes]) -> bytes:
     if rng.random() < 0.3:
         return change_bytes(rng, data, pool)
     try:
-        value = PlainData(io.BytesIO(data)).load()
-    except Exception:  # changed bytes make the machine raise anything
+        value = load_plain(data)
+    except NotPlainError:
         return change_bytes(rng, data, pool)
     return pickle.dumps(change_value(rng, value))
 
@@ -161,6 +161,13 @@ class Target:
                 (folder / f"rank_{rank}").write_bytes(pickle.dumps(a_dump(rank)))
             self.files, self.change = ("rank_1",), change_dump
             self.reads, self.commands = folder, (("hang",), ("hang", "--json"))
+        elif kind == "snapshot":
+            drawn = Drawn()
+            draw_steps(drawn, 5, leak=640)
+            drawn.oom(1 << 30, 0, None)
+            self.reads = drawn.write(folder / "rank0.pickle")
+            self.files, self.change = ("rank0.pickle",), change_dump
+            self.commands = (("analyze",), ("analyze", "--json"))
         else:
             write_run(folder / "run", Shape(ranks=2, layers=2, steps=4, kernels=1))
             self.reads = folder / "run"
@@ -295,7 +302,9 @@ def _progress(runs: int, spent: float, corpus: int, lines: int) -> str:
 def main() -> None:
     """Fuzz for the time that was given; status 1 where something was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("stream", "header", "nsys", "dumps"))
+    parser.add_argument(
+        "what", choices=("stream", "header", "nsys", "dumps", "snapshot")
+    )
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--found", type=Path, default=Path("test-output/fuzz/found"))

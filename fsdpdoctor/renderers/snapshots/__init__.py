@@ -1,0 +1,1 @@
+"""Memory snapshots in words, as pages and as JSON."""
