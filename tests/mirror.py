@@ -50,10 +50,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "report/comparison/times.py",
         "report/comparison/difference.py",
     ),
-    "integrations/test_hta.py": (
-        "integrations/hta_tables.py",
-        "integrations/hta_words.py",
-    ),
+    "integrations/test_hta.py": _in("integrations", "hta_json hta_tables hta_words"),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
         "analysis/call_sites.py",

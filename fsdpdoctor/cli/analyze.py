@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -28,12 +27,9 @@ from fsdpdoctor.cli.output import (
 )
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths, snapshot_files
-from fsdpdoctor.report import report_of
+from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import Run
 from fsdpdoctor.storage.remote_path import path_of
-
-if TYPE_CHECKING:
-    from fsdpdoctor.renderers.tables import Table
 
 
 @click.command(name="analyze")
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     "--with-hta",
     is_flag=True,
     help="Also print HolisticTraceAnalysis's tables of the traces (idle time, kernels, "
-    "launch queues), and its figures beside ours.",
+    "launch queues), and its figures beside ours: below the text, or in the JSON.",
 )
 @rank_regex_option
 @jobs_option
@@ -103,27 +99,26 @@ def command(
     sleep 20
     fsdpdoctor analyze s3://bucket/traces --scheduler tcp://$(hostname):8786
     """
+    chosen = chosen_format(format_, as_json=as_json, out=out)
     snapshots = snapshot_files(paths)
     if snapshots:
         if fail_on is not None or with_hta:
             raise UsageError(
                 "--fail-on and --with-hta are of runs: a memory snapshot has neither"
             )
-        _print_snapshots(
-            snapshots, chosen_format(format_, as_json=as_json, out=out), out
-        )
+        _print_snapshots(snapshots, chosen, out)
         return
-    if with_hta and chosen_format(format_, as_json=as_json, out=out) != "text":
-        raise UsageError("--with-hta adds to the text: leave out --format and --json")
+    if with_hta and chosen not in ("text", "json"):
+        raise UsageError(f"--with-hta adds to text and json: leave out {chosen}")
     how = ReadOptions(
         jobs=jobs, cache=cache, rank_regex=rank_regex, scheduler=scheduler
     )
     run = open_paths(paths, how)
     report = report_of(measure_run(run, how), run)
-    beside = _beside_hta(run) if with_hta else None
-    print_report(report, format_, as_json=as_json, out=out)
-    if beside is not None:
-        print_tables(*beside)
+    if with_hta:
+        _print_with_hta(report, run, chosen, out)
+    else:
+        print_report(report, format_, as_json=as_json, out=out)
     exit_on(fail_on, report.findings)
 
 
@@ -150,13 +145,17 @@ def _print_snapshots(files: Sequence[Path], format_: str, out: Path | None) -> N
         print_text(snapshot_pages.SNAPSHOT_RENDERERS[format_](document), out)
 
 
-def _beside_hta(run: Run) -> tuple[list[Table], list[str]]:
-    """Before anything is printed: it may not be installed."""
-    from fsdpdoctor.integrations import hta, hta_words
+def _print_with_hta(report: Report, run: Run, format_: str, out: Path | None) -> None:
+    """HTA comes first: it may not be installed, and then nothing is printed."""
+    from fsdpdoctor.integrations import hta, hta_json, hta_words
 
     tables = hta.hta_tables(run)
     ranks = hta.compared(run, tables)
-    return (
+    if format_ == "json":
+        print_text(hta_json.encode_with_hta(report, tables, ranks), out)
+        return
+    print_report(report, format_, as_json=False, out=out)
+    print_tables(
         [*hta_words.tables_in_words(tables, ranks)],
         [*hta_words.lines_in_words(tables, ranks)],
     )

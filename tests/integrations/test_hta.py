@@ -22,8 +22,10 @@ from fsdpdoctor.integrations.hta import (
     compared,
     hta_tables,
 )
+from fsdpdoctor.integrations.hta_json import HtaSection
 from tests.importers.real_traces import real
 from tests.integrations.drawn import save
+from tests.test_docs_formats import JSON, Field, declared, documented
 
 LAUNCH, NAMES, ROUNDING = (
     "HTA leaves out kernels whose launch is not in the trace",
@@ -153,7 +155,7 @@ def stand_in(path: Path, answer: str, status: int = 0) -> str:
 def test_the_report_has_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After ours, in words; what HTA could not make is said."""
+    """After ours, in words, or in the JSON; what HTA could not make is said."""
     file = trace(tmp_path / "a.json", *work(), steps=2)
     answer = {
         "version": "hta 1",
@@ -174,6 +176,32 @@ def test_the_report_has_its_tables(
     assert "0 50.00 % 50.00 % 0.249 ms 0.249 ms yes" in lines
     assert "HTA made no table queue: KeyError: stream" in lines
 
+    said = CliRunner().invoke(main, ["analyze", "--with-hta", "--json", str(file)])
+    document = json.loads(said.stdout)
+    section = document.pop("hta")
+    assert section == {
+        "version": "hta 1",
+        "ranks": [
+            {
+                "rank": 0,
+                "overlap_share": 0.5,
+                "hta_overlap_share": 0.5,
+                "idle_ns": 249_000,
+                "hta_idle_ns": 249_000,
+                "communication_ns": 100_000,
+                "capture_ns": 400_000,
+                "explained": True,
+                "because": [],
+            }
+        ],
+        "kernel_types": answer["kernel_types"],
+        "idle": answer["idle"],
+        "queue": [],
+        "errors": answer["errors"],
+    }
+    without = CliRunner().invoke(main, ["analyze", "--json", str(file)])
+    assert document == json.loads(without.stdout)
+
 
 def test_what_cannot_be_read_by_hta_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,14 +209,25 @@ def test_what_cannot_be_read_by_hta_is_said(
     """A recorded run, other formats, a program that fails: one line each."""
     file = trace(tmp_path / "a.json", *work(), steps=2)
     recorded = fd.open(save(tmp_path / "run"))
-    json_too = CliRunner().invoke(main, ["analyze", "--with-hta", "--json", str(file)])
+    html = ["--format", "html"]
+    no_page = CliRunner().invoke(main, ["analyze", "--with-hta", *html, str(file)])
 
     with pytest.raises(UsageError, match="fsdpdoctor export RUN --to hta"):
         hta_tables(recorded)
-    assert json_too.output.startswith("Error: --with-hta adds to the text")
+    assert no_page.output == (
+        "Error: --with-hta adds to text and json: leave out html\n"
+    )
     monkeypatch.setenv(PYTHON, stand_in(tmp_path / "python", "", status=3))
     with pytest.raises(FsdpDoctorError, match=r"HTA did not run: .*exit status 3"):
         hta_tables(fd.open(file))
+
+
+def test_every_field_of_it_is_documented() -> None:
+    """Those that the JSON has, and no others."""
+    assert documented(JSON["HolisticTraceAnalysis"].rows) == {
+        "hta": Field("object", nullable=False),
+        **{f"hta.{path}": field for path, field in declared(HtaSection)},
+    }
 
 
 @pytest.mark.slow
