@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -93,6 +95,61 @@ def test_a_collector_gets_steps_and_units(
         )
         for span in gathers[:2]
     ] == [("layers.0", 4 * MS, 1 * MS), ("layers.1", 4 * MS, 7 * MS)]
+
+
+SECRET = "hunter2-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
+
+PLANTED = f"""
+import torch
+from torch.distributed.fsdp import fully_shard
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+raise RuntimeError("cannot log in with password={SECRET}")
+"""
+"""A training whose command line, environment and error hold a secret."""
+
+
+@pytest.mark.ranks
+@pytest.mark.filterwarnings("ignore")  # OpenTelemetry's own
+def test_planted_secrets_do_not_leave(
+    collector: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a plain export nor by one that is told to leave more out."""
+    script = tmp_path / "train.py"
+    script.write_text(PLANTED)
+    monkeypatch.setenv("NCCL_AUTH_TOKEN", SECRET)
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    run = tmp_path / "run"
+    trained = subprocess.run(
+        [
+            *(sys.executable, "-m", "fsdpdoctor", "run", "--nproc-per-node", "1"),
+            *("--out", str(run), str(script), "--api-key", SECRET),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert SECRET in trained.stderr  # it was there to be leaked
+
+    for options in ((), ("--redact",), ("--mask-names",)):
+        collector.clear()
+        command = ["export", str(run), "--to", "otlp", *options]
+        sent = CliRunner().invoke(main, command)
+        assert sent.exit_code == 0, sent.output
+        assert len(decoded(collector)) > 0
+        assert [body for body in collector if SECRET.encode() in body] == []
+        assert SECRET not in sent.output
 
 
 @pytest.mark.filterwarnings("ignore")  # OpenTelemetry's own
