@@ -130,6 +130,67 @@ interface Details {
   peers: RelatedSpan[];
 }
 
+// -- opened lanes; see opened_lanes.py
+
+/** The events of one thread or stream at one depth, those in a window; ends ascend. */
+interface LaneLine {
+  key: string;
+  label: string;
+  start: number[];
+  end: number[];
+  event: number[];
+  count: number[]; // that it stands for
+  name: number[];
+  cat: number[];
+}
+
+/** Why a rank has no events to be shown, or how far the reading of them is. */
+interface NoEvents {
+  why?: string;
+  reading?: string;
+}
+
+interface LaneWindow extends View {
+  pixel: number;
+}
+
+interface LaneAnswer extends NoEvents, Partial<LaneWindow> {
+  rows?: LaneLine[];
+  more?: number;
+  names?: Record<string, string>;
+}
+
+/** As much as a picture needs of an event. */
+interface TraceEvent {
+  event: number;
+  start: number;
+  end: number;
+  key: string; // of its line
+  kind: string;
+}
+
+interface TraceEventAt extends TraceEvent {
+  rank: number;
+  title: string;
+  lanes: number[]; // under which it can be seen
+}
+
+interface EventDetails extends TraceEventAt, NoEvents {
+  place: string;
+  arguments: Fact[];
+  within: TraceEventAt[];
+  launch: TraceEventAt[];
+}
+
+interface BesideEvent extends NoEvents {
+  event: TraceEventAt | null;
+}
+
+interface FoundEvent extends BesideEvent {
+  at: number; // its place among all, from 1 on
+  total: number;
+}
+
 interface NoCurve {
   curve: null;
 }
@@ -242,6 +303,10 @@ interface DataSource {
   memory(rank: number, level: number, index: number, count: number): Promise<NoCurve | MemoryCurve>;
   live(rank: number, time: number): Promise<LiveUnit[]>;
   lit?(finding: number): Promise<Lit[]>;
+  lane?(rank: number, row: number, window: LaneWindow): Promise<LaneAnswer>;
+  event?(rank: number, event: number): Promise<EventDetails>;
+  beside?(rank: number, event: number, forward: boolean): Promise<BesideEvent>;
+  findEvent?(ranks: number[], text: string, at: number, time: number, forward: boolean): Promise<FoundEvent>;
   lights?: Record<string, Lit[]>;
 }
 
@@ -321,6 +386,25 @@ interface Box {
   y: number;
   height: number;
   label: string;
+  lane?: OpenLane; // that it stands under
+  line?: LaneLine;
+}
+
+interface OpenLane extends LaneWindow {
+  row: number;
+  lines: LaneLine[];
+  words: string; // what is said instead
+  names: Record<string, string>;
+  more: number; // lines that are not shown
+  asking: boolean;
+  known: Promise<void>;
+  sought?: { text: string; names: Record<string, string>; ids: Set<number> };
+}
+
+interface SelectedEvent {
+  track: Track;
+  event: TraceEvent;
+  details: EventDetails | null;
 }
 
 interface Track {
@@ -339,6 +423,7 @@ interface Track {
   boxes: Box[];
   level: number; // of the tiles that it was last painted from
   indices: number[] | null;
+  open: Map<number, OpenLane>; // by row
 }
 
 interface Place {
@@ -486,6 +571,9 @@ declare var FsdpKeys: typeof import("./fsdpdoctor_dashboard/timeline/controls/ke
 declare var FsdpMemory: typeof import("./fsdpdoctor_dashboard/timeline/drawing/memory.js").FsdpMemory;
 declare var FsdpMinimap: typeof import("./fsdpdoctor_dashboard/timeline/drawing/minimap.js").FsdpMinimap;
 declare var FsdpMouse: typeof import("./fsdpdoctor_dashboard/timeline/controls/mouse.js").FsdpMouse;
+declare var FsdpOpenedLanes: typeof import("./fsdpdoctor_dashboard/timeline/data/opened_lanes.js").FsdpOpenedLanes;
+declare var FsdpOpenedRows: typeof import("./fsdpdoctor_dashboard/timeline/drawing/opened_rows.js").FsdpOpenedRows;
+declare var FsdpTraceEvents: typeof import("./fsdpdoctor_dashboard/timeline/controls/trace_events.js").FsdpTraceEvents;
 declare var FsdpOverlay: typeof import("./fsdpdoctor_dashboard/timeline/drawing/overlay.js").FsdpOverlay;
 declare var FsdpRows: typeof import("./fsdpdoctor_dashboard/timeline/drawing/rows.js").FsdpRows;
 declare var FsdpRulers: typeof import("./fsdpdoctor_dashboard/timeline/drawing/rulers.js").FsdpRulers;

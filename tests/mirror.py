@@ -124,6 +124,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/test_hang.py": ("hang/match_units.py", "renderers/hang.py"),
     "cli/test_rehearse.py": ("cli/demo.py", "demo/train.py"),
     "cli/test_whatif.py": ("renderers/whatif.py",),
+    "importers/reader/test_event_index.py": ("importers/reader/build_index.py",),
+    "dashboard/data/test_opened_lanes.py": ("dashboard/data/trace_events.py",),
     "dashboard/data/test_tiles.py": (
         "dashboard/data/pieces.py",
         "dashboard/data/series.py",

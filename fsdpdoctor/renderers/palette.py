@@ -29,6 +29,9 @@ SERIES = {
     "input": "#2f7f86",
     "unsharded": "#8e7cc3",
     "ruler": "#98a2ad",
+    "operator": "#8fb3a3",
+    "annotation": "#c7a9c9",
+    "call": "#6f7fb5",
 }
 """Of the timeline's series, and of the same things in figures."""
 
@@ -45,6 +48,9 @@ _DARK_SERIES = {
     "pause": "#7d6a4c",
     "copy_in": "#d9d25e",
     "memcpy": "#8d8858",
+    "operator": "#4f7a68",
+    "annotation": "#7d5f80",
+    "call": "#7f90c9",
 }
 """Those that would be too bright, or too dark, on a dark ground."""
 

@@ -256,7 +256,7 @@ class Details:
         kind, lane = Kind(table.value("kind", row) or 0), table.value("lane", row) or 0
         return {
             "rank": rank,
-            "row": _row_of(kind, Lane(lane)),
+            "row": row_of(kind, Lane(lane)),
             "kind": kind.key,
             "start": start,
             "end": end,
@@ -293,7 +293,8 @@ def _flag_words(flags: Flag) -> str | None:
     return ", ".join(words) or None
 
 
-def _row_of(kind: Kind, lane: Lane) -> int:
+def row_of(kind: Kind, lane: Lane) -> int:
+    """The row of the picture in which a span is."""
     if kind in (Kind.ALL_GATHER_WAIT, Kind.REDUCE_SCATTER_WAIT, Kind.ALL_REDUCE_WAIT):
         return Row.EXPOSED
     return {

@@ -135,11 +135,26 @@ def reading(run: Run, processes: int | None = None) -> Iterator[Reader]:
     if processes < 1:
         yield Reader(run)
         return
+    with _workers(processes) as (executor, stop):
+        yield Reader(run, executor, stop)
+
+
+def apart(task: Callable[[], None]) -> None:
+    """Do something in a process of its own, which ends with this one. Raises what it
+    raises.
+    """
+    with _workers(1) as (executor, _):
+        executor.submit(task).result()
+
+
+@contextmanager
+def _workers(processes: int) -> Iterator[tuple[Executor, Callable[[], None]]]:
+    """Processes that give way to this one, and what ends them at once."""
     watched, held = get_context("forkserver").Pipe(duplex=False)
     try:
         with rank_processes(processes, partial(_start_worker, watched)) as executor:
             try:
-                yield Reader(run, executor, held.close)
+                yield executor, held.close
             finally:
                 held.close()
     finally:

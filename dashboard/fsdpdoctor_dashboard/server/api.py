@@ -22,6 +22,7 @@ from fsdpdoctor_dashboard.data.run_registry import (
     meta_of,
 )
 from fsdpdoctor_dashboard.data.series import SERIES, Row
+from fsdpdoctor_dashboard.server.event_answers import EventAnswers
 from fsdpdoctor_dashboard.server.query_params import Args, BadQueryError, whole, wholes
 from fsdpdoctor_dashboard.server.responses import (
     packed_answer,
@@ -57,6 +58,8 @@ def api_routes(library: Library) -> Blueprint:
     route("live", _live)
     route("lit", _lit)
     route("revision", _revision)
+    for name, answer in EventAnswers().by_name.items():
+        route(name, answer)
     return api
 
 

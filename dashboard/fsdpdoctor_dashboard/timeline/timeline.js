@@ -42,8 +42,7 @@
       this.end = 1;
       /** @type {(View & { words: string }) | null} the first view, while it is shown */
       this.opening = null;
-      this.hasBatches = false;
-      this.hasMemory = false;
+      this.hasBatches = this.hasMemory = false;
 
       /** @type {View} */
       this.view = { t0: 0, t1: 1 };
@@ -69,14 +68,15 @@
       this.wide = [];
       /** @type {WideSlice[]} exposed stretches that may be hatched */
       this.bands = [];
-      this.frame = 0;
-      this.frameMs = 0;
+      this.frame = this.frameMs = 0;
       this.dirty = this.memoryDirty = false;
-      this.sharp = false; // no tile of the picture is a coarser one
-      this.painted = false;
+      this.painted = this.sharp = false; // sharp: no tile of the picture is a coarser one
 
       this.loader = new TileLoader(() => this.redraw(), (error) => this.sayError(error));
       this.curves = new CurveLoader(() => this.redrawMemory(), (error) => this.sayError(error));
+      this.opened = new root.FsdpOpenedLanes(this);
+      this.openedRows = new root.FsdpOpenedRows(this);
+      this.events = new root.FsdpTraceEvents(this);
       this.rows = new root.FsdpRows(this);
       this.unknown = new root.FsdpUnknown(this);
       this.rulers = new root.FsdpRulers(this);
@@ -372,6 +372,7 @@
       const began = performance.now();
       const wants = this.wanted();
       this.sharp = this.loader.want(wants) === 0;
+      this.opened.want();
       const pen = this.pen;
       pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
       pen.fillStyle = this.ink.background;

@@ -98,6 +98,7 @@ _times: msgspec.json.Decoder[list[msgspec.Struct]] = msgspec.json.Decoder(
     list[functools.reduce(operator.or_, _OTHERS, _Times)]  # type: ignore[misc]
 )
 _args = msgspec.json.Decoder(Args)
+_raw_events = msgspec.json.Decoder(list[msgspec.Raw])
 
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for a chunk that is not as expected."""
@@ -140,6 +141,19 @@ def decode_chunk(chunk: bytes, names: StringTable) -> DecodedRows:
     cats = [event.cat for event in decoded if type(event) is Complete]
     unread = Counter(cat for cat in cats if cat and cat not in CATEGORIES)
     return rows_of(kept, len(decoded), times, names, dict(unread))
+
+
+def kept_texts(chunk: bytes) -> list[bytes]:
+    """The events' own text, of the rows of a chunk in their order. Raises as
+    `decode_chunk`.
+    """
+    text = b"[" + chunk + b"]"
+    events = zip(_raw_events.decode(text), _events.decode(text), strict=True)
+    return [
+        bytes(raw)
+        for raw, event in events
+        if type(event) is Complete and event.cat in CATEGORIES
+    ]
 
 
 def decode_args(text: bytes) -> Args:

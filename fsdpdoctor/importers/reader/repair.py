@@ -48,6 +48,7 @@ class Salvaged:
     """What a chunk still held."""
 
     rows: list[Row] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)  # of `rows`, mended
     events: int = 0  # read, of every kind
     unread: Counter[str] = field(default_factory=Counter)  # see `DecodedRows`
     repaired: int = 0  # of `events`
@@ -102,7 +103,7 @@ def _probable_end(text: str, at: int, separator: str) -> int | None:
 def _read_event(found: Salvaged, text: bytes, offset: int) -> None:
     read = _decode(text)
     if read is not None:
-        _take(found, read)
+        _take(found, read, text)
         return
     if found.damaged_at is None:
         found.damaged_at = offset
@@ -114,16 +115,17 @@ def _read_event(found: Salvaged, text: bytes, offset: int) -> None:
         mended = mend(text, path_ends=path_ends).encode("utf-8", "replace")
         read = _decode(mended)
         if read is not None:
-            _take(found, read)
+            _take(found, read, mended)
             found.repaired += 1
             return
     found.dropped += 1
 
 
-def _take(found: Salvaged, read: Row | str) -> None:
+def _take(found: Salvaged, read: Row | str, text: bytes) -> None:
     found.events += 1
     if not isinstance(read, str):
         found.rows.append(read)
+        found.texts.append(text)
     elif read:
         found.unread[read] += 1
 

@@ -12,8 +12,10 @@ ROWS = (0, 1, 2, 3, 7)
 """Exposed, compute, two lanes and the host's."""
 
 
-def placed(ranks: int, room: int, condensed: str = "false") -> Any:
-    """The content's height, and of the first rank each row's height."""
+def placed(ranks: int, room: int, condensed: str = "false", opened: str = "[]") -> Any:
+    """The content's height, and of the first rank each row's height. `opened` are its
+    opened lanes, by row.
+    """
     return run_js(
         f"""
         globalThis.window = globalThis;
@@ -26,6 +28,7 @@ def placed(ranks: int, room: int, condensed: str = "false") -> Any:
         const {{ placeTracks }} = {required("drawing/tracks.js")};
         const tracks = [...Array({ranks}).keys()].map((rank) => ({{
           key: String(rank), rank, rows: {list(ROWS)}, pinned: false, collapsed: false,
+          open: new Map(rank ? [] : {opened}),
         }}));
         const {{ content }} = placeTracks(tracks, {condensed}, {room});
         console.log(JSON.stringify([content, tracks[0].boxes.map((b) => b.height)]));
@@ -60,3 +63,18 @@ def test_no_growth_makes_a_picture_scroll(ranks: int) -> None:
 def test_condensed_ranks_are_lines() -> None:
     """They have a height of their own, and rows in full do not count."""
     assert placed(ranks=4, room=400, condensed="true") == [140, [14, 19]]
+
+
+@needs_node
+def test_an_opened_lane_has_its_rows_under_it() -> None:
+    """As many as it has lines, and one for what is said beside them or instead."""
+    closed, rows = placed(ranks=2, room=0)
+    lines = "[[1, {lines: [{label: 'stream 7'}, {label: ''}], words: '', more: 0}]]"
+    more = lines.replace("more: 0", "more: 5")
+    words = "[[7, {lines: [], words: 'not recorded', more: 0}]]"
+
+    opened = placed(ranks=2, room=0, opened=lines)
+    assert opened[1] == [*rows[:2], 12, 12, *rows[2:]]
+    assert opened[0] - closed == 2 * 13 + 3
+    assert placed(ranks=2, room=0, opened=more)[1] == [*rows[:2], 12, 12, 16, *rows[2:]]
+    assert placed(ranks=2, room=0, opened=words)[1] == [*rows, 16]

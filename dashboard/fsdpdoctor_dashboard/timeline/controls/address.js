@@ -64,6 +64,7 @@
         pin: timeline.tracks.filter((track) => track.pinned).map((track) => track.key).join(","),
         marks: timeline.bookmarks.text() || "",
         ranks: timeline.condensed ? "condensed" : "",
+        open: timeline.tracks.flatMap((track) => [...track.open.keys()].map((row) => `${track.key}|${row}`)).join(","),
       });
     }
 
@@ -98,6 +99,11 @@
       const [t0, t1] = [Number(query.get("t0")), Number(query.get("t1"))];
       if (query.has("t0") && t1 > t0) timeline.setView(t0, t1);
       this.restoreSelected(query.get("sel") || "");
+      for (const text of (query.get("open") || "").split(",")) {
+        const [row, ...key] = text.split("|").reverse();
+        const track = timeline.tracks.find((one) => one.key === key.reverse().join("|"));
+        if (track && timeline.opened.canOpen(Number(row))) timeline.opened.open(track, Number(row));
+      }
     }
 
     /** @param {string} text */

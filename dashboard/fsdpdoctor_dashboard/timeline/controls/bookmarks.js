@@ -20,12 +20,10 @@
      * @returns {View | null}
      */
     target() {
-      const { area, selected, hover } = this.timeline;
+      const { area, selection, hover } = this.timeline;
       if (area) return { t0: area.t0, t1: area.t1 };
-      if (selected) {
-        const { slice, track } = selected;
-        return { t0: slice.start + track.offset, t1: slice.end + track.offset };
-      }
+      const here = selection.stretch();
+      if (here) return { t0: here.t0, t1: here.t1 };
       if (hover && hover.x >= root.fsdpLayout.GUTTER) {
         const at = Math.round(hover.time);
         return { t0: at, t1: at };

@@ -222,10 +222,11 @@
     /**
      * @param {HTMLElement} parent
      * @param {Fact[]} facts
+     * @param {string} [title]
      */
-    facts(parent, facts) {
+    facts(parent, facts, title = "What it was") {
       const half = Math.ceil(facts.length / 2);
-      const tables = [this.table(parent, "What it was"), this.table(parent, "\u00a0")];
+      const tables = [this.table(parent, title), this.table(parent, "\u00a0")];
       for (const [at, [name, kind, value]] of facts.entries()) {
         const table = tables[at < half ? 0 : 1];
         this.row(table, [name, this.factText(kind, value)]).cells[1].className = "fd-value";

@@ -18,6 +18,8 @@
     ["M", "mark the area, the span or the moment; again: unmark"],
     ["Shift + M", "remove all marks"], ["[  ]", "previous, next mark"],
     ["/  Ctrl + P", "search; Enter and Shift + Enter go on"],
+    ["O", "open or close the lane under the mouse, or of the selected span: its operators and kernels"],
+    ["L", "from a kernel to its launch, from a launch to its kernel"],
     ["C", "all ranks condensed, or in full"],
     ["K", "pin the rank under the mouse to the top"], ["E", "collapse or open it"],
     ["Q", "show or hide the details"], ["Esc", "clear, or close this list"], ["?", "this list"],
@@ -86,6 +88,7 @@
         f: () => selection.fitOrAll(), r: () => selection.toArea(),
         n: () => selection.nextExposed(true), p: () => selection.nextExposed(false),
         ".": () => selection.neighbour(true), ",": () => selection.neighbour(false),
+        o: () => this.openLane(), l: () => timeline.events.launch(),
         "/": () => toolbar.search.focus(), c: () => toolbar.toggleCondensed(),
         "Shift+ArrowUp": () => selection.otherRow(-1), "Shift+ArrowDown": () => selection.otherRow(1),
         m: () => bookmarks.toggle(), "Shift+m": () => bookmarks.clear(),
@@ -94,6 +97,23 @@
         q: () => panel.toggle(), "?": () => toolbar.help(),
         Escape: () => (toolbar.dialog ? toolbar.help() : selection.clear()),
       };
+    }
+
+    // The lane under the mouse; else that of what is selected, or the first.
+    openLane() {
+      const { timeline } = this;
+      const { place } = timeline.mouse;
+      const { opened, selection } = timeline;
+      if (place && place.track && place.box) {
+        const row = place.box.lane ? place.box.lane.row : place.box.row;
+        if (opened.canOpen(row)) opened.toggle(place.track, row);
+        else timeline.say("this row has nothing under it: compute, collectives, copies and host have");
+        return;
+      }
+      const here = selection.standing();
+      if (!here) return;
+      const row = opened.canOpen(here.row) ? here.row : root.fsdpTiles.Row.COMPUTE;
+      opened.toggle(here.track, row);
     }
 
     /**

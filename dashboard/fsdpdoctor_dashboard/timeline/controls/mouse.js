@@ -5,6 +5,7 @@
   if (root.FsdpMouse) return;
   const { GUTTER, LINE } = root.fsdpLayout;
   const STAR = { left: 80, top: 38, bottom: 56 }; // where a tall track is pinned
+  const LANES = 88; // of the gutter, from where on its lanes' names stand
   const MOVED = 3; // pixels from which on a press is a drag
   const PATIENCE_MS = 35; // until what is hovered over is asked for
 
@@ -149,6 +150,12 @@
       const { track } = place;
       if (!track) return;
       const inside = place.y - timeline.screenY(track.y);
+      const lane = place.box && place.x > LANES && !track.small && timeline.opened.canOpen(place.box.row);
+      if (lane && place.box) {
+        timeline.focus = track;
+        timeline.opened.toggle(track, place.box.row);
+        return;
+      }
       const onStar = !track.small && inside > STAR.top && inside < STAR.bottom && place.x < STAR.left;
       if (onStar || timeline.condensed) track.pinned = !track.pinned;
       else track.collapsed = !track.collapsed;
@@ -162,6 +169,10 @@
       const { track, box } = place;
       if (!track || !box) {
         timeline.selection.clear();
+        return;
+      }
+      if (box.lane) {
+        timeline.events.click(place);
         return;
       }
       try {
@@ -197,6 +208,10 @@
         const lines = timeline.minimap.tip(place.x);
         if (lines.length) timeline.panel.showTip(place, lines);
         else timeline.hideTip();
+        return;
+      }
+      if (place.box && place.box.lane && place.zone === "plot") {
+        timeline.events.hover(place);
         return;
       }
       const useful = (place.zone === "plot" && place.box) || place.zone === "memory";

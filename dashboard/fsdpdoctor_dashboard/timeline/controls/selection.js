@@ -20,6 +20,7 @@
       /** @type {Selected} */
       const selected = { track, slice, details: null };
       timeline.selected = selected;
+      timeline.events.selected = null;
       timeline.focus = track;
       timeline.redraw();
       timeline.address.viewChanged();
@@ -37,7 +38,7 @@
 
     clear() {
       const { timeline } = this;
-      timeline.selected = null;
+      timeline.selected = timeline.events.selected = null;
       timeline.area = null;
       timeline.panel.empty();
       timeline.say("");
@@ -57,21 +58,30 @@
 
     // -- the selection in the picture
 
+    // What is selected, a span or an event of an opened lane, as the picture counts.
+    stretch() {
+      const { selected, events } = this.timeline;
+      const there = selected || events.selected;
+      if (!there) return null;
+      const { track } = there;
+      const { start, end } = "slice" in there ? there.slice : there.event;
+      return { t0: start + track.offset, t1: end + track.offset, track };
+    }
+
     fit() {
       const { timeline } = this;
-      const { selected, area } = timeline;
+      const { area } = timeline;
+      const here = this.stretch();
       if (area) timeline.jump(area.t0, area.t1);
-      else if (selected) {
-        const { slice, track } = selected;
-        timeline.jump(slice.start + track.offset, slice.end + track.offset, track);
-      } else timeline.fit();
+      else if (here) timeline.jump(here.t0, here.t1, here.track);
+      else timeline.fit();
     }
 
     fitOrAll() {
       const { timeline } = this;
-      const { selected, view } = timeline;
-      const width = view.t1 - view.t0;
-      const fits = selected && selected.slice.end - selected.slice.start > width * 0.2;
+      const { view } = timeline;
+      const here = this.stretch();
+      const fits = here && here.t1 - here.t0 > (view.t1 - view.t0) * 0.2;
       if (this.fitted && (fits || timeline.area)) {
         timeline.fit();
         this.fitted = false;
@@ -83,9 +93,9 @@
 
     toArea() {
       const { timeline } = this;
-      if (!timeline.selected) return;
-      const { slice, track } = timeline.selected;
-      timeline.area = { t0: slice.start + track.offset, t1: slice.end + track.offset };
+      const here = this.stretch();
+      if (!here) return;
+      timeline.area = { t0: here.t0, t1: here.t1 };
       timeline.panel.showArea();
       timeline.redrawOver();
     }
@@ -94,8 +104,9 @@
 
     /** @param {boolean} forward */
     from(forward) {
-      const { selected, view } = this.timeline;
-      if (selected) return selected.slice.start + selected.track.offset;
+      const { view } = this.timeline;
+      const here = this.stretch();
+      if (here) return here.t0;
       return forward ? view.t0 : view.t1;
     }
 
@@ -149,6 +160,10 @@
     /** @param {boolean} forward */
     async neighbour(forward) {
       const { timeline } = this;
+      if (timeline.events.selected) {
+        timeline.events.beside(forward);
+        return;
+      }
       const here = this.standing();
       if (!here) return;
       const { track, row, time } = here;
@@ -182,7 +197,7 @@
     async inOtherRow(by) {
       const here = this.standing();
       if (!here) return null;
-      const rows = this.timeline.order.flatMap((track) => track.boxes.map((box) => ({ track, row: box.row })));
+      const rows = this.timeline.order.flatMap((track) => track.boxes.filter((box) => !box.lane).map((box) => ({ track, row: box.row })));
       const at = rows.findIndex((r) => r.track === here.track && r.row === here.row);
       const moment = here.time + here.track.offset;
       for (let to = at + by; to >= 0 && to < rows.length; to += by) {

@@ -20,8 +20,9 @@
       this.tools = timeline.make("div", "fd-tools", timeline.bar);
       this.search = timeline.make("input", "fd-search", this.tools);
       this.search.type = "search";
-      this.search.placeholder = "find a unit  ( / )";
-      this.search.setAttribute("aria-label", "find a unit");
+      this.search.placeholder = "find  ( / )";
+      this.search.title = "a unit, an operator or a kernel by its name; Enter goes on";
+      this.search.setAttribute("aria-label", "find a unit, an operator or a kernel");
       this.found = timeline.make("span", "fd-found", this.tools);
       this.step = timeline.make("span", "fd-step", this.tools);
       this.search.addEventListener("keydown", (e) => this.searchKey(e));
@@ -201,7 +202,8 @@
       if (event.key === "Escape") {
         this.search.value = "";
         timeline.searched = null;
-        this.found.textContent = "";
+        timeline.openedRows.found = this.found.textContent = "";
+        timeline.redraw();
         timeline.stage.focus();
       }
       if (event.key !== "Enter") return;
@@ -209,10 +211,27 @@
       const text = this.search.value.trim().toLowerCase();
       if (!text) return;
       try {
-        this.found.textContent = await this.goToUnit(text, !event.shiftKey);
+        this.found.textContent = await this.goTo(text, !event.shiftKey);
       } catch (error) {
         timeline.sayError(error);
       }
+    }
+
+    /**
+     * A unit's name wins, but over what is opened only where it is one as it stands.
+     * @param {string} text
+     * @param {boolean} forward
+     */
+    async goTo(text, forward) {
+      const { timeline } = this;
+      const units = timeline.sources.flatMap((source) => source.meta.units.map((name) => name.toLowerCase()));
+      const exact = units.some((name) => name === text || name.endsWith(`.${text}`));
+      const some = exact || (!timeline.opened.any && units.some((name) => name.includes(text)));
+      timeline.openedRows.found = "";
+      if (some) return this.goToUnit(text, forward);
+      timeline.searched = null;
+      const found = await timeline.events.search(text, forward);
+      return found === "none" ? this.goToUnit(text, forward) : found;
     }
 
     /**

@@ -127,6 +127,26 @@
       return this.json("lit", { finding });
     }
 
+    /** @type {NonNullable<DataSource["lane"]>} */
+    lane(rank, row, { t0, t1, pixel }) {
+      return this.json("lane", { rank, row, t0, t1, pixel });
+    }
+
+    /** @type {NonNullable<DataSource["event"]>} */
+    event(rank, event) {
+      return this.json("event", { rank, event });
+    }
+
+    /** @type {NonNullable<DataSource["beside"]>} */
+    beside(rank, event, forward) {
+      return this.json("event-beside", { rank, event, forward: +forward });
+    }
+
+    /** @type {NonNullable<DataSource["findEvent"]>} */
+    findEvent(ranks, text, at, time, forward) {
+      return this.json("find-event", { ranks: ranks.join(","), text, at, time, forward: +forward });
+    }
+
     /** @type {DataSource["live"]} */
     live(rank, time) {
       return this.json("live", { rank, time });

@@ -5,6 +5,7 @@
   const GUTTER = 168;
   const LINE = 20; // of the steps, at the top of the minimap
   const MINIMAP = 50, AXIS = 22, STEPS = 16, BATCHES = 8, MEMORY = 78;
+  const NO_ROW = -1; // of what stands under an opened lane
   const FONT = "system-ui, -apple-system, 'Segoe UI', Inter, Roboto, sans-serif";
   /** @type {Record<number, number>} */
   const HEIGHT = {
@@ -14,7 +15,7 @@
   };
   const LABEL = root.fsdpSettings.rowWords;
 
-  const api = { GUTTER, LINE, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
+  const api = { NO_ROW, GUTTER, LINE, MINIMAP, AXIS, STEPS, BATCHES, MEMORY, FONT, HEIGHT, LABEL };
   root.fsdpLayout = api;
   if (typeof module !== "undefined") module.exports = api;
 })(window);

@@ -20,8 +20,8 @@
       const { timeline } = this;
       const pen = timeline.over;
       pen.setTransform(timeline.ratio, 0, 0, timeline.ratio, 0, 0);
-      const { area, selected, searched, hover, lit } = timeline;
-      const needed = area || selected || searched || lit || (hover && hover.x >= GUTTER);
+      const { area, selected, searched, hover, lit, events } = timeline;
+      const needed = area || selected || searched || lit || events.selected || (hover && hover.x >= GUTTER);
       if (!needed && this.upperEmpty) return; // or the browser would lay it over again
       this.upperEmpty = !needed;
       pen.clearRect(0, 0, timeline.width, timeline.height);
@@ -35,6 +35,8 @@
       if (searched) this.units(pen, searched.units);
       if (hover && hover.unit >= 0) this.units(pen, new Set([hover.unit]));
       if (selected) this.selected(pen, selected);
+      const chosen = events.selected;
+      if (chosen) this.within(pen, () => timeline.openedRows.selected(pen, chosen));
       if (hover && hover.x >= GUTTER) this.cursor(pen, hover);
       pen.restore();
     }
@@ -173,6 +175,21 @@
         this.peers(pen, track, details.peers);
         this.flow(pen, track, details.flow);
       }
+      pen.restore();
+    }
+
+    /**
+     * What is painted where ranks are, and nowhere else.
+     * @param {Pen} pen
+     * @param {() => void} paint
+     */
+    within(pen, paint) {
+      const { timeline } = this;
+      pen.save();
+      pen.beginPath();
+      pen.rect(GUTTER, timeline.top, timeline.plot, timeline.bottom - timeline.top);
+      pen.clip();
+      paint();
       pen.restore();
     }
 

@@ -26,6 +26,7 @@
       this.waits();
       this.bands();
       this.labels();
+      this.timeline.openedRows.paint();
       this.timeline.unknown.ends();
       this.gutter();
     }
@@ -62,7 +63,7 @@
         if (!timeline.onScreen(track)) continue;
         for (const box of track.boxes) {
           const y = timeline.screenY(box.y);
-          if (y + box.height > timeline.top && y < timeline.bottom) boxes.push([track, box, y]);
+          if (!box.lane && y + box.height > timeline.top && y < timeline.bottom) boxes.push([track, box, y]);
         }
       }
       if (!boxes.length) return;
@@ -284,8 +285,10 @@
       pen.fillStyle = timeline.ink.faint;
       for (const box of track.boxes) {
         if (!box.label) continue;
-        pen.font = `${box.height > 11 ? 10 : 9}px ${FONT}`;
-        pen.fillText(box.label, GUTTER - 8, timeline.screenY(box.y) + (box.height > 20 ? box.height : Math.min(box.height, 12)) / 2 + 1);
+        const middle = timeline.screenY(box.y) + (box.height > 20 ? box.height : Math.min(box.height, 12)) / 2 + 1;
+        pen.font = `${box.height > 11 && !box.lane ? 10 : 9}px ${FONT}`;
+        pen.fillText(box.label, GUTTER - 13, middle);
+        timeline.openedRows.sign(track, box, middle);
       }
       pen.textAlign = "left";
     }

@@ -5,13 +5,14 @@
   if (root.fsdpTracks) return;
   const { Row } = root.fsdpTiles;
   const { TileLoader } = root.fsdpLoader;
-  const { HEIGHT, LABEL } = root.fsdpLayout;
+  const { HEIGHT, LABEL, NO_ROW } = root.fsdpLayout;
   const GAP = 3;
   const COLLAPSED = 18;
   const LOWEST = 56; // of a rank in full: room for what stands beside it
   const TALLEST = 34; // of a condensed line, where there is room
   const MOST_EXPOSED = 1.5; // its ribbon has one line of words, whatever the room
   const GROWTH_PASSES = 3;
+  const LINE = 12, WORDS = 16; // of an opened lane: a row of events, and what is said instead
   const MOST_GROWTH = 5; // of rows in full, where a window has more room than they need
 
   /**
@@ -36,6 +37,7 @@
           rows: rank.rows.filter((row) => HEIGHT[row] !== undefined),
           collapsed: old ? old.collapsed : false, pinned: old ? old.pinned : false,
           small: false, y: 0, height: 0, boxes: [], level: 0, indices: null,
+          open: old ? old.open : new Map(),
         });
       }
     }
@@ -126,8 +128,28 @@
       track.boxes.push({ row, y, height, label });
       labelled = labelled || window;
       y += height + (window ? 1 : GAP);
+      const lane = track.open.get(row);
+      if (lane) y = placeLane(track, lane, y);
     }
     return Math.max(y + 5, from + LOWEST);
+  }
+
+  /**
+   * What an opened lane has under it.
+   * @param {Track} track
+   * @param {OpenLane} lane
+   * @param {number} y
+   */
+  function placeLane(track, lane, y) {
+    for (const line of lane.lines) {
+      track.boxes.push({ row: NO_ROW, y, height: LINE, label: line.label, lane, line });
+      y += LINE + 1;
+    }
+    if (lane.words || lane.more || !lane.lines.length) {
+      track.boxes.push({ row: NO_ROW, y, height: WORDS, label: "", lane });
+      y += WORDS + 1;
+    }
+    return y + GAP;
   }
 
   /**
