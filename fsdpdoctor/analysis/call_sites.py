@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,42 +34,62 @@ class CalledFrom:
 class Calls:
     """The collectives of one `CalledFrom`, summed over judged steps and ranks."""
 
-    count: int = 0
-    most: int = 0  # of one rank
+    of_rank: Counter[int] = field(default_factory=Counter)  # how many
     steps: int = 0  # in so many judged steps of one rank
     bytes: int = 0
     sized: int = 0  # of `count`, those of a known size
     ns: int = 0
     exposed_ns: int = 0
     own_ns: int = 0  # of `exposed_ns`, without waiting for the last rank
-    ranks: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return self.of_rank.total()
+
+    @property
+    def most(self) -> int:
+        """Of one rank."""
+        return max(self.of_rank.values(), default=0)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(self.of_rank))
+
+    def add(self, more: Calls) -> None:
+        """Those of another group: a rank may be in both, or in one of them."""
+        self.of_rank += more.of_rank
+        self.steps = max(self.steps, more.steps)
+        self.bytes += more.bytes
+        self.sized += more.sized
+        self.ns += more.ns
+        self.exposed_ns += more.exposed_ns
+        self.own_ns += more.own_ns
 
 
 def calls(m: Measures) -> dict[CalledFrom, Calls]:
     """All collectives that are not FSDP2's, by where they come from."""
-    least = _least_exposed(m)
     found: dict[CalledFrom, Calls] = defaultdict(Calls)
+    waits = waits_for_last(m)
     for rank in m.ranks:
-        rows = rank.others.rows(rank.in_judged(rank.others.step))
+        judged = rank.in_judged(rank.others.step)
+        rows, waited_ns = rank.others.rows(judged), waits[rank.rank].ns[judged]
         ids = np.stack(
             (rows.site, rows.via, rows.name, rows.group, rows.within, rows.phase),
             axis=1,
         )
-        own_ns = _own(rank, rows.step, rows.group, rows.seq, rows.exposed_ns, least)
+        own_ns = rows.exposed_ns - waited_ns
         keys, which = np.unique(ids, axis=0, return_inverse=True)
         for at, key in enumerate(keys.tolist()):
             mine = which.reshape(-1) == at
             into = found[_called_from(rank, key)]
             sizes = rows.bytes[mine]
-            into.count += int(mine.sum())
-            into.most = max(into.most, int(mine.sum()))
+            into.of_rank[rank.rank] += int(mine.sum())
             into.steps = max(into.steps, len(distinct(rows.step[mine])))
             into.bytes += int(sizes[sizes != UNKNOWN].sum())
             into.sized += int((sizes != UNKNOWN).sum())
             into.ns += int(rows.duration_ns[mine].sum())
             into.exposed_ns += int(rows.exposed_ns[mine].sum())
             into.own_ns += int(own_ns[mine].sum())
-            into.ranks = tuple(sorted({*into.ranks, rank.rank}))
     return dict(found)
 
 
@@ -110,47 +131,69 @@ _Matched = tuple[int, str, int]
 """A collective over ranks: step, group and number in it."""
 
 
-def _least_exposed(m: Measures) -> dict[_Matched, int]:
-    """The shortest wait for each collective: the last rank's, who waits for nobody."""
-    least: dict[_Matched, int] = {}
+class WaitsForLast(NamedTuple):
+    """Of each collective of a rank that is not FSDP2's, N of them, what of its exposed
+    time went by until the last rank had come.
+    """
+
+    ns: Int64s  # [N]
+    last_rank: Int32s  # [N], UNKNOWN where not told
+
+
+ALL_WAIT = frozenset(
+    ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+)
+"""Collectives in which every rank waits for every other one."""
+
+
+def waits_for_last(m: Measures) -> dict[int, WaitsForLast]:
+    """By rank. Who waits least for a collective is its last rank, who waits for nobody:
+    the rest of everyone's wait is for it.
+    """
+    least = _least_exposed(m)
+    return {rank.rank: _waits(rank, least) for rank in m.ranks}
+
+
+def _waits(rank: RankMeasures, least: dict[_Matched, _Least]) -> WaitsForLast:
+    ns = np.zeros(len(rank.others), dtype=np.int64)
+    last_rank = np.full(len(rank.others), UNKNOWN, dtype=np.int32)
+    for at, (key, exposed) in enumerate(
+        zip(_matched(rank), rank.others.exposed_ns.tolist(), strict=True)
+    ):
+        if key is None:
+            continue
+        ns[at] = exposed - min(exposed, least[key].exposed_ns)
+        if kind_word(rank.name(int(rank.others.name[at]))) in ALL_WAIT:
+            last_rank[at] = least[key].rank
+    return WaitsForLast(ns, last_rank)
+
+
+class _Least(NamedTuple):
+    """The shortest wait for a collective, and whose it is."""
+
+    exposed_ns: int
+    rank: int
+
+
+def _least_exposed(m: Measures) -> dict[_Matched, _Least]:
+    least: dict[_Matched, _Least] = {}
     for rank in m.ranks:
-        rows = rank.others
-        for key, exposed in zip(
-            _matched(rank, rows.step, rows.group, rows.seq),
-            rows.exposed_ns.tolist(),
-            strict=True,
-        ):
-            if key is not None:
-                least[key] = min(least.get(key, exposed), exposed)
+        waits = rank.others.exposed_ns.tolist()
+        for key, exposed in zip(_matched(rank), waits, strict=True):
+            if key is None:
+                continue
+            mine = _Least(exposed, rank.rank)
+            least[key] = min(least.get(key, mine), mine)
     return least
 
 
-def _matched(
-    rank: RankMeasures, step: Int64s, group: Int32s, seq: Int64s
-) -> Iterator[_Matched | None]:
-    groups = rank.header.groups
-    for at, of, number in zip(step.tolist(), group.tolist(), seq.tolist(), strict=True):
-        known = number != UNKNOWN and 0 <= of < len(groups)
-        yield (at, f"{groups[of].name} {groups[of].ranks}", number) if known else None
-
-
-def _own(
-    rank: RankMeasures,
-    step: Int64s,
-    group: Int32s,
-    seq: Int64s,
-    exposed_ns: Int64s,
-    least: dict[_Matched, int],
-) -> Int64s:
-    """[N] the exposed time that is the collective's own."""
-    keys = _matched(rank, step, group, seq)
-    return np.array(
-        [
-            exposed if key is None else min(exposed, least[key])
-            for key, exposed in zip(keys, exposed_ns.tolist(), strict=True)
-        ],
-        dtype=np.int64,
-    )
+def _matched(rank: RankMeasures) -> Iterator[_Matched | None]:
+    groups, rows = rank.header.groups, rank.others
+    columns = (rows.step.tolist(), rows.group.tolist(), rows.seq.tolist())
+    for step, group, number in zip(*columns, strict=True):
+        known = number != UNKNOWN and 0 <= group < len(groups)
+        name = f"{groups[group].name} {groups[group].ranks}" if known else ""
+        yield (step, name, number) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

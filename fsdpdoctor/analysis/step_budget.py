@@ -35,6 +35,7 @@ from fsdpdoctor.schema import (
     Kind,
     Lane,
     Phase,
+    Spans,
     is_any,
 )
 
@@ -138,7 +139,7 @@ def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     if line.data.header.clock == "host":
         copies.append(Kind.COPY_IN)  # there is no copy-in stream beside the thread
     spans = line.spans
-    yield "optimizer", line.busy(Kind.OPTIMIZER)
+    yield "optimizer", subtract(line.busy(Kind.OPTIMIZER), _passes_it_runs(spans))
     yield "clip", line.busy(Kind.CLIP)
     yield "copy", line.busy(*copies)
     if _has_kernels(line):
@@ -160,6 +161,19 @@ def _work(line: Timeline) -> Iterator[tuple[str, Intervals]]:
     yield "forward", covered_by(forward, ~again)
     yield "backward", line.busy(Kind.BACKWARD)
     yield "compute", line.busy(Kind.MICRO_BATCH)
+
+
+def _passes_it_runs(spans: Spans) -> Intervals:
+    """Forwards and backwards inside an optimizer's step: those of a closure, which it
+    calls. One that steps inside a backward lies in that, and not the other way.
+    """
+    steps = of_kinds(spans, Kind.OPTIMIZER)
+    around = union(steps.start_ns, steps.end_ns)
+    passes = of_kinds(spans, Kind.MICRO_BATCH)
+    at = np.searchsorted(around[:, 0], passes.start_ns, side="right") - 1
+    inside = at >= 0
+    inside[inside] &= passes.end_ns[inside] <= around[at[inside], 1]
+    return covered_by(passes, inside)
 
 
 def _host_bound(line: Timeline) -> Intervals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ class Pauses:
     median_ns: int
     longest_ns: int
     by_rank: dict[str, Value]  # nanoseconds per step
+    mostly: tuple[int, ...]  # the ranks with half as much as the worst one, or more
     values: dict[int, int]  # events by their value: a collection's generation
     places: tuple[Location, ...]  # the longest ones
 
@@ -62,6 +64,28 @@ def pauses(m: Measures, kind: Kind, *, all_steps: bool = False) -> Pauses:
         median_ns=int(median(lengths)) if lengths else 0,
         longest_ns=max(lengths, default=0),
         by_rank=by_rank,
+        mostly=_mostly(by_rank),
         values=values,
         places=tuple(places[:3]),
     )
+
+
+def _mostly(by_rank: Mapping[str, Value]) -> tuple[int, ...]:
+    taken = {int(rank): ns for rank, ns in by_rank.items() if isinstance(ns, int)}
+    worst = max(taken.values(), default=0)
+    return tuple(rank for rank, ns in taken.items() if ns * 2 >= worst)
+
+
+def whose(m: Measures, found: Pauses) -> str:
+    """Whose pauses they are, where they are not every rank's: a part of a sentence."""
+    ranks, every = found.mostly, len(m.ranks)
+    if not ranks or len(ranks) == every:
+        return ""
+    if len(ranks) > NAMED:
+        return f", most of all on {len(ranks)} of {every} ranks"
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return f", most of all on {word} {', '.join(map(str, ranks))}"
+
+
+NAMED = 4
+"""As many ranks as fit a sentence."""

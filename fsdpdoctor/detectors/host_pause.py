@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.host_events import Pauses, pauses
+from fsdpdoctor.detectors.host_events import Pauses, pauses, whose
 from fsdpdoctor.detectors.judged_steps import few_steps, per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import ms, of_step
@@ -60,8 +60,8 @@ def host_pause(m: Measures) -> Iterator[Finding]:
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"garbage collection takes {ms(cost_ns)} per step "
         f"({of_step(cost_ns / step_ns)}){beside}, {ms(stops.longest_ns)} at the "
-        "longest",
-        ranks=stops.ranks,
+        f"longest{whose(m, stops)}",
+        ranks=stops.mostly,
         cost_ns_per_step=cost_ns,
         evidence=_evidence(m, stops, paused_ns),
         advice=_advice(m, stops),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.host_events import pauses
+from fsdpdoctor.detectors.host_events import pauses, whose
 from fsdpdoctor.detectors.judged_steps import few_steps, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import ms, of_step
@@ -39,8 +39,8 @@ def input_stall(m: Measures) -> Iterator[Finding]:
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=f"{ms(cost_ns)} per step ({of_step(cost_ns / step_ns)}) pass waiting "
-        "for the data loader",
-        ranks=waits.ranks,
+        f"for the data loader{whose(m, waits)}",
+        ranks=waits.mostly,
         cost_ns_per_step=cost_ns,
         evidence={
             "share_of_step": round(cost_ns / step_ns, 4),

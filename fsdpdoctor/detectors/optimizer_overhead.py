@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
-from fsdpdoctor.detectors.host_events import pauses
+from fsdpdoctor.detectors.host_events import pauses, whose
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import ms, of_step
@@ -49,8 +49,8 @@ def optimizer_overhead(m: Measures) -> Iterator[Finding]:
             else level(cost_ns / step_ns, WARNING_SHARE, CRITICAL_SHARE),
             confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
             summary=f"{word} takes {ms(cost_ns)} per step "
-            f"({of_step(cost_ns / step_ns)})",
-            ranks=calls.ranks,
+            f"({of_step(cost_ns / step_ns)}){whose(m, calls)}",
+            ranks=calls.mostly,
             cost_ns_per_step=cost_ns,
             evidence={
                 "part": part,

@@ -51,11 +51,17 @@ class _Site:
         return self.where is None and self.within == Within.SCRIPT
 
     @property
+    def of_pipeline(self) -> bool:
+        """Whether a schedule of torch.distributed.pipelining issues it."""
+        return self.kind in ("send", "recv") and self.via in ("step", "eval")
+
+    @property
     def of_model(self) -> bool:
-        """Whether a layer issues it: another parallelism."""
-        return self.within == Within.UNIT or self.phase in (
-            Phase.FORWARD,
-            Phase.BACKWARD,
+        """Whether a layer or a stage issues it: another parallelism."""
+        return (
+            self.of_pipeline
+            or self.within == Within.UNIT
+            or self.phase in (Phase.FORWARD, Phase.BACKWARD)
         )
 
 
@@ -100,11 +106,7 @@ def other_collectives(m: Measures) -> Iterator[Finding]:
 def _by_site(m: Measures) -> dict[_Site, Calls]:
     sites: dict[_Site, Calls] = defaultdict(Calls)
     for of, found in calls(m).items():
-        into = sites[_site(of)]
-        for name in ("count", "most", "bytes", "sized", "ns", "exposed_ns", "own_ns"):
-            setattr(into, name, getattr(into, name) + getattr(found, name))
-        into.steps = max(into.steps, found.steps)
-        into.ranks = tuple(sorted({*into.ranks, *found.ranks}))
+        sites[_site(of)].add(found)
     return dict(sorted(sites.items(), key=lambda item: -item[1].exposed_ns))
 
 
@@ -140,14 +142,14 @@ def _judge(m: Measures, site: _Site, found: Calls, step_ns: float) -> Finding | 
         severity=Severity.INFO if site.of_model or site.untold else severity,
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
         summary=_summary(site, _number(site, found, mean, steps), cost_ns, step_ns)
-        + (_ONE_RANK if site.untold and not m.late_ranks_told else ""),
+        + _of_last_rank(m, site, found),
         phase=_PHASES.get(site.phase),
         ranks=found.ranks,
         cost_ns_per_step=cost_ns,
         evidence=_evidence(m, site, found, each),
         advice=(Advice(text=_NEEDED),)
         if single and site.within == Within.CLIP
-        else _advice(site, each),
+        else _advice(site, each, mean),
     )
 
 
@@ -173,6 +175,16 @@ def _summary(site: _Site, number: str, cost_ns: int, step_ns: float) -> str:
 
 
 _ONE_RANK = "; whether for a late rank or for the wire, this record cannot tell"
+
+
+def _of_last_rank(m: Measures, site: _Site, found: Calls) -> str:
+    """What of the cost is a wait for the last rank, where that is most of it."""
+    if not m.late_ranks_told:
+        return _ONE_RANK if site.untold else ""
+    waited = found.exposed_ns - found.own_ns
+    if waited * 2 < found.exposed_ns:
+        return ""
+    return f", {ms(per_step(m, waited))} of them until the last rank has come"
 
 
 def _number(site: _Site, found: Calls, mean: float, steps: int) -> str:
@@ -247,8 +259,10 @@ import torch
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
 
 
-def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
+def _advice(site: _Site, each: float, mean: float) -> tuple[Advice, ...]:
     """What helps, by what they run in and what they are."""
+    if site.of_pipeline:
+        return (Advice(text=_PIPELINE),)
     if site.of_model:
         text = (
             "It belongs to how the model is split: overlap it (asynchronous tensor "
@@ -270,6 +284,8 @@ def _advice(site: _Site, each: float) -> tuple[Advice, ...]:
         return (Advice(text=_BARRIER),)
     if site.kind == "all_gather" and (site.via in _WHOLE or each > MANY):
         return (Advice(text=_GATHER, code=_UNIT_BY_UNIT),)
+    if site.kind in ("all_reduce", "reduce") and mean > SMALL_BYTES:
+        return (Advice(text=_LARGE),)
     if site.kind in ("all_reduce", "reduce"):
         return (Advice(text=_METRICS, code=_STACKED, memory_cost_bytes=0),)
     if site.kind in ("send", "recv"):
@@ -308,12 +324,23 @@ _LOADER = (
 )
 _BARRIER = "Take the barrier out: every collective of the next step waits anyway."
 _GATHER = (
-    "Gather unit by unit, not parameter by parameter with full_tensor(): unshard() "
-    "brings all parameters of a unit in one all-gather. Or export less often."
+    "Work on the shards (`parameter.to_local()`) where it goes element by element, as "
+    "an average of the weights does, or adds up what ranks have, as a norm does. Else "
+    "gather unit by unit, not parameter by parameter with full_tensor(): unshard() "
+    "brings all parameters of a unit in one all-gather. Or do it less often."
 )
 _METRICS = (
     "Stack what is reduced into one tensor, reduce it once, and only in the steps in "
     "which it is logged."
+)
+_PIPELINE = (
+    "A stage waits for its neighbour: the pipeline's bubble. More micro-batches, an "
+    "interleaved schedule, or stages that take equally long make it smaller."
+)
+_LARGE = (
+    "If these are gradients, let FSDP2 reduce them while backward goes on: a mesh with "
+    'a "replicate" dimension, or a unit around what has none. Else issue it with '
+    "async_op=True and wait for it where the result is needed."
 )
 _POINT_TO_POINT = (
     "Give them to torch.distributed.batch_isend_irecv together, and wait after the "

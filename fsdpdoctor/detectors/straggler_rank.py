@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, lgamma, log, log1p
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fsdpdoctor.analysis.call_sites import (
+    WaitsForLast,
+    gap_lines,
+    kind_word,
+    waits_for_last,
+)
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
-from fsdpdoctor.detectors.judged_steps import steady
+from fsdpdoctor.detectors.judged_steps import per_step, steady
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step, percent
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, median, one_of
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, Within, median, one_of
 
 # Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
 # 5 % is what FD101 warns at: waiting for a rank is exposed time like any other.
@@ -58,9 +65,17 @@ WORDS = {
     "other": "outside the training code that was recorded",
 }
 
+OTHERS_NS = "at_other_collectives_ns"
+"""Of the evidence: what of the cost is waited for at collectives of no unit."""
 
-Where = tuple[int, int, str | None, int, int]
-"""A collective's place in the step: kind, phase, unit, micro-batch, and which one."""
+
+class Where(NamedTuple):
+    """A collective's place in the step."""
+
+    what: str  # "all_gather of layers.0", "barrier at train.py:43"
+    phase: int
+    micro_batch: int
+    nth: int  # of those before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,12 +87,21 @@ class _Waits:
     caused_ns: Mapping[Where, npt.NDArray[np.float64]]  # [rank, step], mean over ranks
     late: npt.NDArray[np.int64]  # [rank] collectives in which it came last
     told: int  # collectives whose last rank could be told
+    others: frozenset[Where]  # of `caused_ns`, those that are not FSDP2's
 
     @property
     def total_ns(self) -> npt.NDArray[np.float64]:
         """[rank, step] over all places."""
+        return self._sum(self.caused_ns)
+
+    @property
+    def of_units_ns(self) -> npt.NDArray[np.float64]:
+        """[rank, step] over FSDP2's collectives."""
+        return self._sum(where for where in self.caused_ns if where not in self.others)
+
+    def _sum(self, places: Iterable[Where]) -> npt.NDArray[np.float64]:
         none = np.zeros((len(self.ranks), len(self.steps)))
-        return sum(self.caused_ns.values(), none)
+        return sum((self.caused_ns[where] for where in places), none)
 
     def persistent(self, at: int) -> dict[Where, npt.NDArray[np.float64]]:
         """Places at which a rank is late beyond chance, with [step] by how much."""
@@ -105,7 +129,9 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
     """The same rank arrives last at collectives, and the others wait for it.
 
     *Why it costs*: a collective ends when its last rank has come. The time the
-    others lose there is no network time, and no faster link helps.
+    others lose there is no network time, and no faster link helps. It counts at the
+    script's own collectives, too: a barrier, or a flag that is reduced in each step,
+    takes in what would else be waited for at the next all-gather.
 
     *What to try*: whatever that rank does more of: more tokens (balance or pack by
     length), garbage collection (one schedule for all ranks), a slow data loader, a
@@ -127,7 +153,7 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
             f"{MIN_JUDGED_STEPS} are needed",
             Evidence.STEPS,
         )
-    if not waits.told and m.alignment.unsplit:
+    if not waits.told and not waits.others and m.alignment.unsplit:
         raise CannotTell(
             "the clocks' residual is larger than the arrivals' spread", Evidence.RANKS
         )
@@ -139,7 +165,7 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
     if beyond / step_ns >= WARNING_SHARE:
         yield _one_rank(m, waits, at, late[at])
         return
-    total_ns = round(float(waits.total_ns.sum(axis=0).mean()))
+    total_ns = round(float(waits.of_units_ns.sum(axis=0).mean()))
     if total_ns / step_ns >= CRITICAL_SHARE:
         yield _in_turns(waits, total_ns, step_ns)
 
@@ -173,28 +199,74 @@ def _waits(m: Measures) -> _Waits:
     place = {rank: at for at, rank in enumerate(ranks)}
     column = {step: at for at, step in enumerate(steps)}
     caused: dict[Where, npt.NDArray[np.float64]] = {}
+    others: set[Where] = set()
     late = np.zeros(len(ranks), dtype=np.int64)
+    for one in _each_wait(m, steps):
+        if one.culprit not in place:
+            continue
+        if one.where not in caused:
+            caused[one.where] = np.zeros((len(ranks), len(steps)))
+        at = place[one.culprit], column[one.step]
+        caused[one.where][at] += one.ns / len(ranks)
+        if one.other:
+            others.add(one.where)
     told = 0
     for rank in m.ranks:
         last = m.alignment.last_rank[rank.rank]
         judged = one_of(rank.collectives.step, steps) & (last != UNKNOWN)
         told += int(judged.sum())
-        for which, at in place.items():
-            late[at] += int((last[judged] == which).sum())
-        nth = _nth_in_step(rank)
-        stalls = rank.stalls
-        waited = m.causes[rank.rank]["straggler"]
+        for which, number in place.items():
+            late[number] += int((last[judged] == which).sum())
+    return _Waits(
+        ranks=ranks,
+        steps=steps,
+        caused_ns=caused,
+        others=frozenset(others),
+        late=late,
+        told=told,
+    )
+
+
+class _Wait(NamedTuple):
+    """What one rank waited at one collective, and for whom."""
+
+    where: Where
+    step: int
+    culprit: int
+    ns: int
+    other: bool  # a collective that is not FSDP2's
+
+
+def _each_wait(m: Measures, steps: tuple[int, ...]) -> Iterator[_Wait]:
+    """Every wait of every rank, at FSDP2's collectives and at the others."""
+    beside = waits_for_last(m)
+    for rank in m.ranks:
+        last, nth = m.alignment.last_rank[rank.rank], _nth_in_step(rank)
+        stalls, waited = rank.stalls, m.causes[rank.rank]["straggler"]
         for row in np.flatnonzero((waited > 0) & one_of(stalls.step, steps)):
-            collective = int(stalls.collective[row])
-            culprit = int(last[collective])
-            if culprit not in place:
-                continue
-            where = _place_in_step(rank, collective, int(nth[collective]))
-            if where not in caused:
-                caused[where] = np.zeros((len(ranks), len(steps)))
-            step = column[int(stalls.step[row])]
-            caused[where][place[culprit], step] += waited[row] / len(ranks)
-    return _Waits(ranks=ranks, steps=steps, caused_ns=caused, late=late, told=told)
+            at = int(stalls.collective[row])
+            where = _place_in_step(rank, at, int(nth[at]))
+            step = int(stalls.step[row])
+            yield _Wait(where, step, int(last[at]), int(waited[row]), False)
+        yield from _waits_of_others(rank, beside[rank.rank], steps)
+
+
+def _waits_of_others(
+    rank: RankMeasures, waits: WaitsForLast, steps: tuple[int, ...]
+) -> Iterator[_Wait]:
+    """Not what waits for a save: FD405 has that whole."""
+    rows = rank.others
+    seen: dict[tuple[int, str, int], int] = {}
+    mine = one_of(rows.step, steps) & (rows.within != Within.CHECKPOINT)
+    for at in np.flatnonzero(mine).tolist():
+        step, phase = int(rows.step[at]), int(rows.phase[at])
+        what = kind_word(rank.name(int(rows.name[at])))
+        if site := rank.name(int(rows.site[at])):
+            what = f"{what} at {site}"
+        nth = seen[step, what, phase] = seen.get((step, what, phase), -1) + 1
+        culprit, ns = int(waits.last_rank[at]), int(waits.ns[at])
+        if ns and culprit != UNKNOWN:
+            yield _Wait(Where(what, phase, UNKNOWN, nth), step, culprit, ns, True)
 
 
 def _nth_in_step(rank: RankMeasures) -> Int64s:
@@ -218,9 +290,9 @@ def _nth_in_step(rank: RankMeasures) -> Int64s:
 
 def _place_in_step(rank: RankMeasures, row: int, nth: int) -> Where:
     table = rank.collectives
-    kind, phase = int(table.kind[row]), int(table.phase[row])
     unit = rank.unit_name(int(table.unit[row]))
-    return (kind, phase, unit, int(table.micro_batch[row]), nth)
+    what = Kind(int(table.kind[row])).key + (f" of {unit}" if unit else "")
+    return Where(what, int(table.phase[row]), int(table.micro_batch[row]), nth)
 
 
 def _one_rank(
@@ -229,6 +301,7 @@ def _one_rank(
     rank = waits.ranks[at]
     step_ns = float(m.step_ns.mean())
     caused = np.array([waits.caused_ns[where][at] for where in late])  # [place, step]
+    beside = [waits.caused_ns[where][at] for where in late if where in waits.others]
     cost_ns = round(float(caused.sum(axis=0).mean()))
     leads = float((np.array(list(late.values())).sum(axis=0) > 0).mean())
     why, differences = _why(m, rank)
@@ -253,6 +326,7 @@ def _one_rank(
             "places": len(late),
             "late_most_at": _words(first),
             "more_than_others_ns": dict(differences),
+            OTHERS_NS: round(float(sum(one.mean() for one in beside))),
         },
         advice=_advice(differences, why),
         places=_places(m, rank, waits.steps[worst]),
@@ -261,9 +335,7 @@ def _one_rank(
 
 def _words(where: Where) -> str:
     """A place in the step: `all_gather of layers.0 (forward)`."""
-    kind, phase, unit, _, _ = where
-    of = f" of {unit}" if unit else ""
-    return f"{Kind(kind).key}{of} ({Phase(phase).key})"
+    return f"{where.what} ({Phase(where.phase).key})"
 
 
 def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:
@@ -297,7 +369,40 @@ def _why(m: Measures, rank: int) -> tuple[str, dict[str, int]]:
         return "", ordered
     part = next(iter(ordered))
     doing = WORDS.get(part, f"in {part}")
-    return f"; it spends {ms(ordered[part])} more per step {doing}", ordered
+    line = _line(m, rank) if part == "script" else None
+    at = f" ({line} most of all)" if line else ""
+    return f"; it spends {ms(ordered[part])} more per step {doing}{at}", ordered
+
+
+def _line(m: Measures, rank: int) -> str | None:
+    """The line of the script on which a rank spends most more than the others' mean."""
+    mine = {
+        one.rank: {line.where: per_step(of, ns) for line, ns in gap_lines(of).items()}
+        for one in m.ranks
+        for of in (replace(m, ranks=(one,)),)
+    }
+    own = mine.pop(rank)
+    more = {
+        line: ns - sum(other.get(line, 0) for other in mine.values()) / len(mine)
+        for line, ns in own.items()
+    }
+    return max(more, key=lambda line: more[line], default=None)
+
+
+REMEDIES = {
+    "gc": "Collect garbage on all ranks in the same step: FD403.",
+    "input": "See this rank's data loader: FD402.",
+    "checkpoint": "See this rank's checkpoints: FD405.",
+    "optimizer": "See this rank's optimizer: FD404.",
+    "script": "Do what this rank runs between its passes in every N-th step, in a "
+    "thread, or on all ranks at once; FD902 has the lines.",
+}
+"""What to do about what a late rank does more of."""
+
+OTHERWISE = (
+    "Compare this rank's host and device with the others': load, pinning, clocks, "
+    "temperature; and its share of the work."
+)
 
 
 def _advice(differences: dict[str, int], why: str) -> tuple[Advice, ...]:
@@ -305,17 +410,8 @@ def _advice(differences: dict[str, int], why: str) -> tuple[Advice, ...]:
         return (
             Advice(text="Give every rank as many tokens: pack or group by length."),
         )
-    part = next(iter(differences), None)
-    if part == "gc":
-        return (Advice(text="Collect garbage on all ranks in the same step: FD403."),)
-    if part == "input":
-        return (Advice(text="See this rank's data loader: FD402."),)
-    return (
-        Advice(
-            text="Compare this rank's host and device with the others': load, "
-            "pinning, clocks, temperature; and its share of the work."
-        ),
-    )
+    part = next(iter(differences), "")
+    return (Advice(text=REMEDIES.get(part, OTHERWISE)),)
 
 
 def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
@@ -329,7 +425,7 @@ def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
         cost_ns_per_step=total_ns,
         evidence={
             "caused_ns_per_step": {
-                str(r): round(float(waits.total_ns[i].mean()))
+                str(r): round(float(waits.of_units_ns[i].mean()))
                 for i, r in enumerate(waits.ranks)
             }
         },

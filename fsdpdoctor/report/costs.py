@@ -94,6 +94,9 @@ _OWN_PARTS: Mapping[str, frozenset[str]] = {
 }
 """Codes about other parts than all of their kind: those about others share nothing."""
 
+AT_OTHERS = "at_other_collectives_ns"
+"""In the evidence of FD401: what of its cost is no wait for a unit's collective."""
+
 _STARVED = frozenset({"FD103", "FD104", "FD304"})
 """What a late host costs is exposed time, where its collectives were late."""
 
@@ -103,6 +106,8 @@ SYMPTOMS = frozenset({"FD101", "FD102"})
 
 def kind_of(finding: FindingRow) -> CostKind | None:
     """What a finding's time was lost to; None where it is not about time."""
+    if _at_others(finding):
+        return "other_collectives"
     return "exposed" if finding.code in _EXPOSED else _OTHERS.get(finding.code)
 
 
@@ -118,6 +123,7 @@ def linked(findings: Sequence[FindingRow]) -> Iterator[PartOf | None]:
         (at for at, finding in enumerate(findings) if finding.cost_ns_per_step),
         key=lambda at: (
             findings[at].severity == "info",  # it stands for nothing that must change
+            waits_for_a_rank(findings[at]),  # the late rank stands for it
             -(findings[at].cost_ns_per_step or 0),
             -SEVERITY[findings[at].severity],
             findings[at].code in SYMPTOMS,
@@ -142,6 +148,9 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     """
     if (one.code, other.code) == ("FD405", "FD407"):
         return other.evidence.get("in") == "checkpoint"  # gathered for what is saved
+    if {one.code, other.code} == {"FD401", "FD407"}:
+        late, call = sorted((one, other), key=lambda finding: finding.code)
+        return bool(late.evidence.get(AT_OTHERS)) and waits_for_a_rank(call)
     if one.code == other.code == "FD407":
         return False  # each moment is one call's (`OtherCalls.exposed_ns`)
     kinds = {kind_of(one), kind_of(other)}
@@ -156,6 +165,23 @@ def share_time(one: FindingRow, other: FindingRow) -> bool:
     )
 
 
+def waits_for_a_rank(finding: FindingRow) -> bool:
+    """Whether at least half of what some calls cost is a wait for their last rank."""
+    waited = finding.evidence.get("waiting_for_last_rank_ns")
+    cost_ns = finding.cost_ns_per_step or 0
+    return (
+        finding.code == "FD407"
+        and isinstance(waited, int)
+        and 0 < cost_ns <= waited * 2
+    )
+
+
+def _at_others(finding: FindingRow) -> bool:
+    """Whether a late rank is waited for mostly at collectives that no unit issued."""
+    waited = finding.evidence.get(AT_OTHERS)
+    return isinstance(waited, int) and waited * 2 > (finding.cost_ns_per_step or 0)
+
+
 def parts_of(finding: FindingRow) -> frozenset[str]:
     """The parts of the step budget that a finding's time is in: together they are no
     less than what it costs.
@@ -165,11 +191,11 @@ def parts_of(finding: FindingRow) -> frozenset[str]:
         return frozenset({part})
     if "passes_per_step" in finding.evidence:
         return frozenset({"no_grad"})
-    if finding.code in _EXPOSED:
+    kind = kind_of(finding)
+    if finding.code in _EXPOSED and kind == "exposed":
         mine = (name for of in _EXPOSED[finding.code] for name in _EXPOSED_PARTS[of])
         work = {"backward"} if "backward_compute_ns" in finding.evidence else set()
         return frozenset(mine) | work
-    kind = kind_of(finding)
     if kind is None:
         return frozenset()
     every = PARTS.get(kind, WORK_PARTS.get(kind, ()))

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsdpdoctor.report.costs import NAMED_SHARE, SEVERITY, SYMPTOMS
+from fsdpdoctor.report.costs import (
+    NAMED_SHARE,
+    SEVERITY,
+    SYMPTOMS,
+    waits_for_a_rank,
+)
 from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain
 
 
@@ -25,6 +30,8 @@ def most_to_gain(
         for finding in findings
         # What is exposed cannot all be gained: the simulator says how much.
         if finding.code not in SYMPTOMS
+        # Without the call the next collective waits for the late rank.
+        and (finding.part_of is None or not waits_for_a_rank(finding))
         and SEVERITY[finding.severity] >= SEVERITY["warning"]
         and finding.cost_ns_per_step
         and finding.advice

@@ -22,6 +22,7 @@ from fsdpdoctor.report.costs import (
     lost_ns,
     parts_of,
     share_time,
+    waits_for_a_rank,
 )
 from fsdpdoctor.report.most_to_gain import most_to_gain
 from fsdpdoctor.report.value import (
@@ -206,6 +207,8 @@ def _code_of(kind: CostKind, findings: Sequence[FindingRow]) -> str | None:
     if not mine:
         return None
     first = mine[0]
+    if waits_for_a_rank(first) and first.part_of is not None:
+        return first.part_of.code
     if first.code not in SYMPTOMS:
         return first.code
     causes = (
@@ -268,7 +271,20 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
             else "the device waits for the host"
         )
         return f"{what[:1].upper()}{what[1:]} {share}"
-    return f"{_PLAIN[kind]} {share}"
+    late = kind == "other_collectives" and _for_a_late_rank(report.findings, cost)
+    return f"{_PLAIN[kind]} {share}{', mostly for a late rank' if late else ''}"
+
+
+def _for_a_late_rank(findings: Sequence[FindingRow], cost: int) -> bool:
+    """Whether most of a cost is calls that wait for the rank that is always late."""
+    waits = (
+        finding.cost_ns_per_step or 0
+        for finding in findings
+        if waits_for_a_rank(finding)
+        and finding.part_of is not None
+        and finding.part_of.code == "FD401"
+    )
+    return sum(waits) * 2 > cost
 
 
 def _pause(report: Report) -> str:

@@ -26,6 +26,27 @@ def test_waiting_for_data() -> None:
     assert "num_workers=4" in codes(finding)[0]
 
 
+def test_a_loader_that_is_slow_on_one_rank_is_that_ranks() -> None:
+    """The other one's takes less than half as long."""
+    quick = "input x...................\nforward .0000000000000000000"
+    finding = only(input_stall, measured(draw(quick), draw(SLOW, rank=1)))
+
+    assert finding.ranks == (1,)
+    assert finding.summary == (
+        "2.00 ms per step (10.0 % of the step) pass waiting for the data loader, "
+        "most of all on rank 1"
+    )
+
+
+def test_many_ranks_are_counted() -> None:
+    """Five of six."""
+    quick = "input x...................\nforward .0000000000000000000"
+    slow = (draw(SLOW, rank=rank) for rank in range(1, 6))
+    finding = only(input_stall, measured(draw(quick), *slow))
+
+    assert finding.summary.endswith(", most of all on 5 of 6 ranks")
+
+
 def test_what_the_device_outlasts_is_no_finding() -> None:
     """The loader waits while the device still works on the last batch."""
     busy = SLOW.replace("...0000", "0000000")

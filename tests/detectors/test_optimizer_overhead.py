@@ -43,6 +43,45 @@ def test_step_and_clipping_are_judged_apart() -> None:
     assert "clip_grad_norm_" in codes(clip)[0]
 
 
+def test_the_passes_of_a_closure_are_not_the_optimizers() -> None:
+    """17 ms of step(closure) are 14 of a micro-batch, of which 1 was waited, and 3."""
+    m = measured(
+        draw("""
+            optimizer    xxxxxxxxxxxxxxxxx...
+            micro_batch  .xxxxxxxxxxxxxx.....
+            all_gather   .0..................
+            wait         .0..................
+            copy_out     ..0.................
+            forward      ...0000.............
+            backward     ........0000000.....
+        """)
+    )
+    budget = {part: ns // MS for part, ns in m.budget_ns_per_step().items() if ns}
+
+    assert budget == {
+        "exposed_all_gather": 1,
+        "optimizer": 3,
+        "copy": 1,
+        "forward": 4,
+        "backward": 7,
+        "compute": 1,
+        "other": 3,
+    }
+
+
+def test_a_step_inside_backward_is_the_optimizers() -> None:
+    """It lies in the micro-batch, and takes 3 of its 8 ms."""
+    m = measured(
+        draw("""
+            micro_batch  xxxxxxxx..
+            backward     00000000..
+            optimizer    ..xxx.....
+        """)
+    )
+
+    assert m.budget_ns_per_step()["optimizer"] == 3 * MS
+
+
 def test_a_fused_optimizer_is_not_told_to_fuse() -> None:
     """There is no code to give."""
     step, _ = found(

@@ -18,8 +18,17 @@ from fsdpdoctor.report.other_collectives import (
 from fsdpdoctor.report.value import OtherCollectiveRow
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Activity, Evidence, ModelSpec, Phase, Within
-from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured, unit
-from tests.detectors.answers import codes, found, not_judged
+from fsdpdoctor.testing import (
+    GROUP,
+    RECORDED,
+    Call,
+    Drawing,
+    Sample,
+    draw,
+    measured,
+    unit,
+)
+from tests.detectors.answers import codes, found, not_judged, only
 
 SEEN = (*RECORDED, Evidence.OTHER_COLLECTIVES, Evidence.STACKS)
 AROUND = Drawing(
@@ -186,6 +195,71 @@ def test_a_norm_needs_one_reduction_of_each_mesh() -> None:
     )
 
     assert found(other_collectives, measured(early, late)) == []
+
+
+def test_a_pipelines_messages_are_its_own() -> None:
+    """Of a schedule's step, at any cost: information. The script's own are not."""
+    site = Call(kind="recv", site="train.py:41", via="step")
+    of_schedule, of_script = (
+        only(other_collectives, measured(draw(GATHERS, AROUND, calls=(call,))))
+        for call in (site, replace(site, via="recv"))
+    )
+
+    assert (of_schedule.severity, of_script.severity) == (
+        Severity.INFO,
+        Severity.CRITICAL,
+    )
+    assert "the pipeline's bubble" in of_schedule.advice[0].text
+
+
+def test_groups_of_other_ranks_are_not_added_up() -> None:
+    """Each of four ranks reduces once, in one of two groups: one a step, not two."""
+    pairs = [
+        replace(
+            AROUND,
+            world_size=4,
+            calls=(AVERAGE,),
+            groups=(replace(GROUP, ranks=ranks),),
+            bytes=4 << 20,
+        )
+        for ranks in ((0, 1), (2, 3))
+    ]
+    jobs = [draw(ONE, pairs[rank // 2], rank=rank) for rank in range(4)]
+    (finding,) = found(other_collectives, measured(*jobs))
+
+    assert finding.summary.startswith("1 all-reduce a step of 4.00 MiB each at hsdp.py")
+    assert (finding.evidence["per_step"], finding.ranks) == (1, (0, 1, 2, 3))
+    assert "let FSDP2 reduce them" in finding.advice[0].text
+
+
+AVERAGE = Call(kind="all_reduce", site="hsdp.py:9")
+
+
+def test_what_is_mostly_waited_for_says_so() -> None:
+    """Rank 0's 2 ms of a barrier are 1.9 until rank 1 has come."""
+    around = replace(AROUND, calls=(BARRIER,), scale_ns=MS // 10)
+    jobs = [
+        draw(picture, around, rank=rank)
+        for rank, picture in enumerate((PROMPT_ONE, LATE_ONE))
+    ]
+    (finding,) = found(other_collectives, measured(*jobs))
+
+    assert finding.summary.endswith(", 0.950 ms of them until the last rank has come")
+
+
+BARRIER = Call(kind="barrier", site="train.py:3")
+PROMPT_ONE = f"""
+    forward    {"0" * 80}....................
+    all_gather 0{"." * 99}
+    other      {"." * 80}00000000000000000000
+    other_wait {"." * 80}00000000000000000000
+"""
+LATE_ONE = f"""
+    forward    {"0" * 99}.
+    all_gather 0{"." * 99}
+    other      {"." * 99}0
+    other_wait {"." * 99}0
+"""
 
 
 def test_a_norm_that_is_slow_is_information() -> None:

@@ -18,10 +18,14 @@ from fsdpdoctor.detectors.straggler_rank import (
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence, Kind
-from fsdpdoctor.testing import RECORDED, draw, measured
+from fsdpdoctor.schema import Activity, Evidence, Kind
+from fsdpdoctor.testing import RECORDED, Call, Drawing, Sample, draw, measured
 from tests.detectors.answers import found, not_judged, only, without
 
+AROUND = Drawing(
+    evidence=(*RECORDED, Evidence.OTHER_COLLECTIVES, Evidence.STACKS),
+    samples=(Sample(at=0, activity=Activity.EDGE, site="a"),),
+)
 PROMPT = """
     forward     0000................
     all_gather  ....1111111.........
@@ -87,6 +91,54 @@ def test_garbage_collection_explains_a_late_rank() -> None:
 
     assert "collecting garbage" in finding.summary
     assert "FD403" in finding.advice[0].text
+
+
+BEFORE_A_BARRIER = """
+    forward     0000................
+    other       ....0000000.........
+    other_wait  ....0000000.........
+    all_gather  ...........1........
+    wait        ...........1........
+"""
+LATE_AT_A_BARRIER = """
+    forward     0000................
+    other       ..........0.........
+    other_wait  ..........0.........
+    all_gather  ...........1........
+    wait        ...........1........
+"""
+
+
+def at_a_barrier(kind: str = "barrier") -> Measures:
+    """Rank 1 comes 6 ms late to a call of the script's, and to nothing else."""
+    call = Call(kind=kind, site="train.py:9")
+    sleeps = Sample(at=7, activity=Activity.SLEEP, site="train.py:7")
+    seen = replace(AROUND, calls=(call,))
+    early = draw(BEFORE_A_BARRIER, seen, steps=8)
+    slept = replace(seen, samples=(*AROUND.samples, sleeps))
+    late = draw(LATE_AT_A_BARRIER, slept, steps=8, rank=1)
+    return measured(early, late)
+
+
+def test_a_rank_that_a_barrier_waits_for_is_late() -> None:
+    """FSDP2's own collectives find every rank in time, since the barrier waited; the
+    line on which the late rank stands is named.
+    """
+    finding = only(straggler_rank, at_a_barrier())
+
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
+    assert finding.cost_ns_per_step == 3 * MS
+    assert finding.evidence["at_other_collectives_ns"] == 3 * MS
+    assert finding.evidence["late_most_at"] == "barrier at train.py:9 (other)"
+    assert "in the script's own lines (train.py:7 most of all)" in finding.summary
+    assert "FD902 has the lines" in finding.advice[0].text
+
+
+def test_a_receiver_is_not_waited_for() -> None:
+    """Who waits least for a message has not kept the other one waiting."""
+    m = at_a_barrier("recv")
+
+    assert not_judged(straggler_rank, m).needs == (Evidence.RANKS,)
 
 
 @pytest.mark.parametrize("late", [{5}, {3, 6}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fsdpdoctor.report.costs import (
     parts_of,
 )
 from fsdpdoctor.report.value import FindingRow, PartOf, Report
-from fsdpdoctor.report.verdict import gain_ns, joined
+from fsdpdoctor.report.verdict import gain_ns, joined, with_verdict
 from fsdpdoctor.run import open_run
 from tests.gallery.cases import CASES
 
@@ -289,6 +290,51 @@ def test_two_collectives_are_not_each_others_part() -> None:
     rows = [row("FD407", 3 * MS, "info"), row("FD407", 1 * MS, "info")]
 
     assert list(linked(rows)) == [None, None]
+
+
+LATE = row("FD401", 5 * MS, evidence={"at_other_collectives_ns": 4 * MS})
+FOR_LATE = row("FD407", 7 * MS, evidence={"waiting_for_last_rank_ns": 5 * MS})
+
+
+def test_a_call_that_waits_for_a_late_rank_is_a_part_of_it() -> None:
+    """Though it costs more; one that takes time itself is counted apart."""
+    own = replace(FOR_LATE, evidence={"waiting_for_last_rank_ns": 3 * MS})
+
+    assert list(linked([FOR_LATE, LATE])) == [PartOf(code="FD401", index=1), None]
+    assert list(linked([own, LATE])) == [None, None]
+
+
+def test_a_rank_that_is_late_at_calls_explains_no_exposed_gather() -> None:
+    """4 of its 5 ms are waited for elsewhere; with 2 of them it does."""
+    gathers = row("FD101", 3 * MS)
+    mostly = replace(LATE, evidence={"at_other_collectives_ns": 2 * MS})
+
+    assert list(linked([gathers, LATE])) == [None, None]
+    assert list(linked([gathers, mostly])) == [PartOf(code="FD401", index=1), None]
+
+
+def test_the_verdict_on_calls_that_wait_names_the_late_rank() -> None:
+    """And says so; the change with most to gain is not to leave out the call."""
+    base = report("healthy-llama")
+    advised = replace(FOR_LATE, advice=(Advice(text="Take it out."),))
+    budget = {"exposed_other_communication": 7 * MS, "forward": 13 * MS}
+    made = with_verdict(
+        replace(
+            base,
+            findings=(advised, replace(LATE, advice=(Advice(text="Wait less."),))),
+            budget_ns_per_step=budget,
+            step_time_ns=replace(base.step_time_ns, mean=20 * MS),
+            no_grad=(),
+        )
+    ).verdict
+
+    assert (made.kind, made.code) == ("other_collectives", "FD401")
+    assert made.text == (
+        "Collectives that FSDP2 did not issue are exposed for 35.0 % of every step "
+        "(7.00 ms of 20.0 ms on average), mostly for a late rank"
+    )
+    assert made.most_to_gain is not None
+    assert made.most_to_gain.text == "Wait less."
 
 
 def test_the_costliest_holds_the_others() -> None:

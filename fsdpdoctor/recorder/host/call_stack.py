@@ -103,7 +103,8 @@ class CallStack:
 
 
 def _is_decoration(name: str) -> bool:
-    return name in _DECORATION or name.endswith("_wrapper")
+    """Also what has no name that a user could look up: a lambda."""
+    return name in _DECORATION or name.endswith("_wrapper") or name.startswith("<")
 
 
 def _is_wrapper(code: Code) -> bool:

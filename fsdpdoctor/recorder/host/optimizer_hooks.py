@@ -53,6 +53,7 @@ class OptimizerHooks:
         self._patches = Patches()
         self._handles: list[Any] = []
         self._began: tuple[int, int] | None = None
+        self._inside = UNKNOWN  # the micro-batch in whose backward it began
         self._begun = 0  # so many steps
 
     def attach(self) -> None:
@@ -76,16 +77,19 @@ class OptimizerHooks:
 
     @property
     def running(self) -> bool:
-        """Whether one steps."""
-        return self._began is not None
+        """Whether one steps, and no closure of it runs a pass."""
+        return self._began is not None and self._rec.micro_batch == self._inside
 
     def _made(self, optimizer: Any, error: BaseException | None) -> None:
         if error is None:
             self._steps.optimizer_made(optimizer)
 
-    def _begins(self, optimizer: Any, *args: Any) -> None:
+    def _begins(
+        self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> None:
         try:
-            self._saw(optimizer)
+            if not _closure(args, kwargs):  # whose passes make the gradients
+                self._saw(optimizer)
             inner = _within_another_step()
             self._begun += 1
             self._steps.optimizer_begins(optimizer, inner=inner)
@@ -93,12 +97,17 @@ class OptimizerHooks:
                 return
             self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
             start = self._rec.tick() if self._rec.on else 0
+            self._inside = self._rec.micro_batch
             self._began = start, perf_counter_ns()
         except Exception as error:
             self._rec.guard.fail(error)
 
-    def _ended(self, optimizer: Any, *args: Any) -> None:
+    def _ended(
+        self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> None:
         try:
+            if _closure(args, kwargs):
+                self._saw(optimizer)
             if _within_another_step():
                 return
             began, self._began = self._began, None
@@ -123,6 +132,13 @@ class OptimizerHooks:
 
 def _first(*args: Any, **kwargs: Any) -> Any:
     return args[0]
+
+
+def _closure(args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether a step was given a function that makes the gradients; the first argument
+    is the optimizer.
+    """
+    return any(map(callable, args[1:])) or callable((kwargs or {}).get("closure"))
 
 
 def _within_another_step() -> bool:

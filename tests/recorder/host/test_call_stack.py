@@ -50,6 +50,15 @@ def place() -> str:
     return CallStack().site(sys._getframe(1)).place
 
 
+def test_a_lambda_of_torchs_is_no_name() -> None:
+    """Tensor parallelism puts its hooks into lambdas: what called them is said."""
+    names: dict[str, Any] = {"ask": lambda: CallStack().site(sys._getframe(1)).via}
+    code = "hook = lambda: ask()\ndef outside():\n    return hook()\n"
+    exec(compile(code, torch.__file__, "exec"), names)
+
+    assert names["outside"]() == "outside"
+
+
 def test_the_launcher_is_the_script_s_own() -> None:
     """The name by which its frames are told is the file's."""
     assert run_script.__file__ == LAUNCHER

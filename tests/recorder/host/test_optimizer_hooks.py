@@ -116,3 +116,19 @@ def test_a_closure_ends_the_step_before_it(tmp_path: Path) -> None:
             optimizer.zero_grad()
 
     assert [batches for batches, _, _ in shape(of(train, tmp_path))] == [2, 1, 2, 1, 2]
+
+
+def test_the_gradients_of_a_closure_are_looked_at_after_it(tmp_path: Path) -> None:
+    """Before the step there are none, which says nothing of the optimizer."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        def again() -> float:
+            optimizer.zero_grad()
+            return float(backward(model).detach())
+
+        for _ in range(STEPS):
+            optimizer.step(again)
+
+    model = of(train, tmp_path).header.model
+    assert model is not None
+    assert [one.without_grad for one in model.optimizers] == [0]
