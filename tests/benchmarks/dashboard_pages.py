@@ -5,7 +5,8 @@
 Headless Chromium and one run of several ranks. Each round: an empty Dash page in a new
 browser; a page with charts that is opened by its address in a new browser; and one in
 which the Overview is read for a moment and then each page is clicked twice. A page is
-there when its words and all of its charts are drawn. Medians of all rounds at the end,
+there when its words and all of its charts are drawn. Those that are opened by their
+address are nobody's debugger's: see unwatched.py. Medians of all rounds at the end,
 with what an empty page took beside them: a busy machine is busy for both.
 """
 
@@ -24,14 +25,13 @@ from typing import TYPE_CHECKING
 
 from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.benchmarks.dashboard_browser import (
-    Figures,
+    SEEN,
     dash_page,
     empty,
     median,
     new_browser,
-    plain_round,
-    until,
 )
+from tests.benchmarks.unwatched import unwatched_page
 from tests.dashboard.conftest import Served, serve_runs
 from tests.dashboard.synthetic import Shape, write_run
 
@@ -104,23 +104,25 @@ def clicks(page: Page, found: Table) -> None:
 
 def one_round(driver: Playwright, served: Served, empty_url: str, found: Table) -> None:
     """All that is measured, once."""
-    blank = Figures()
-    plain_round(driver, empty_url, "#ready", blank)
-    found["empty Dash page"] += blank.cold_ms
+    with unwatched_page(driver) as page:
+        page.first(SEEN % "#ready")
+        page.go(empty_url)
+        found["empty Dash page"].append(page.until("window.seenAt"))
+    with unwatched_page(driver) as page:
+        page.go(f"{served.base}assets/style.css?token={served.token}")
+        page.until("document.readyState === 'complete'")
+        page.first(FIRST)
+        for name in ("first chart, by its address", "the same, warm"):
+            page.go(f"{served.base}memory")
+            found[name].append(page.until("window.seenAt"))
+            page.go("about:blank")
+            page.until("location.href === 'about:blank'")
     with new_browser(driver) as browser:
-        page = browser.new_page()
-        page.goto(f"{served.base}assets/style.css?token={served.token}")
-        page.add_init_script(FIRST)
-        page.goto(f"{served.base}memory")
-        found["first chart, by its address"].append(until(page, "window.seenAt"))
-        page.goto(f"{served.base}memory")
-        found["the same, warm"].append(until(page, "window.seenAt"))
-    with new_browser(driver) as browser:
-        page = browser.new_page()
-        page.goto(served.url)
-        page.wait_for_selector(".verdict")
-        page.wait_for_timeout(READING_MS)
-        clicks(page, found)
+        clicked = browser.new_page()
+        clicked.goto(served.url)
+        clicked.wait_for_selector(".verdict")
+        clicked.wait_for_timeout(READING_MS)
+        clicks(clicked, found)
 
 
 def report(found: Table, loads: list[float]) -> Iterator[str]:
@@ -134,9 +136,10 @@ def report(found: Table, loads: list[float]) -> Iterator[str]:
     changes = [ms for name in PAGES for ms in found[name]]
     met = "met   " if median(changes) < CHANGE_MS else "MISSED"
     yield f"{met}  page changes: median {median(changes):.0f} ms (below {CHANGE_MS} ms)"
-    share = median(found["first chart, clicked"]) / blank
-    met = "met   " if share <= FIRST_CHART else "MISSED"
-    yield f"{met}  first page with a chart: {share:.2f}x an empty Dash page (1.5x)"
+    for name in ("first chart, clicked", "first chart, by its address"):
+        share = median(found[name]) / blank
+        met = "met   " if share <= FIRST_CHART else "MISSED"
+        yield f"{met}  {name}: {share:.2f}x an empty Dash page (1.5x)"
 
 
 def main() -> None:
