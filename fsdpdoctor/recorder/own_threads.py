@@ -8,7 +8,9 @@ threads block it, too. They are none of `threading`'s, which a script may count 
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -23,6 +25,9 @@ _OF_AN_ERROR = frozenset(
 _OF_WRITING = frozenset({signal.SIGXFSZ, signal.SIGPIPE})
 """A file beyond a limit, a pipe that nobody reads: an error says so, too."""
 
+LEAVES_IN_S = 2.0
+"""How long the end of the process may wait for a thread of ours."""
+
 
 def start_thread(run: Callable[..., None], *args: object) -> None:
     """Start it with all signals blocked. Raises RuntimeError where none can be had."""
@@ -32,6 +37,47 @@ def start_thread(run: Callable[..., None], *args: object) -> None:
         _thread.start_new_thread(run, args)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Door:
+    """Before code in C++ that gives the interpreter up while it runs.
+
+    Python ends the threads that are left, as the process ends, where they ask for the
+    interpreter again. In a frame of C++ that may not be unwound this is
+    `std::terminate`, and the process ends of a signal after all has gone well. So a
+    thread of ours goes through such a door, which is shut before Python ends.
+    """
+
+    def __init__(self) -> None:
+        self._inside = _thread.allocate_lock()
+        self._shut = False
+        self._pid = os.getpid()
+        atexit.register(self.shut)
+
+    def enter(self) -> bool:
+        """Go in, if it is open; `leave` then, whatever happens."""
+        self._inside.acquire()
+        if self._shut:
+            self._inside.release()
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Come out."""
+        self._inside.release()
+
+    def shut(self, patience_s: float = LEAVES_IN_S) -> bool:
+        """Let nobody in any more, and wait until who is inside has left; whether it
+        has. A forked child has no such thread.
+        """
+        self._shut = True
+        atexit.unregister(self.shut)
+        if self._pid != os.getpid():
+            return True
+        left = self._inside.acquire(timeout=patience_s)
+        if left:
+            self._inside.release()
+        return left
 
 
 @contextlib.contextmanager

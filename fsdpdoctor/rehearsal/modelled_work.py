@@ -117,7 +117,7 @@ class WireWork(dist.Work):
                 _cuda.current_stream().wait_event(self._done)
                 self._future.set_result(self._result)
             else:
-                threading.Thread(target=self._complete, daemon=True).start()
+                threading.Thread(target=self._complete).start()  # Python waits for it
         return self._future
 
     def _complete(self) -> None:

@@ -6,12 +6,12 @@ import signal
 import threading
 from pathlib import Path
 
-from fsdpdoctor.recorder.own_threads import start_thread
+from fsdpdoctor.recorder.own_threads import Door, start_thread
 from tests.rig.ranks import run_python
 
 WAITS = """
 import os, signal, sys, time
-from fsdpdoctor.recorder.own_threads import start_thread
+from fsdpdoctor.recorder.own_threads import Door, start_thread
 start_thread(time.sleep, 60)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 os.kill(os.getpid(), signal.SIGUSR1)
@@ -74,3 +74,43 @@ def test_a_write_that_fails_is_an_error_of_ours_alone(tmp_path: Path) -> None:
     script.write_text(LIMITED)
 
     assert run_python(str(script), str(tmp_path / "file")).status == -signal.SIGPIPE
+
+
+ENDS_INSIDE = """
+import time
+import torch.distributed as dist
+from fsdpdoctor.recorder.own_threads import Door, start_thread
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+group, door = dist.group.WORLD, Door()
+def run():
+    while door.enter():
+        try:
+            group._get_sequence_number_for_group()
+        finally:
+            door.leave()
+for _ in range(4):
+    start_thread(run)
+time.sleep(0.2)
+print("ended")
+"""
+
+
+def test_python_ends_while_no_thread_is_in_cplusplus(tmp_path: Path) -> None:
+    """Else it would be of SIGABRT: the interpreter is given up in that call, and the
+    thread that asks for it again is ended in a frame which may not be unwound.
+    """
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS_INSIDE)
+
+    assert run_python(str(script)).ok().stdout == "ended\n"
+
+
+def test_a_door_is_shut_when_who_is_inside_has_left() -> None:
+    """It waits no longer than it may, and lets nobody in after."""
+    door = Door()
+    assert door.enter()
+    assert not door.shut(patience_s=0.01)
+    door.leave()
+
+    assert door.shut()
+    assert not door.enter()

@@ -26,7 +26,7 @@ from fsdpdoctor.rank_end import (
     ThreadPosition,
 )
 from fsdpdoctor.recorder.host.position import Positions, group_counts
-from fsdpdoctor.recorder.own_threads import start_thread
+from fsdpdoctor.recorder.own_threads import Door, start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number
 from fsdpdoctor.schema import rank_stem
@@ -52,6 +52,7 @@ class StallWatch:
         self._over = _thread.allocate_lock()  # held while it lasts
         self._over.acquire()
         self._stopped = False
+        self._door = Door()  # the counts are asked of process groups, in C++
         self._seen: object = None
         self._moved_ns = time.time_ns()
         self._moved_s = self._wrote_s = time.monotonic()
@@ -71,6 +72,7 @@ class StallWatch:
         if not self._stopped:
             self._stopped = True
             self._over.release()
+            self._door.shut()
         if moved_on:
             self._take_away()
 
@@ -95,10 +97,13 @@ class StallWatch:
 
     def _watch(self) -> None:  # untraced: its own thread
         every = min(LOOK_EVERY_S, self._after_s / 2)
-        while not self._over.acquire(timeout=every):
-            # Whatever fails here: it is no affair of the training's.
-            with contextlib.suppress(Exception):
+        while not self._over.acquire(timeout=every) and self._door.enter():
+            try:
                 self._look()
+            except Exception:  # whatever fails here: it is no affair of the training's
+                continue
+            finally:
+                self._door.leave()
         self._positions.close()
 
     def _look(self) -> None:
