@@ -20,6 +20,17 @@ from fsdpdoctor.schema import Evidence, Kind, Within, distinct, median, one_of
 WARNING_SHARE = 0.05
 
 
+SAVE_BEHIND = """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+
+def save_behind(model, optimizer, folder):
+    \"\"\"Returns a future: wait for it before the next save.\"\"\"
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments}
+    return dcp.async_save(state, checkpoint_id=folder)"""
+
+
 @detector("FD405", "checkpoint-stall", needs={Evidence.STEPS, Evidence.CHECKPOINT})
 def checkpoint_stall(m: Measures) -> Iterator[Finding]:
     """Saving (or loading) a checkpoint takes much of the run's time.
@@ -74,19 +85,7 @@ def checkpoint_stall(m: Measures) -> Iterator[Finding]:
         advice=(
             Advice(
                 text="Save shards, in the background; the copy takes host memory.",
-                code="\n".join(
-                    [
-                        "import torch.distributed.checkpoint as dcp",
-                        "from torch.distributed.checkpoint.state_dict import (",
-                        "    get_model_state_dict,",
-                        ")",
-                        "",
-                        "def save_behind(model, folder):",
-                        '    """Returns a future: wait for it before the next save."""',
-                        "    state = get_model_state_dict(model)",
-                        "    return dcp.async_save(state, checkpoint_id=folder)",
-                    ]
-                ),
+                code=SAVE_BEHIND,
                 memory_cost_bytes=0,
             ),
         ),

@@ -52,15 +52,16 @@ def host_pause(m: Measures) -> Iterator[Finding]:
     # wait that another rank prolongs or in a pass without gradients is not lost again.
     cost_ns = m.budget_ns_per_step()["gc"]
     hidden_ns = paused_ns - cost_ns
-    beside = ""
-    if hidden_ns / step_ns >= WARNING_SHARE:
+    taken, beside = f"{ms(cost_ns)} per step ({of_step(cost_ns / step_ns)})", ""
+    if not cost_ns:
+        taken = f"{ms(hidden_ns)} per step under what goes on or waits meanwhile"
+    elif hidden_ns / step_ns >= WARNING_SHARE:
         beside = f", and {ms(hidden_ns)} more under what goes on or waits meanwhile"
     yield Finding(
         severity=level(cost_ns / step_ns, WARNING_SHARE),
         confidence=Confidence.MEDIUM if few_steps(m) else Confidence.HIGH,
-        summary=f"garbage collection takes {ms(cost_ns)} per step "
-        f"({of_step(cost_ns / step_ns)}){beside}, {ms(stops.longest_ns)} at the "
-        f"longest{whose(m, stops)}",
+        summary=f"garbage collection takes {taken}{beside}, {ms(stops.longest_ns)} at "
+        f"the longest{whose(m, stops)}",
         ranks=stops.mostly,
         cost_ns_per_step=cost_ns,
         evidence=_evidence(m, stops, paused_ns),

@@ -280,6 +280,8 @@ def _advice(site: _Site, each: float, mean: float) -> tuple[Advice, ...]:
         return (Advice(text=_LOADER),)
     if site.within == Within.CHECKPOINT and site.via in _SAVES:
         return (Advice(text=_SAVE),)
+    if site.within == Within.CHECKPOINT and site.via in _STATES:
+        return (Advice(text=_EXPORT),)
     if site.kind == "barrier":
         return (Advice(text=_BARRIER),)
     if site.kind == "all_gather" and (site.via in _WHOLE or each > MANY):
@@ -299,6 +301,12 @@ _UNTOLD = (
 )
 _WHOLE = ("full_tensor", "redistribute", "get_model_state_dict", "state_dict")
 
+_STATES = ("get_model_state_dict", "get_optimizer_state_dict", "get_state_dict")
+_EXPORT = (
+    "Keep shards: without full_state_dict nothing is gathered, and "
+    "torch.distributed.checkpoint saves and loads them, on any number of ranks, too. "
+    "Where whole tensors are needed, take them less often."
+)
 _SAVES = ("save", "async_save", "load")
 _SAVE = (
     "They are the checkpoint's own: each call agrees on a plan and says when it is "

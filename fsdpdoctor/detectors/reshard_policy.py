@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -87,8 +87,11 @@ def reshard_policy(m: Measures) -> Iterator[Finding]:
     yield from embedding_in_backward(m)
     yield from _kept_too_long(m, specs, used)
     yield from _groups(m, specs)
-    yield from _left_by_evaluation(m)
-    yield from _inference(m)
+    repeated = list(_inference(m))
+    kept = {specs[one.units[0]].model for one in repeated if one.advice}
+    # What is to be kept gathered for good is not left so by mistake.
+    yield from _left_by_evaluation(m, kept - trained_models(m))
+    yield from repeated
 
 
 def _memory_share(m: Measures) -> float | None:
@@ -269,7 +272,7 @@ def _groups(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     )
 
 
-def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
+def _left_by_evaluation(m: Measures, for_good: Set[int]) -> Iterator[Finding]:
     """Windows of a pass without gradients that were still open at the step's end."""
     units: dict[str, int] = {}
     places: list[Location] = []
@@ -279,10 +282,11 @@ def _left_by_evaluation(m: Measures) -> Iterator[Finding]:
             name = rank.unit_name(int(windows.unit[at])) or "an unknown unit"
             units[name] = max(units.get(name, 0), int(windows.bytes[at]))
             places.append(place_of(rank, windows, at))
-    if not units:
+    specs = all_units(m)
+    if all(name in specs and specs[name].model in for_good for name in units):
         return
     held = sum(max(b, 0) for b in units.values())
-    every = sum(max(spec.unsharded_bytes, 0) for spec in all_units(m).values())
+    every = sum(max(spec.unsharded_bytes, 0) for spec in specs.values())
     yield Finding(
         severity=level(held / max(every, 1), HELD_SHARE),
         confidence=Confidence.MEDIUM,

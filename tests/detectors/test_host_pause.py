@@ -68,6 +68,10 @@ def test_a_pause_that_the_device_outlasts_is_information() -> None:
     finding = only(host_pause, measured(draw(COLLECTING, CUDA)))
 
     assert (finding.severity, finding.cost_ns_per_step) == (Severity.INFO, 0)
+    assert finding.summary == (
+        "garbage collection takes 2.00 ms per step under what goes on or waits "
+        "meanwhile, 2.00 ms at the longest"
+    )
 
 
 def test_objects_that_grow_are_counted() -> None:

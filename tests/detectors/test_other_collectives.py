@@ -111,6 +111,20 @@ def test_a_checkpoint_s_own_are_not_the_script_s_to_change() -> None:
     assert finding.advice[0].text.startswith("They are the checkpoint's own")
 
 
+def test_a_state_dict_need_not_be_whole() -> None:
+    """One that is gathered is not read unit by unit instead."""
+    call = Call(
+        kind="all_gather",
+        site="save.py:9",
+        via="get_model_state_dict",
+        within=Within.CHECKPOINT,
+    )
+    finding = only(other_collectives, measured(draw(GATHERS, AROUND, calls=(call,))))
+
+    assert finding.advice[0].text.startswith("Keep shards")
+    assert codes(finding) == []
+
+
 def test_an_optimizers_reductions_are_put_together() -> None:
     """No rank needs to own a number."""
     call = Call(kind="all_reduce", site="lamb.py:4", within=Within.OPTIMIZER)

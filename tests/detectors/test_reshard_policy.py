@@ -149,6 +149,20 @@ def test_left_gathered_by_an_evaluation() -> None:
     assert codes(finding)[0].endswith("model.reshard()")
 
 
+def test_a_model_that_never_trains_is_not_told_both() -> None:
+    """Gathers cost 2 of 10 ms: it is to be kept gathered, which one unit is already."""
+    picture = """
+        eval_all_gather 01........
+        eval_wait       01........
+        eval_forward    ..00001111
+        eval_unsharded  ..00000000
+    """
+
+    finding = only(reshard_policy, measured(draw(picture)))
+
+    assert finding.advice[0].text.startswith("This model never trains: keep it")
+
+
 def test_hidden_gathers_are_no_finding() -> None:
     """Backward gathers under compute, at half of the memory; nothing is left."""
     lines = GATHERED_AGAIN.splitlines()
