@@ -10,7 +10,9 @@ from __future__ import annotations
 SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.patching": frozenset({"setattr", "delattr", "cell_contents"}),
     "fsdpdoctor.recorder.fsdp2.installed_hooks": frozenset({"HookSet.add"}),
-    "fsdpdoctor.recorder.own_threads": frozenset({"start_new_thread"}),
+    "fsdpdoctor.recorder.own_threads": frozenset(
+        {"start_new_thread", "atexit.register"}
+    ),
     "fsdpdoctor.recorder.forks": frozenset({"register_at_fork"}),
     "fsdpdoctor.recorder.fsdp2.all_gather_hooks": frozenset({"add_done_callback"}),
     # Until the first step has ended.
