@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -397,25 +396,6 @@ def test_advice_for_several_hosts(job: None) -> None:
 
     assert len(codes) == 1
     run(codes[0])
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process
-def test_advice_to_save_behind(tmp_path: Path) -> None:
-    """It leaves a checkpoint that the future waits for, the optimizer's states too."""
-    codes = all_code(measured(SHARDED["host"]))
-    (code,) = [c for c in codes if "save_behind" in c]
-    scope: dict[str, Any] = {}
-    exec(code, scope)
-
-    model = Small()
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.zeros(4, dtype=torch.long)).sum().backward()
-    optimizer.step()
-    scope["save_behind"](model, optimizer, tmp_path / "saved").result()
-
-    saved = FileSystemReader(tmp_path / "saved").read_metadata().state_dict_metadata
-    assert "model.embed.weight" in saved
-    assert "optimizer.state.embed.weight.exp_avg" in saved
 
 
 def test_every_code_that_detectors_have_is_run(

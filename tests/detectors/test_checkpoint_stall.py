@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from fsdpdoctor.detectors.checkpoint_stall import checkpoint_stall
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from fsdpdoctor.detectors.checkpoint_stall import SAVE_BEHIND, checkpoint_stall
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
@@ -100,3 +107,19 @@ def test_without_saves_being_watched_it_cannot_tell() -> None:
     assert not_judged(checkpoint_stall, measured(bare)).needs == (Evidence.CHECKPOINT,)
     empty = measured(draw(SAVING, steps=0))
     assert not_judged(checkpoint_stall, empty).needs == (Evidence.STEPS,)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process
+def test_the_advice_saves_in_the_background(tmp_path: Path) -> None:
+    """Its code leaves a checkpoint that the future waits for: weights, and moments."""
+    scope: dict[str, Any] = {}
+    exec(SAVE_BEHIND, scope)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.zeros(1, 2)).sum().backward()
+    optimizer.step()
+
+    scope["save_behind"](model, optimizer, tmp_path / "saved").result()
+
+    saved = FileSystemReader(tmp_path / "saved").read_metadata().state_dict_metadata
+    assert {"model.weight", "optimizer.state.weight.exp_avg"} <= {*saved}
