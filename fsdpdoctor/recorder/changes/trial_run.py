@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,8 +39,9 @@ class Trial:
     def __init__(self, stop_after: int | None, bits: Path | None) -> None:
         self._stop_after = stop_after
         self._bits = bits
-        self._watch = StepWatch(self._forward_begins)
+        self._watch = StepWatch(self._forward_begins, self._plain_step_ended)
         self._steps = 0
+        self._plain_steps: Counter[int] = Counter()  # by an optimizer's id
         # Held to the end: a script's model is gone when its main() has returned.
         self._roots: list[Any] = []
 
@@ -63,6 +65,12 @@ class Trial:
         self._steps += 1
         if self._steps == self._stop_after:
             self._write_bits()
+            self._leave()
+
+    def _plain_step_ended(self, optimizer: Any) -> None:
+        """A script that shards nothing has steps, too: it trained its last one."""
+        self._plain_steps[id(optimizer)] += 1
+        if self._plain_steps[id(optimizer)] == self._stop_after:
             self._leave()
 
     def _leave(self) -> None:

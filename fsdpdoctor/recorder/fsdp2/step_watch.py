@@ -20,9 +20,18 @@ from fsdpdoctor.recorder.patching import Patches
 class StepWatch:
     """Calls back where a root's forward with gradients begins."""
 
-    def __init__(self, forward_begins: Callable[[Any, bool], None]) -> None:
-        """`forward_begins` gets the root's state, and whether a step has ended."""
+    def __init__(
+        self,
+        forward_begins: Callable[[Any, bool], None],
+        plain_step_ended: Callable[[Any], None] | None = None,
+    ) -> None:
+        """`forward_begins` gets the root's state, and whether a step has ended;
+        `plain_step_ended` an optimizer that has stepped where nothing is sharded by
+        FSDP2 yet, so that no root's forward may ever begin.
+        """
         self._forward_begins = forward_begins
+        self._plain_step_ended = plain_step_ended
+        self._sharded = False
         self._patches = Patches()
         self._handle: Any = None
         self.stepped = False
@@ -39,6 +48,9 @@ class StepWatch:
         # Every state's forward begins with this call.
         original = names.state_class._lazy_init
         self._patches.put(names.state_class, "_lazy_init", self._in_front_of(original))
+        if self._plain_step_ended is not None:
+            made = names.state_class.__init__
+            self._patches.put(names.state_class, "__init__", self._seeing(made))
         self._handle = register_optimizer_step_post_hook(self._optimizer_ended)
 
     def detach(self) -> None:
@@ -60,5 +72,14 @@ class StepWatch:
 
         return lazy_init
 
+    def _seeing(self, made: Callable[..., None]) -> Callable[..., None]:
+        def __init__(state: Any, *args: Any, **kwargs: Any) -> None:
+            self._sharded = True
+            made(state, *args, **kwargs)
+
+        return __init__
+
     def _optimizer_ended(self, optimizer: Any, *args: Any) -> None:
         self.stepped = True
+        if self._plain_step_ended is not None and not self._sharded:
+            self._plain_step_ended(optimizer)

@@ -76,6 +76,36 @@ def test_a_shorter_script_ends_by_itself(tmp_path: Path) -> None:
     assert bits_file(tmp_path, 3).read_text() == bits(tmp_path / "four", 4)
 
 
+def train_plainly(steps: int, optimizers: int) -> Iterator[tuple[int, int]]:
+    """Without FSDP2: each step that an optimizer is about to make."""
+    model = torch.nn.Linear(4, 4)
+    turns = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(optimizers)]
+    for step in range(steps):
+        for number, optimizer in enumerate(turns):
+            model(torch.ones(1, 4)).sum().backward()
+            yield step, number
+            optimizer.step()
+
+
+def test_a_script_that_shards_nothing_ends_too() -> None:
+    """After as many steps of one of its optimizers; no root's forward ever begins."""
+    stepped: list[tuple[int, int]] = []
+    with pytest.raises(SystemExit) as ended, on_trial(3, None, 3):
+        stepped.extend(train_plainly(9, optimizers=2))
+
+    assert ended.value.code == 0
+    assert stepped == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+
+
+def test_plain_steps_do_not_end_a_script_that_shards_a_model() -> None:
+    """A probe is trained before FSDP2's model runs."""
+    with on_trial(2, None, 3):
+        sharded(4)
+        stepped = list(train_plainly(5, optimizers=1))
+
+    assert len(stepped) == 5
+
+
 def test_other_units_leave_the_same_bits(tmp_path: Path) -> None:
     """The hash is over parameters by name: grouping does not show in it."""
     (tmp_path / "run.json").write_text("{}")
