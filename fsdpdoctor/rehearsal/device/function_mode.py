@@ -103,6 +103,7 @@ class FunctionMode(TorchFunctionMode):
             _Tensor.numpy: self._read,
             _Tensor.__array__: self._read,
             _Tensor.__repr__: _repr,
+            _base.data.__set__: _set_data,
             _Tensor.__format__: _format,
             _Tensor.data_ptr: _data_ptr,
             _Tensor.pin_memory: lambda f, a, k: host_values.pin(a[0]),
@@ -313,6 +314,17 @@ def _finite_or_not() -> dict[Any, Handler]:
         for owner in (torch, _Tensor)
         for name in ("isfinite", "isnan", "isinf")
     }
+
+
+def _set_data(func: Any, args: Any, kwargs: Any) -> None:
+    """A tensor whose numbers the host knows gets what has a shape alone, as where
+    `fully_shard` moves a model's buffers: the two change places, object and all.
+    """
+    tensor, new = args
+    if is_shape(new) and not is_shape(tensor):
+        torch.utils.swap_tensors(tensor, new)  # type: ignore[no-untyped-call]
+    else:
+        func(tensor, new, **kwargs)
 
 
 def _get_device(func: Any, args: Any, kwargs: Any) -> int:

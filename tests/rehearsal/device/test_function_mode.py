@@ -30,6 +30,20 @@ def test_moves_go_where_they_are_told(log: Log) -> None:
     assert x.to("cuda", copy=True) is not x
 
 
+def test_a_buffer_is_moved_in_place(log: Log) -> None:
+    """`buffer.data = buffer.to("cuda")`, as fully_shard moves a model from the host;
+    whoever holds the buffer sees it there. Its values were known on the host.
+    """
+    module: Any = torch.nn.Module()
+    module.register_buffer("frequencies", torch.arange(3))
+    held = module.frequencies
+    held.data = held.to("cuda")
+
+    assert module.frequencies is held
+    assert (held.is_cuda, held.dtype, tuple(held.shape)) == (True, torch.int64, (3,))
+    assert (held + torch.ones(3, device="cuda")).is_cuda
+
+
 def test_a_meta_tensor_stays_the_scripts_own(log: Log) -> None:
     """What has no data is refused by the device, as ever, and can be asked for."""
     assert torch.ones(3, device="cuda").to("meta").is_meta
