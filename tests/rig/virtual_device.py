@@ -47,6 +47,7 @@ class Job:
     separate_group: bool = False
     host_scale: float = 1.0
     memory_gib: float | None = None
+    param_dtype: torch.dtype = torch.bfloat16
     steps: int = 3
     wrap: str = "blocks"  # "all": every module with parameters, "root": one unit
     head: bool = True
@@ -98,7 +99,7 @@ def build(job: Job) -> Any:
     """The model, sharded as the job says."""
     model: Any = Net(job).to("cuda")
     more: dict[str, Any] = {
-        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        "mp_policy": MixedPrecisionPolicy(param_dtype=job.param_dtype)
     }
     if job.mesh is not None:
         more["mesh"] = job.mesh()
