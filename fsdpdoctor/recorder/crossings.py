@@ -105,11 +105,32 @@ _SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
 _HEADERS = "fsdpdoctor.recorder.rank_header:Headers"
 _WRITER = "fsdpdoctor.run_writer:RankWriter"
 _BEAT = "fsdpdoctor.run_writer:Heartbeat"
+_TUNER = "fsdpdoctor.recorder.autotune.autotuner:Autotuner"
+_TOLD = "fsdpdoctor.recorder.autotune.passes:Passes"
+_FORCE = "fsdpdoctor.recorder.autotune.in_force:InForce"
+_VOTER = "fsdpdoctor.recorder.autotune.agreement:Voter"
+_LENGTHS = "fsdpdoctor.recorder.autotune.step_lengths:StepLengths"
+_ROOM = "fsdpdoctor.recorder.autotune.memory_room:MemoryRoom"
+_LOG = "fsdpdoctor.recorder.storage.settings_log:SettingsLog"
+_TUNED = "fsdpdoctor.recorder.storage.settings_log:TunedSampling"
 
 
 def _of(owner: str, names: str) -> tuple[str, ...]:
     return tuple(f"{owner}.{name}" for name in names.split())
 
+
+TUNING: tuple[str, ...] = (
+    *_of(_TUNER, "attach pass_begins no_grad_begins optimizer_begins"),
+    *_of(_TUNER, "_meet _reached _begin _switch _measure _use _sum_up"),
+    *_of(_TOLD, "attach detach _begins"),
+    *_of(_FORCE, "use optimizer_begins put_back"),
+    *_of(_VOTER, "reached"),
+    *_of(_LENGTHS, "begins"),
+    *_of(_ROOM, "look"),
+    *_of(_LOG, "uses"),
+    *_of(_TUNED, "changed"),
+)
+"""Of CALLBACKS: those of a job that tunes itself."""
 
 CALLBACKS: tuple[str, ...] = (
     *_of(_UNITS, "_unshard_begins _unshard_ended _wait_begins _wait_ended"),
@@ -152,5 +173,6 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_HEADERS, "of_rank write_run"),
     *_of(_WRITER, "write_step write_header close"),
     *_of(_BEAT, "beat flush close"),
+    *TUNING,
 )
 """Our functions that run between two lines of somebody's training, or at its ends."""

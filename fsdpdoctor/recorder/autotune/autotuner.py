@@ -12,8 +12,9 @@ import hashlib
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,18 @@ class Autotuner:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._guard = ErrorBorder(self._failed, "autotuning")
-        # Of what only looks: what was agreed on is followed all the same, or this
-        # rank would go back to other settings than the others.
-        self._looking = ErrorBorder(self._end_later, "measuring steps")
-        self._passes = Passes(self, self._guard)
+        # At the first error what was agreed on is followed all the same, or this rank
+        # would go back to other settings than the others.
+        self._first = ErrorBorder(self._end_later, "trying settings")
+        self._passes = Passes(
+            self, self._first, ErrorBorder(self._failed, "autotuning")
+        )
         self._voter = Voter(setup.store, setup.rank, self._prepare)
         self._in_force = InForce()
         self._prepared: dict[int, Sequence[Change]] = {}
         self._kept: Sequence[Change] = _NOTHING
         self._kept_words: str | None = None
+        self._due: Decision | None = None  # to begin with this pass
         self._tried: Decision | None = None
         self._trying: Sequence[Change] = _NOTHING
         self._root: Any = None  # a weak reference, once there is one
@@ -111,10 +114,23 @@ class Autotuner:
     def close(self) -> None:
         """The training has ended: put back what was there, and say what was kept."""
         self._closing = True
-        self._passes.detach()
-        self._thread_ended.wait(END_WITHIN_S)
-        self._in_force.put_back()
-        self._setup.log.uses(None, self._setup.sampling.step)
+        for end in (
+            self._passes.detach,
+            partial(self._thread_ended.wait, END_WITHIN_S),
+            self._in_force.put_back,
+            partial(self._setup.log.uses, None, self._setup.sampling.step),
+            self._sum_up,
+        ):
+            border.last_words(partial(self._finish, end))
+
+    def _finish(self, end: Callable[[], object]) -> None:
+        try:
+            end()
+        except Exception as error:
+            border.say(f"fsdpdoctor: tuning did not end well: {border.describe(error)}")
+            end()
+
+    def _sum_up(self) -> None:
         if self._setup.rank == 0:
             tuning = None if self._conductor is None else self._conductor.tuning
             self._outcome.close(tuning, self._voter.retired)
@@ -129,22 +145,27 @@ class Autotuner:
         """A root's forward with gradients begins: nothing of it has run."""
         if self._root is None:
             self._meet(root)
-        if self._root() is not root:
+        if self._root() is not root or self._closing:
             return
+        self._due = self._reached(self._pass) or self._due
+        if self._due is not None:
+            self._begin(self._due)
+            self._due = None
+        self._switch(self._pass)
         this_pass, self._pass = self._pass, self._pass + 1
+        if not self._voter.over:
+            self._first.run(self._measure, this_pass)
+        elif self._tried is None and not self._kept:
+            self._passes.detach()  # nothing is set, nothing will be
+
+    def _reached(self, this_pass: int) -> Decision | None:
         retired = self._voter.retired
         decision = self._voter.reached(this_pass)
-        if decision is not None:
-            self._begin(decision)
-        elif self._voter.retired is not retired:
+        if decision is None and self._voter.retired is not retired:
             # Of this rank alone, which may not be the one that speaks.
             rank, why = self._setup.rank, self._voter.retired
             border.say(f"fsdpdoctor: autotune: rank {rank}: {why}")
-        self._switch(this_pass)
-        if not self._voter.over:
-            self._looking.run(self._measure, this_pass)
-        elif not self._kept:
-            self._passes.detach()  # nothing is set, nothing will be
+        return decision
 
     def _measure(self, this_pass: int) -> None:
         step = self._setup.sampling.step
@@ -168,7 +189,6 @@ class Autotuner:
         self._in_force.optimizer_begins()
 
     def _meet(self, root: Any) -> None:
-        self._root = weakref.ref(root)
         self._states = [units_in(root._modules[0])]
         outer = outermost_module()
         if outer is not None and outer is not root._modules[0]:
@@ -183,6 +203,7 @@ class Autotuner:
         self._lengths = StepLengths(on_device=self._room.of_device)
         if self._setup.rank == 0:
             self._conductor = self._conducting(self._lengths)
+        self._root = weakref.ref(root)
         self._thread_ended.clear()
         try:
             start_thread(self._carry)
@@ -206,7 +227,7 @@ class Autotuner:
         )
 
     def _begin(self, decision: Decision) -> None:
-        changes = self._prepared.pop(decision.number)
+        changes = self._prepared[decision.number]
         self._tried = None
         if decision.what is What.KEEP:
             self._kept, self._kept_words = changes, decision.words
@@ -286,7 +307,9 @@ class Autotuner:
             changes = self._changes(decision)
             if lacks := self._room.lacks(decision.bytes):
                 raise PlanError(lacks)
-        self._prepared = {decision.number: changes}
+        # The one before it may have begun, and not been looked up yet.
+        before = self._prepared.get(decision.number - 1, _NOTHING)
+        self._prepared = {decision.number - 1: before, decision.number: changes}
         return fingerprint(changes, self._root())
 
     def _changes(

@@ -84,7 +84,10 @@ class Conductor:
             return None
         tuning = self.tuning
         if tuning is None:
-            self._read()
+            if (why := self._voter.retired) is None:
+                self._read()
+            else:
+                self._withhold(why)
             return None
         if self._asked is not None:
             self._follow(tuning, self._asked)
@@ -118,13 +121,17 @@ class Conductor:
             self._before = None
             self._kept(before)
             self._say(f"in force as before the restart: {before.summary}")
-            again = Ranking(measured_ns=0, withheld="it was tuned before its restart")
-            self.tuning = Tuning(again, self._say, self._in_time)
+            self._withhold("it was tuned before its restart")
         elif verdict.startswith(LATE) and self._late < MOST_LATE:
             self._late += 1
         else:
             self._before = None
             self._say(f"not in force after the restart: {verdict}")
+            self._withhold("what was kept before the restart cannot be")
+
+    def _withhold(self, why: str) -> None:
+        nothing = Ranking(measured_ns=0, withheld=why)
+        self.tuning = Tuning(nothing, self._say, self._in_time)
 
     def _ask(self, tuning: Tuning) -> None:
         usual_ns = self._lengths.usual_ns()
@@ -192,7 +199,11 @@ class Conductor:
             tuning.end(f"ranks did not answer in time ({verdict.removeprefix(LATE)})")
 
     def _trial(self, tuning: Tuning, asked: Decision) -> None:
-        if self._lengths.until(asked.end_pass):
+        retired = self._voter.retired
+        if retired is not None and self._voter.number > asked.number:
+            self._asked = None  # it has begun, and ends by itself; nobody measures it
+            tuning.end(retired)
+        elif self._lengths.until(asked.end_pass):
             self._asked, self._late = None, 0
             lengths = list(self._lengths.known)
             settling = SETTLING_STEPS if len(asked.blocks) > 1 else 0  # or a probe
@@ -202,7 +213,10 @@ class Conductor:
                 tuning.ran(blocks, self._usual_ns)
             else:
                 tuning.over(short)
-            return
+        else:
+            self._cut_short(asked)
+
+    def _cut_short(self, asked: Decision) -> None:
         self._short = self._store.read(over_key(asked.number))
         if self._short is not None:
             back = Decision(

@@ -56,8 +56,9 @@ class InForce:
         for key, (place, _) in target.items():
             self._script.setdefault(key, Change(place, place.value))
         back = [self._script[key] for key in self._set if key not in target]
-        put([*back, *target.values()])
+        # Before: where a signal handler raises, all is set nevertheless.
         self._set, self._given = target, changes
+        put([*back, *target.values()])
 
     def _leave_to_script(self) -> None:
         put(

@@ -32,11 +32,16 @@ class Listener(Protocol):
 
 
 class Passes:
-    """Tells a listener, within the border of an `ErrorBorder`."""
+    """Tells a listener; where that fails it is told once more, within a second border:
+    what it missed other ranks have begun.
+    """
 
-    def __init__(self, listener: Listener, guard: ErrorBorder) -> None:
+    def __init__(
+        self, listener: Listener, first: ErrorBorder, second: ErrorBorder
+    ) -> None:
         self._listener = listener
-        self._guard = guard
+        self._first = first
+        self._second = second
         self._patches = Patches()
         self._handle: Any = None
         self._pid = os.getpid()
@@ -60,9 +65,18 @@ class Passes:
             original(state)
             # Within another pass it is a unit of that, as it is in recomputation.
             if state._state_ctx.iter_forward_root is None and self._ours:
-                self._guard.run(self._begins, state)
+                self._tell(self._begins, state)
 
         return lazy_init
+
+    def _tell(self, call: Callable[..., None], *args: Any) -> None:
+        if self._second.failed:
+            return
+        try:
+            call(*args)
+        except Exception as error:
+            self._first.fail(error)
+            self._second.run(call, *args)
 
     @property
     def _ours(self) -> bool:
@@ -78,4 +92,4 @@ class Passes:
 
     def _optimizer_begins(self, optimizer: Any, *args: Any) -> None:
         if self._ours:
-            self._guard.run(self._listener.optimizer_begins)
+            self._tell(self._listener.optimizer_begins)

@@ -249,6 +249,23 @@ KINDS: dict[str, Callable[[], Made]] = {
 }
 
 
+BLOCKS = [f"layers.{at}" for at in range(4)]
+LISTS = {
+    name: {"forward_prefetch": BLOCKS[at + 1 : at + 3], "backward_prefetch": []}
+    for at, name in enumerate(BLOCKS)
+}
+GATHERED = {name: {"reshard_after_forward": False} for name in BLOCKS}
+BOTH = {name: {**LISTS[name], **GATHERED[name]} for name in BLOCKS}
+TRIED: dict[str, dict[str, Any]] = {
+    "lists": {"units": LISTS, "unshard_async_op": True},
+    "gathered": {"units": GATHERED, "max_input_buffers": 2},
+    "both": {"units": BOTH, "unshard_async_op": True},
+}
+"""What may be tried of each. The second is kept; so that the third is tried on top of
+what is kept.
+"""
+
+
 def trained(make: Callable[[], Made], steps: int) -> list[str]:
     """Each step's losses and gradients, and the parameters after the last one."""
     torch.manual_seed(0)
@@ -257,19 +274,20 @@ def trained(make: Callable[[], Made], steps: int) -> list[str]:
     said = []
     for number in range(steps):
         losses = step(number)
-        said.append(_digest([*losses, *_gradients(params)]))
+        said.append(digest([*losses, *_gradients(params)]))
         for param in params:
             param.grad = None
-    return [*said, _digest(param.to_local() for param in params)]
+    return [*said, digest(param.to_local() for param in params)]
 
 
 def _gradients(params: list[Any]) -> Iterator[torch.Tensor]:
     return (p.grad.to_local() for p in params if p.grad is not None)
 
 
-def _digest(tensors: Any) -> str:
-    digest = hashlib.sha256()
+def digest(tensors: Any) -> str:
+    """Of every bit of them."""
+    found = hashlib.sha256()
     for tensor in tensors:
         plain = tensor.detach().contiguous().flatten().view(torch.uint8)
-        digest.update(plain.numpy().tobytes())
-    return digest.hexdigest()[:16]
+        found.update(plain.numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -43,7 +43,7 @@ def test_two_ranks_train_to_the_same_bits(tmp_path: Path) -> None:
     """Losses, gradients and parameters of every step, while settings change in the
     same steps on both ranks.
     """
-    for result in results(2, tmp_path, "plain", "evaluation"):
+    for result in results(2, tmp_path, "evaluation"):
         check(result)
 
 
@@ -62,7 +62,7 @@ def test_a_rank_that_fails_in_a_trial_follows_it_to_its_end(tmp_path: Path) -> N
     assert [one["other"] for one in found] == [[], []]
     assert found[0]["settings"] == found[1]["settings"]
     assert [one["words"] for one in found[0]["settings"]] == ["lists"]
-    assert "fsdpdoctor stopped measuring steps, training goes on" in second.stderr
+    assert "fsdpdoctor stopped trying settings, training goes on" in second.stderr
     assert "autotune: over: rank 1: detached: MemoryError" in first.stderr
 
 
@@ -87,10 +87,10 @@ def test_nothing_of_it_is_there_unasked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("bf16", "accumulation", "keeping"),
+        ("plain", "bf16", "accumulation", "keeping"),
         ("checkpoint", "reentrant", "hsdp"),
         ("lora", "moe", "compiled"),
-        ("two optimizers", "skipped"),
+        ("two optimizers", "skipped", "evaluation"),
     ],
     ids=" ".join,
 )

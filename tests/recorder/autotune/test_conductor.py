@@ -139,6 +139,7 @@ def test_a_rank_that_is_gone_ends_it(
 ) -> None:
     """No other change would find its vote."""
     one = driven(monkeypatch, tmp_path, ranking(half=500, more=400))
+    one.steps(1)  # the ranking is read
     one.voter.retire("the script has set lists itself")
     one.steps(40)
 
@@ -176,4 +177,47 @@ def test_a_restart_begins_with_what_was_kept(
     assert [(d.what, d.words) for d in one.begun] == [(What.KEEP, "lists")]
     assert one.kept == ["lists"]
     assert one.said == ["in force as before the restart: lists"]
+    assert one.voter.over
+
+
+def test_a_trial_that_nobody_measures_any_more_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rank 0 itself takes part in nothing more: the others hear the end."""
+    one = driven(monkeypatch, tmp_path, ranking(half=500, more=400))
+    while len(one.begun) < 2:
+        one.steps(1)
+    one.voter.retire("detached: KeyError")
+    one.steps(3)
+
+    tuning = one.conductor.tuning
+    assert tuning is not None
+    assert tuning.stopped == "detached: KeyError"
+    assert one.voter.over
+    assert len(one.begun) == 2
+
+
+def test_without_a_ranking_a_rank_that_is_gone_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing would ever be proposed."""
+    one = driven(monkeypatch, tmp_path, None)
+    one.voter.retire("no thread could be started")
+    one.steps(3)
+
+    assert one.voter.over
+
+
+def test_a_plan_of_before_the_restart_that_cannot_be_ends_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is said, and no search was started."""
+    one = driven(monkeypatch, tmp_path, None, before=candidate("lists", 0))
+    one.unable = "layers.9 is no unit of this model"
+    one.steps(40)
+
+    assert one.kept == []
+    assert one.said == [
+        "not in force after the restart: rank 0: layers.9 is no unit of this model"
+    ]
     assert one.voter.over
