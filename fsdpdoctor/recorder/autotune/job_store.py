@@ -60,7 +60,9 @@ class JobStore:
 def job_store(run_id: str, *, alone: bool) -> JobStore:
     """Where this job's ranks agree; `alone`: with nobody else."""
     stores: Any = dist
-    prefix = f"fsdpdoctor/autotune/{run_id}/"
+    # A launcher's attempts may share one store.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefix = f"fsdpdoctor/autotune/{run_id}/{attempt}/"
     return JobStore(stores.HashStore if alone else _connected, prefix)
 
 

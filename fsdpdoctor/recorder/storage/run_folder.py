@@ -233,15 +233,19 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def _job_key(out: Path | None) -> str:
-    """Names a job on this node: its launcher, when that started, which attempt."""
+def launched_by() -> tuple[str, str]:
+    """The launcher's process, and when that started; no other has both."""
     parent = _launcher()
     try:
-        started = _stat(parent)[19]
+        return str(parent), _stat(parent)[19]
     except (OSError, IndexError):
-        started = ""
+        return str(parent), ""
+
+
+def _job_key(out: Path | None) -> str:
+    """Names a job on this node: its launcher, which attempt."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
     said = [os.environ.get(name, "") for name in names]
     nth = str(next(_asked))  # a job may record several times, on each rank alike
-    text = "|".join([str(parent), started, str(out), nth, *said])
+    text = "|".join([*launched_by(), str(out), nth, *said])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

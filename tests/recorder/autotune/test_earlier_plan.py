@@ -53,3 +53,20 @@ def test_a_first_attempt_has_none(tmp_path: Path) -> None:
     assert kept_before(tmp_path / "run-restart1", 4) is not None
     (there / PLAN).write_text("{")
     assert kept_before(tmp_path / "run-restart1", 4) is None
+
+
+def test_torchrun_s_next_attempt_finds_it_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders named for the hour tell nothing; a note of this launcher does, but not to
+    the attempt that left it.
+    """
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    save_kept(attempt(tmp_path, "train-at-noon"), KEPT)
+
+    assert kept_before(tmp_path / "train-at-one", 8) is None
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    found = kept_before(tmp_path / "train-at-one", 8)
+    assert found is not None
+    assert found.apply == KEPT.apply
