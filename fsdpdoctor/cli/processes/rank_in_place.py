@@ -16,7 +16,7 @@ from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli.processes.beside import begin_beside
 from fsdpdoctor.errors import FsdpDoctorError
-from fsdpdoctor.quantities import ms
+from fsdpdoctor.quantities import ms, signed_percent
 from fsdpdoctor.recorder.autotune.ranking import RANKED, Candidate, Ranking
 from fsdpdoctor.run import open_run
 from fsdpdoctor.simulate.plans.forecast import code_of, replay_run
@@ -125,7 +125,12 @@ def _others(base: Replay, best_ns: int) -> list[str]:
         if not set(one.plan.changes) <= IN_PLACE and one.gain_ns > best_ns
     ]
     found.sort(key=lambda one: one.step_ns)
-    return [f"{one.plan}: {ms(one.step_ns)} a step predicted" for one in found[:OTHERS]]
+    measured_ns = base.calibration.measured_ns
+    return [
+        f"{one.plan}: {ms(one.step_ns)} a step predicted, "
+        f"{signed_percent(-one.gain_ns / measured_ns)}"
+        for one in found[:OTHERS]
+    ]
 
 
 if __name__ == "__main__":
