@@ -14,7 +14,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from dash import dcc, html
 
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
-from fsdpdoctor_dashboard.pages import memory, overview
+from fsdpdoctor_dashboard.pages import memory, overview, ranks
 from fsdpdoctor_dashboard.pages.components import Context
 from tests.dashboard.client import Client
 from tests.dashboard.said import opened, said, words_of
@@ -125,6 +125,16 @@ def test_memory_that_was_not_sampled_is_not_drawn() -> None:
 
     assert "cannot tell" in words.lower()
     assert [trace.name for trace in drawn if not len(trace.x)] == []
+
+
+def test_one_rank_is_no_failure_to_match_ranks() -> None:
+    """Who is late cannot be told of it; and the maps' numbers say their unit."""
+    page = page_of(ranks, opened(TRACES / "exposed-all-gather"))
+    words = " ".join(one.words for one in said("ranks", page))
+
+    assert "Cannot tell: there is one rank." in words
+    assert "could not be matched" not in words
+    assert "Of each judged step, by rank, in ms." in words
 
 
 def test_without_scripts_there_are_words(admitted: Client) -> None:

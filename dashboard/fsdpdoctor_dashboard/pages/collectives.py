@@ -43,6 +43,11 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     kinds = figures.kinds_of(run.measures)
     shown: list[Component] = [
         html.H2("How long they take, by size"),
+        html.P(
+            "A box holds the middle half of the calls, its line is the median, and "
+            "nine of ten lie between the whiskers' ends.",
+            className="faint",
+        ),
         plot(figures.size_times(times, context.theme)),
     ]
     if not kinds:

@@ -50,6 +50,7 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
         _set_aside(run.report.health),
         plot(figures.step_heat(measures, theme, exposed=False, span=off)),
         html.H2("Exposed time"),
+        html.P("Of each judged step, by rank, in ms.", className="faint"),
         plot(figures.step_heat(measures, theme, exposed=True, span=longest))
         if measures.stalls_known
         else html.P("Cannot tell: the source shows no stalls.", className="faint"),
@@ -72,7 +73,8 @@ def _late(name: str, run: OpenRun) -> list[Component]:
     late = [one for one in found if (one.caused_ns or 0) > LATE_SHARE * step_ns]
     head = html.H2("Who is late, and why")
     if all(one.caused_ns is None for one in found):
-        return [head, html.P("Cannot tell: ranks could not be matched.")]
+        why = "ranks could not be matched" if len(found) > 1 else "there is one rank"
+        return [head, html.P(f"Cannot tell: {why}.")]
     if not late:
         return [head, html.P("No rank makes the others wait.")]
     shown = late[:MOST_NAMED]
@@ -151,7 +153,8 @@ def _set_aside(health: Health) -> Component:
         if steps
     ]
     left_out = f"; left out: {', '.join(parts)}" if parts else ""
-    return html.P(f"Judged steps, by rank{left_out}.", className="faint")
+    words = f"Judged steps, by rank, in ms{left_out}."
+    return html.P(words, className="faint")
 
 
 def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> Component:

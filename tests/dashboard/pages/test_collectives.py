@@ -57,7 +57,8 @@ def test_each_size_has_its_own_box() -> None:
         longest_ns=9 * MS,
     )
     other = replace(small, kind="all_to_all", fsdp=False, bytes=1 << 20)
-    boxes = size_times([small, other], "light").data
+    figure = size_times([small, other], "light")
+    boxes = figure.data
 
     assert [box.y[0] for box in boxes] == [
         "all-reduce 448 B",
@@ -68,4 +69,6 @@ def test_each_size_has_its_own_box() -> None:
         3,
         5,
     )
+    # What a box is stands above: as the axis's title a telephone cuts it.
+    assert figure.layout.xaxis.title.text == "ms"
     assert box_name(replace(small, bytes=None)) == "all-reduce size not known"

@@ -286,8 +286,7 @@ def size_times(times: Sequence[SizeTimes], theme: str) -> go.Figure:
             hoverinfo="x+name",
             name=f"{names[id(each)]}: {each.count:,} calls",
         )
-    figure.update_xaxes(title="ms; a box holds half of them")
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(title="ms", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     return styled(figure, theme, max(150, 90 + 30 * len(names)))
 
