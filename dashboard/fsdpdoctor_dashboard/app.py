@@ -9,13 +9,14 @@ from urllib.parse import parse_qs, urlencode
 import dash
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from flask import request
 
 from fsdpdoctor.network import Link
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunError
 from fsdpdoctor_dashboard.data.run_summaries import Summaries
 from fsdpdoctor_dashboard.pages.components import Context, so_far
-from fsdpdoctor_dashboard.pages.requests.ahead import ahead_routes
+from fsdpdoctor_dashboard.pages.requests.ahead import ahead_routes, begin
 from fsdpdoctor_dashboard.pages.requests.made_pages import MadePages
 from fsdpdoctor_dashboard.pages.requests.page_request import (
     CHOICES,
@@ -122,6 +123,7 @@ class _App(dash.Dash):
         self, **parts: str
     ) -> str:
         """Dash's page with the first picture in front."""
+        begin(request.path.strip("/"))
         page = str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
         prefix = self.serving.prefix
         charts = " ".join(PLOTS)

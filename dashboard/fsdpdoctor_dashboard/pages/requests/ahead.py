@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 
 from flask import Blueprint, request
 
@@ -16,6 +17,15 @@ from fsdpdoctor_dashboard.pages.requests.page_request import (
     PageRequest,
     key_of,
 )
+
+
+def begin(page: str) -> None:
+    """Import what makes a page with figures, plotly most of it, while the browser that
+    will ask for that page still starts.
+    """
+    if page in PLOTS:
+        name = f"fsdpdoctor_dashboard.pages.{PAGES[page][1]}"
+        threading.Thread(target=import_module, args=(name,), daemon=True).start()
 
 
 def ahead_routes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
@@ -11,7 +13,7 @@ from dash.development.base_component import Component
 
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
-from fsdpdoctor_dashboard.pages.requests import made_pages
+from fsdpdoctor_dashboard.pages.requests import ahead, made_pages
 from fsdpdoctor_dashboard.pages.requests.made_pages import KEPT, MadePages
 from tests.dashboard.client import Client
 
@@ -73,6 +75,22 @@ def test_pages_with_figures_are_made_ahead(made: list[str], library: Library) ->
         "page.children", url_pathname="/ranks", url_search="?run=before", theme="light"
     )
     assert len(made) == 4
+
+
+def test_plotly_is_imported_while_a_browser_starts(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the address of a page that has charts, and with no other."""
+    begun: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(ahead, "import_module", begun.put)
+    client = Client(library)
+    client.get("/?token=secret")
+    for path in ("/", "/units?run=before", "/timeline?run=before"):
+        assert client.get(path)[0] == 200
+    assert client.get("/memory?run=before")[0] == 200
+
+    assert begun.get(timeout=10) == "fsdpdoctor_dashboard.pages.memory"
+    assert begun.empty()
 
 
 def test_each_theme_has_its_page(made: list[str], library: Library) -> None:
