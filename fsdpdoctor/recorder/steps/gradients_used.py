@@ -3,6 +3,9 @@
 Nothing of torch says that such an optimizer steps. What it leaves is that the
 gradients of one backward are gone, or its parameters changed, before those of the
 next are added.
+
+No parameter and no gradient of FSDP2's is referred to, not even weakly: torch swaps
+their contents in `model.to()`, and refuses that where anything does.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ SAMPLED = 8
 
 
 class _Seen(NamedTuple):
-    param: weakref.ref[Any]
-    grad: weakref.ref[Any]
+    param: int  # its id
+    grad: int  # its id
+    grad_is_there: weakref.ref[Any]  # to what it wraps: another may get its id
     versions: tuple[int, ...]
 
-    def used(self) -> bool:
-        param, grad = self.param(), self.grad()
-        if param is None:
-            return False
+    def used(self, param: Any) -> bool:
         return (
-            grad is None or param.grad is not grad or _versions(param) != self.versions
+            self.grad_is_there() is None
+            or id(param.grad) != self.grad
+            or _versions(param) != self.versions
         )
 
 
@@ -40,9 +43,9 @@ class GradientsUsed:
         self._seen = []
         for param in params:
             if param.requires_grad and param.grad is not None:
-                self._seen.append(
-                    _Seen(weakref.ref(param), weakref.ref(param.grad), _versions(param))
-                )
+                grad = param.grad
+                inside = weakref.ref(getattr(grad, "_local_tensor", grad))
+                self._seen.append(_Seen(id(param), id(grad), inside, _versions(param)))
             if len(self._seen) == SAMPLED:
                 return
 
@@ -50,9 +53,16 @@ class GradientsUsed:
         """They are of a step that is over."""
         self._seen = []
 
-    def used(self) -> bool:
-        """Whether somebody has used them since."""
-        return any(seen.used() for seen in self._seen)
+    def used(self, params: Iterable[Any]) -> bool:
+        """Whether somebody has used them since, those of the same parameters."""
+        left = {seen.param: seen for seen in self._seen}
+        for param in params if left else ():
+            seen = left.pop(id(param), None)
+            if seen is not None and seen.used(param):
+                return True
+            if not left:
+                break
+        return False
 
 
 def _versions(param: Any) -> tuple[int, ...]:

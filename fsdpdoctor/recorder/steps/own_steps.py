@@ -45,9 +45,9 @@ class OwnSteps:
         """Its step, perhaps: what comes will tell."""
         self._candidate = end
 
-    def used(self) -> bool:
+    def used(self, params: Iterable[Any]) -> bool:
         """Whether the gradients of the last backward have been used since."""
-        if not self._gradients.used():
+        if not self._gradients.used(params):
             return False
         self._gradients.forget()
         self._take_candidate()
@@ -67,11 +67,12 @@ class OwnSteps:
     def stepped(self) -> None:
         """One steps."""
         self.sure = False
+        self._gradients.forget()
         self._ends, self._candidate = [], None
 
-    def ended(self) -> bool:
+    def ended(self, params: Iterable[Any]) -> bool:
         """The run ends. Whether steps were waited for, the last of which ends, too."""
-        self.used()
+        self.used(params)
         if self._ends:
             self._take_candidate()
         return bool(self._ends)

@@ -206,7 +206,7 @@ class Steps:
 
     def _gradients_may_be_used(self) -> None:
         """Those of the backward before: then it has ended its step."""
-        if not self._by_hand.used():
+        if not self._by_hand.used(self._params()):
             return
         if not self.own:
             if self._turns.others_may_follow() and self._by_hand.may_wait:
@@ -303,7 +303,7 @@ class Steps:
 
     def finish(self) -> None:
         """The run ends: write what the last step has."""
-        if self._no_optimizer and self._by_hand.ended():
+        if self._no_optimizer and self._by_hand.ended(self._params()):
             self._steps_were_own()
         if self._boundary is not None:
             self._end_step()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
@@ -132,3 +134,32 @@ def test_the_gradients_of_a_closure_are_looked_at_after_it(tmp_path: Path) -> No
     model = of(train, tmp_path).header.model
     assert model is not None
     assert [one.without_grad for one in model.optimizers] == [0]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_model_can_be_moved_between_steps(tmp_path: Path, by_hand: bool) -> None:
+    """`model.to` swaps what parameters and gradients hold, and refuses that where a
+    recorder refers to one of them.
+    """
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for _ in range(STEPS):
+            backward(model)
+            if by_hand:
+                move(model, -0.1)
+            else:
+                optimizer.step()
+            model.to("cpu")
+
+    assert [batches for batches, _, _ in shape(of(train, tmp_path))] == [1] * STEPS
+
+
+def test_a_model_can_be_moved_after_a_backward(tmp_path: Path) -> None:
+    """Its gradients, too, before anything has stepped."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        backward(model)
+        known = [*model.parameters(), *(p.grad for p in model.parameters())]
+        assert [len(weakref.getweakrefs(one)) for one in known] == [0] * len(known)
+
+    of(train, tmp_path)

@@ -41,11 +41,11 @@ def test_used(use: Callable[[nn.Module], None]) -> None:
     model, gradients = nn.Linear(2, 2), GradientsUsed()
     backward(model)
     gradients.remember(model.parameters())
-    assert not gradients.used()
+    assert not gradients.used(model.parameters())
     use(model)
-    assert gradients.used()
+    assert gradients.used(model.parameters())
     gradients.forget()
-    assert not gradients.used()
+    assert not gradients.used(model.parameters())
 
 
 def test_added_to() -> None:
@@ -55,7 +55,7 @@ def test_added_to() -> None:
     gradients.remember(model.parameters())
     backward(model)
 
-    assert not gradients.used()
+    assert not gradients.used(model.parameters())
 
 
 def test_no_gradient_says_nothing() -> None:
@@ -63,4 +63,4 @@ def test_no_gradient_says_nothing() -> None:
     model, gradients = nn.Linear(2, 2).requires_grad_(False), GradientsUsed()
     gradients.remember(model.parameters())
 
-    assert not gradients.used()
+    assert not gradients.used(model.parameters())

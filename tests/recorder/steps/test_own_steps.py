@@ -43,7 +43,7 @@ def test_every_use_may_have_ended_a_step() -> None:
         training.backward(at)
         if at != 1:
             training.move()
-        assert training.own.used() is (at != 1)
+        assert training.own.used(training.model.parameters()) is (at != 1)
 
     assert not training.own.sure
     assert training.own.settle() == [end(0), end(2), end(3)]
@@ -55,7 +55,7 @@ def test_an_optimizer_s_step_takes_them_all() -> None:
     training = Training()
     training.backward(0)
     training.move()
-    assert training.own.used()
+    assert training.own.used(training.model.parameters())
     training.own.stepped()
 
     assert training.own.settle() == []
@@ -68,7 +68,7 @@ def test_waiting_has_an_end() -> None:
     for at in range(WAITED_FOR):
         training.backward(at)
         training.move()
-        training.own.used()
+        training.own.used(training.model.parameters())
         waited.append(training.own.may_wait)
 
     assert waited == [True] * (WAITED_FOR - 1) + [False]
@@ -78,10 +78,10 @@ def test_a_run_that_ends_ends_its_last_step() -> None:
     """Used or not; but one backward alone tells nothing."""
     training = Training()
     training.backward(0)
-    assert not training.own.ended()
+    assert not training.own.ended(training.model.parameters())
     training.move()
-    assert training.own.used()
+    assert training.own.used(training.model.parameters())
     training.backward(1)
 
-    assert training.own.ended()
+    assert training.own.ended(training.model.parameters())
     assert training.own.settle() == [end(0), end(1)]
