@@ -13,6 +13,7 @@ pytest.importorskip("playwright", reason="needs playwright, and Chromium")
 from fsdpdoctor_dashboard.data.series import Row
 from tests.dashboard.conftest import Served, serve_runs
 from tests.dashboard.data.test_opened_lanes import NCCL, RECORDED, drawn
+from tests.dashboard.test_browser_axe import AXE, serious
 from tests.dashboard.visits import Visit, visiting
 
 if TYPE_CHECKING:
@@ -177,3 +178,17 @@ def test_a_recorded_run_says_why_it_has_no_operators(
         (box,) = visit.timeline("t.track(0).boxes.filter((b) => b.lane)")
         assert box["lane"]["words"].startswith("recorded without torch.profiler")
         visit.picture("opened-nothing")
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm ci")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_serious_is_found_in_an_opened_lane(trace: Visit, theme: str) -> None:
+    """With a kernel selected, its arguments and the way to its launch."""
+    trace.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    trace.open("timeline?run=traced")
+    trace.page.keyboard.press("o")
+    trace.timeline("t.setView(0, 100000)")
+    trace.page.mouse.click(*centre(trace, "d0.7.0", "gemm"))
+    trace.until(f"{TITLE} === 'gemm'")
+    assert serious(trace) == []
+    trace.picture(f"opened-{theme}")
