@@ -8,7 +8,7 @@ so once a part has run it is certain.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -24,11 +24,33 @@ class ShardedModules:
 
     def __init__(self) -> None:
         self._all: list[weakref.ref[nn.Module]] = []
+        # By their places: no parameter may be referred to, see `gradients_used`.
+        self._ignored: list[tuple[weakref.ref[nn.Module], str]] = []
 
-    def add(self, modules: nn.Module | Sequence[nn.Module]) -> None:
-        """What one call was given: several modules may make one unit."""
+    def add(
+        self, modules: nn.Module | Sequence[nn.Module], ignored: Iterable[Any] | None
+    ) -> None:
+        """What one call was given: several modules may make one unit, and some of their
+        parameters may be left alone.
+        """
         several = (modules,) if isinstance(modules, nn.Module) else modules
         self._all += [weakref.ref(module) for module in several]
+        if ids := {id(param) for param in ignored or ()}:
+            self._ignored += [
+                (weakref.ref(inner), name)
+                for module in several
+                for inner in module.modules()
+                for name, param in inner._parameters.items()
+                if id(param) in ids
+            ]
+
+    def ignored_ids(self) -> set[int]:
+        """Ids of the parameters that were to be left alone."""
+        return {
+            id(inner._parameters.get(name))
+            for ref, name in self._ignored
+            if (inner := ref()) is not None
+        }
 
     def around(self, module: nn.Module) -> nn.Module:
         """The outermost sharded module that holds this one; itself where none does."""

@@ -50,7 +50,6 @@ class ModelWatch:
         self._optimizers: list[OptimizerSpec] = []
         self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._sharded = ShardedModules()
-        self._ignored: dict[int, weakref.ref[Any]] = {}
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
         self.checkpoint: str | None = None
@@ -98,10 +97,7 @@ class ModelWatch:
 
     def saw_sharded(self, modules: Any, ignored: Any) -> None:
         """`fully_shard` is called, and told to leave some parameters alone."""
-        self._sharded.add(modules)
-        for param in ignored or ():
-            # A parameter's id alone could come back with another one.
-            self._ignored[id(param)] = weakref.ref(param)
+        self._sharded.add(modules, ignored)
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
@@ -183,6 +179,7 @@ class ModelWatch:
         if not models:
             return self._spec
         named, left = self._params(), self.unmanaged()
+        ignored = self._sharded.ignored_ids()
         self._spec = ModelSpec(
             wrapper=self._wrapper,
             model_class=original_class(models[0]),
@@ -198,7 +195,7 @@ class ModelWatch:
             unmanaged_trainable_numel=sum(
                 p.numel() for _, p in left if p.requires_grad
             ),
-            ignored_params=sum(self._is_ignored(p) for _, p in left),
+            ignored_params=sum(id(p) in ignored for _, p in left),
             blocks=tuple(block for m in models for block in blocks_of(m)),
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
@@ -209,10 +206,6 @@ class ModelWatch:
             idle_parents=tuple(self._sharded.idle(self._units, models)),
         )
         return self._spec
-
-    def _is_ignored(self, param: Any) -> bool:
-        ref = self._ignored.get(id(param))
-        return ref is not None and ref() is param
 
     def _saw_outer(self, module: nn.Module) -> None:
         known = [m for ref in self._outer if (m := ref()) is not None]

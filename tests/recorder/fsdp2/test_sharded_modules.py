@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from fsdpdoctor.recorder.fsdp2.sharded_modules import ShardedModules
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import IdleParentSpec, ModelSpec, UnitSpec
 from tests.recorder.rehearsed import recorded
@@ -72,3 +74,16 @@ def test_its_parts_are_roots_in_it(tmp_path: Path, scaled: bool) -> None:
 def test_a_parent_that_runs_is_none(tmp_path: Path) -> None:
     """Nor is a layer, which is no root then."""
     assert trained(tmp_path, by_parts=False)[0].idle_parents == ()
+
+
+def test_what_is_left_alone_is_known_by_its_place() -> None:
+    """Not by a reference, which would keep torch from swapping what it holds; whoever
+    stands in its place later is it.
+    """
+    model, known = Net(scaled=True), ShardedModules()
+    known.add(model, {model.scale, model.layers[0].bias})
+
+    assert weakref.getweakrefs(model.scale) == []
+    assert known.ignored_ids() == {id(model.scale), id(model.layers[0].bias)}
+    model.scale = nn.Parameter(torch.zeros(8))
+    assert known.ignored_ids() == {id(model.scale), id(model.layers[0].bias)}
