@@ -113,13 +113,13 @@ def milliseconds(ns: float | None) -> str:
 
 
 @contextmanager
-def namespaces(rate: str) -> Iterator[None]:
+def namespaces(rate: str, prefix: str = PREFIX) -> Iterator[None]:
     """Two namespaces joined by a limited veth pair; gone at the end."""
-    remove()
+    remove(prefix)
     try:
-        for rank in range(2):
-            ip("netns", "add", f"{PREFIX}{rank}")
-        ends = [f"{PREFIX}{rank}" for rank in range(2)]
+        ends = [f"{prefix}{rank}" for rank in range(2)]
+        for name in ends:
+            ip("netns", "add", name)
         ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for rank, name in enumerate(ends):
             ip("link", "set", name, "netns", name)
@@ -131,14 +131,14 @@ def namespaces(rate: str) -> Iterator[None]:
             call("tc", "-n", name, "qdisc", "add", "dev", name, "root", *limit)
         yield
     finally:
-        remove()
+        remove(prefix)
 
 
-def remove() -> None:
+def remove(prefix: str) -> None:
     """Delete the namespaces; the veth pair goes with them."""
     for rank in range(2):
         subprocess.run(
-            ("ip", "netns", "del", f"{PREFIX}{rank}"), capture_output=True, check=False
+            ("ip", "netns", "del", f"{prefix}{rank}"), capture_output=True, check=False
         )
 
 
