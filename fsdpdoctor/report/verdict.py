@@ -250,9 +250,9 @@ def _without_gradients(report: Report) -> int:
 
 
 def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
-    share = (
-        f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)} on average)"
-    )
+    if kind == "pause":
+        return _pause(report, cost, mean)
+    share = _share(cost, mean)
     budget = report.budget_ns_per_step
     if kind == "exposed":
         apart = _without_gradients(report)
@@ -261,8 +261,6 @@ def _sentence(kind: CostKind, cost: int, mean: int, report: Report) -> str:
         mostly = _mostly(report.exposed_ns_per_step, cost - apart)
         beside = f", {ms(apart)} of it in passes without gradients" if apart else ""
         return f"Compute waits {share}{mostly}{beside}"
-    if kind == "pause":
-        return f"{_pause(report)} {share}"
     if kind == "host":
         waits = budget.get("sync", 0) > budget.get("host_bound", 0)
         what = (
@@ -287,19 +285,33 @@ def _for_a_late_rank(findings: Sequence[FindingRow], cost: int) -> bool:
     return sum(waits) * 2 > cost
 
 
-def _pause(report: Report) -> str:
-    """What stopped the loop longest."""
+def _share(cost: int, mean: int) -> str:
+    return f"{percent(cost / mean)} of every step ({ms(cost)} of {ms(mean)} on average)"
+
+
+def _pause(report: Report, cost: int, mean: int) -> str:
+    """What stopped the loop longest, and what the others make together."""
     longest = _longest_pause(report)
-    if longest != "script" or not report.script:
-        return _PAUSES[longest]
-    row = report.script[0]
-    where = row.where if row.until is None else f"from {row.where} to {row.until_line}"
-    return f"The script's own code outside the model ({where} most of all) takes"
+    words, row = _PAUSES[longest], next(iter(report.script), None)
+    if longest == "script" and row is not None:
+        until = row.until_line
+        where = row.where if row.until is None else f"from {row.where} to {until}"
+        words = f"The script's own code outside the model ({where} most of all) takes"
+    own = _pauses(report)[longest]
+    others = cost - own
+    beside = f", other pauses {ms(others)}" if others * 100 >= mean else ""
+    return f"{words} {_share(own, mean)}{beside}"
 
 
 def _longest_pause(report: Report) -> str:
+    costs = _pauses(report)
+    return max(costs, key=lambda part: costs[part])
+
+
+def _pauses(report: Report) -> Mapping[str, int]:
+    """What each kind of pause takes of the mean step."""
     costs = {**report.budget_ns_per_step, COMPILING: _compiling_ns(report)}
-    return max(_PAUSES, key=lambda part: costs.get(part, 0))
+    return {part: costs.get(part, 0) for part in _PAUSES}
 
 
 _PAUSES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.finding import Advice
-from fsdpdoctor.quantities import MS
+from fsdpdoctor.quantities import MS, ms
 from fsdpdoctor.report import diagnose
 from fsdpdoctor.report.costs import (
     COMPILING,
@@ -135,6 +135,21 @@ def test_what_is_named_has_an_answer(case: str) -> None:
     ]
 
     assert [parts for parts in named if not answered.intersection(parts)] == []
+
+
+def test_a_pause_is_named_with_its_own_time() -> None:
+    """Not with that of all pauses, which are said beside it where they are 1 %."""
+    one = report("garbage-every-step")
+    step_ns = one.step_time_ns.mean or 0
+    found = next(f for f in one.findings if f.code == "FD403")
+    other_ns = step_ns // 10
+    budget = {**one.budget_ns_per_step, "checkpoint": other_ns, "script": 0}
+    both = with_verdict(replace(one, budget_ns_per_step=budget)).verdict.text
+
+    said = f"({ms(found.cost_ns_per_step or 0)} of {ms(step_ns)} on average)"
+    assert one.verdict.text.startswith("Garbage collection takes")
+    assert one.verdict.text.count(said) == 1
+    assert f"{said}, other pauses {ms(other_ns)}" in both
 
 
 ROWS = {
