@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpdoctor.cli.processes.leaving import leave
 from fsdpdoctor.errors import MissingDependencyError, UsageError
 from fsdpdoctor.network import Link, parse_link
 from fsdpdoctor.open_paths import run_path
@@ -92,6 +93,7 @@ def command(
         hosts=hosts,
         network=network,
     )
+    leave()  # a run may still be being read
 
 
 def _link(text: str) -> Link:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpdoctor.cli.processes.beside import begin_beside, fall_silent
+from fsdpdoctor.cli.processes.leaving import leave
 from fsdpdoctor.cli.view import NEEDS_DASH
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.open_paths import ReadOptions
@@ -102,3 +103,4 @@ def _announce(address: Address) -> None:
 
 if __name__ == "__main__":
     show(Path(sys.argv[1]), int(sys.argv[2]))
+    leave()
