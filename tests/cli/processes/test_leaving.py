@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fsdpdoctor.cli.processes.leaving import leave
 from tests.rig.ranks import run_python
 
 AT_WORK = """
@@ -30,3 +37,20 @@ def test_it_ends_well_and_clears_away(tmp_path: Path) -> None:
     script.write_text(AT_WORK)
 
     assert run_python(str(script)).ok().stdout == "served\ncleared away\n"
+
+
+def test_its_end_is_pythons_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails on the way keeps nothing else from being done."""
+    done: list[object] = []
+
+    def fails() -> None:
+        done.append("at exit")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "_shutdown", lambda: done.append("threads"))
+    monkeypatch.setattr(atexit, "_run_exitfuncs", fails)
+    monkeypatch.setattr(os, "_exit", done.append)
+    end: Callable[[], object] = leave
+    end()
+
+    assert done == ["threads", "at exit", 0]
