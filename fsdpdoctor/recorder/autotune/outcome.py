@@ -26,6 +26,7 @@ class Outcome:
         self._answered = self._began
         self._store_said = False
         self._over_said = False
+        self._last: Candidate | None = None  # that was kept, now or before a restart
 
     # The store
 
@@ -64,16 +65,18 @@ class Outcome:
             return
         if not self._over_said and tuning.stopped is None:
             self._say(f"not over when the training ended; {self._sum(tuning)}")
-        if not tuning.kept:
+        last = tuning.kept[-1].candidate if tuning.kept else self._last
+        if last is None:
             return
-        kept = tuning.kept[-1]
-        if kept.candidate.code:
-            self._say(f"in your script:\n{kept.candidate.code.rstrip()}")
+        if last.code:
+            self._say(f"in your script:\n{last.code.rstrip()}")
         self._say(f"or: fsdpdoctor run --apply {self._folder / PLAN} ...")
 
     def _sum(self, tuning: Tuning) -> str:
         spent = duration((time.monotonic() - self._began) * 1e9)
         tried = f"{count(tuning.steps_tried, 'step')} under trial, {spent}"
+        if not tuning.kept and self._last is not None:
+            return f"in force as before the restart: {self._last.summary} ({tried})"
         if not tuning.kept:
             return f"nothing was kept ({tried})"
         share = tuning.gain_share
@@ -86,6 +89,7 @@ class Outcome:
 
     def kept(self, candidate: Candidate) -> None:
         """It is in force from now on; a restart by the launcher finds it."""
+        self._last = candidate
         try:
             save_kept(self._folder, candidate)
         except OSError as error:

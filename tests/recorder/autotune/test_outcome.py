@@ -29,6 +29,20 @@ def test_a_kept_change_is_said_with_its_gain_and_what_to_do(tmp_path: Path) -> N
     assert lines[2:] == [f"or: fsdpdoctor run --apply {tmp_path / 'plan.json'} ..."]
 
 
+def test_what_was_kept_before_a_restart_is_not_nothing(tmp_path: Path) -> None:
+    """It is in force, though this attempt has tried nothing; its plan is named."""
+    lines: list[str] = []
+    said = Outcome(tmp_path, lines.append)
+    tuning, _, _ = tuned(ranking(), steady({"as it is": 1000}))
+
+    said.kept(candidate("fast", 800))
+    said.over(tuning, [])
+    said.close(tuning, None)
+
+    assert "; in force as before the restart: fast (0 " in lines[0]
+    assert lines[1:] == [f"or: fsdpdoctor run --apply {tmp_path / 'plan.json'} ..."]
+
+
 def test_where_nothing_is_kept_that_is_said(tmp_path: Path) -> None:
     """A slower one is put back."""
     lines: list[str] = []
