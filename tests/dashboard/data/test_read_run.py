@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.report import encode
 from fsdpdoctor.run import Run, open_run
 from fsdpdoctor_dashboard.data import read_run as reading_module
-from fsdpdoctor_dashboard.data.read_run import Reader, reading
+from fsdpdoctor_dashboard.data.read_run import Reader, apart, reading
 from fsdpdoctor_dashboard.data.run_registry import Library, Loading, OpenRun, Picture
 from fsdpdoctor_dashboard.data.store import cache_folder
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles
@@ -132,3 +135,13 @@ def test_a_run_seen_before_is_drawn_before_it_is_measured(
     assert drawn.units == opened.units
     assert drawn.whole == opened.whole
     assert library.picture("after") is opened
+
+
+def test_what_is_done_apart_is_done_in_another_process(tmp_path: Path) -> None:
+    """And raises here what it raised there."""
+    told = tmp_path / "stat"
+    apart(partial(shutil.copyfile, "/proc/self/stat", told))  # type: ignore[arg-type]
+
+    assert int(told.read_text().split()[0]) != os.getpid()
+    with pytest.raises(FileNotFoundError):
+        apart(partial(os.rmdir, tmp_path / "none"))

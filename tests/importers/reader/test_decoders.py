@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader import chunks
 from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
-from fsdpdoctor.importers.reader.decode_json import decode_chunk
+from fsdpdoctor.importers.reader.decode_json import decode_chunk, kept_texts
 from fsdpdoctor.importers.reader.decoders import default_decoder
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
 from fsdpdoctor.importers.reader.trace_file import (
@@ -335,3 +335,12 @@ def test_unread_events_are_a_devices_unless_known_otherwise() -> None:
         "new_kernel": 3
     }
     assert TraceFile().unread_device == {}
+
+
+def test_the_texts_of_the_rows_are_those_that_were_written() -> None:
+    """One for each row of the chunk, in its order; what is no row has none."""
+    kept = b'{"ph":"X","cat":"kernel","name":"gemm", "pid":0,"tid":7,"ts":1,"dur":2}'
+    other = b'{"ph":"X","cat":"python_function","name":"f","pid":1,"tid":1,"ts":1}'
+    flow = b'{"ph":"s","id":3,"pid":1,"tid":1,"ts":1,"cat":"ac2g","name":"ac2g"}'
+
+    assert kept_texts(b",".join([other, kept, flow])) == [kept]

@@ -12,7 +12,7 @@ from fsdpdoctor.importers.reader import build_index as building
 from fsdpdoctor.importers.reader import chunks
 from fsdpdoctor.importers.reader.build_index import build_index, index_folder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk
-from fsdpdoctor.importers.reader.event_index import EventIndex, open_index
+from fsdpdoctor.importers.reader.event_index import EventIndex, host_event, open_index
 from fsdpdoctor.importers.reader.trace_cache import cached_scan
 from fsdpdoctor.importers.reader.trace_file import Cat
 from fsdpdoctor.quantities import US
@@ -194,3 +194,10 @@ def test_a_real_trace_is_in_it_whole(tmp_path: Path) -> None:
     assert sorted(index.start_ns[mine]) == sorted(events.start_ns[kernels])
     launched = [len(index.correlated(e)) for e in np.flatnonzero(mine)[:200].tolist()]
     assert launched == [1] * 200
+
+
+def test_what_ran_on_the_host() -> None:
+    """All but kernels, copies and fills of a device's memory."""
+    on_device = {cat for cat in Cat if not host_event(cat)}
+
+    assert on_device == {Cat.KERNEL, Cat.MEMCPY, Cat.MEMSET}
