@@ -14,6 +14,7 @@ import click
 
 from fsdpdoctor import recorder, redact
 from fsdpdoctor.cli.processes import launchers
+from fsdpdoctor.cli.processes.leaving import reraise_sigint
 from fsdpdoctor.cli.run_options import (
     AUTOTUNE,
     RunCommand,
@@ -253,7 +254,7 @@ def run_rank(
     if isinstance(error, (SystemExit, PlanError, RehearsalError)):
         raise error
     if isinstance(error, KeyboardInterrupt):
-        launching.reraise_sigint()
+        reraise_sigint()
     if error is not None:
         raise SystemExit(1)
 

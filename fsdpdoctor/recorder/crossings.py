@@ -76,8 +76,6 @@ SITES: dict[str, frozenset[str]] = {
     ),
     # While the report is made, and as it was again.
     "fsdpdoctor.recorder.launch.closing_words": frozenset({"signal.signal"}),
-    # At the very end: the default action, so that the signal ends the process.
-    "fsdpdoctor.recorder.launch.run_script": frozenset({"signal.signal"}),
 }
 """What each module does that makes others call it, or changes what they see."""
 

@@ -1,10 +1,11 @@
-"""The end of a process while threads of it are still at work."""
+"""The end of a process: while threads of it are at work, or of an interrupt."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 from typing import NoReturn
@@ -17,6 +18,21 @@ def leave() -> NoReturn:
     unwound, such as numpy's, this is `std::terminate`: the process ends of SIGABRT
     after all has gone well. Nothing is to be lost by not asking them.
     """
+    _clear_away()
+    os._exit(0)
+
+
+def reraise_sigint() -> NoReturn:  # untraced: the process ends in it
+    """End as Python ends on an interrupt that nobody caught: of the signal."""
+    _clear_away()
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+    raise SystemExit(128 + signal.SIGINT)  # the signal is blocked
+
+
+def _clear_away() -> None:
+    """What Python does first, as it ends."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
@@ -24,4 +40,3 @@ def leave() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(0)

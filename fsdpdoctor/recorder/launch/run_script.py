@@ -12,9 +12,7 @@ import contextlib
 import importlib.util
 import os
 import pkgutil
-import signal
 import sys
-import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -213,20 +211,3 @@ def report_exception(error: BaseException) -> None:
 def _to_stderr(text: str) -> None:
     with contextlib.suppress(Exception):
         sys.stderr.write(text)
-
-
-def reraise_sigint() -> None:  # untraced: the process ends in it
-    """End as Python ends on an interrupt that nobody caught: of the signal."""
-    import atexit
-
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGINT)
-    raise SystemExit(128 + signal.SIGINT)  # the signal is blocked
