@@ -56,6 +56,24 @@ typedef struct {
     int64_t events;
 } Unread;
 
+/* The members of an event, then those of its arguments. `AT_EVENT` and `AT_ARGS` are no
+   members: they stand for an object's opening brace. */
+enum {
+    AT_EVENT, PHASE, START, DURATION, PID, TID, NAME, CATEGORY, ARGS, OTHER,
+    AT_ARGS, NUMBER, NUMBER_LAST = NUMBER + C_BYTES, COLLECTIVE, SCALAR, OTHER_ARG,
+    MEMBERS
+};
+
+/* [Note: Expected keys] A writer puts its keys in one order, with one spacing. What
+   stands between a value and the next (`, "ts": `) is kept by the member before it: where
+   the same bytes come again they need not be parsed again. `mask`: a bit a byte. */
+#define KEY_BYTES 32
+typedef struct {
+    char text[KEY_BYTES];
+    uint32_t mask; /* 0: nothing is expected */
+    int length, member;
+} Expected;
+
 typedef struct {
     PyObject_HEAD
     Table names;
@@ -65,6 +83,7 @@ typedef struct {
     int categories;
     int busy;
     Py_ssize_t most_rows; /* of a chunk so far: the next one has about as many */
+    Expected expected[MEMBERS]; /* by the member before */
 } Scanner;
 
 typedef struct {
@@ -463,56 +482,123 @@ static int once(Event *event, int bit) {
     return 0;
 }
 
-static int take_args(Scan *s, Event *event) {
-    event->value[C_ARGS_AT] = s->at - s->begin;
-    if (take(s, '{') < 0) return -1;
-    skip_space(s);
-    if (s->at < s->end && *s->at == '}') {
-        s->at++;
-        event->value[C_ARGS_END] = s->at - s->begin;
-        return 0;
+static int event_member(const String *key) {
+    if (IS(key, "ph")) return PHASE;
+    if (IS(key, "ts")) return START;
+    if (IS(key, "dur")) return DURATION;
+    if (IS(key, "pid")) return PID;
+    if (IS(key, "tid")) return TID;
+    if (IS(key, "name")) return NAME;
+    if (IS(key, "cat")) return CATEGORY;
+    if (IS(key, "args")) return ARGS;
+    return OTHER;
+}
+
+static int args_member(const String *key) {
+    if (IS(key, "External id")) return NUMBER + C_EXTERNAL;
+    if (IS(key, "correlation")) return NUMBER + C_CORRELATION;
+    if (IS(key, "stream")) return NUMBER + C_STREAM;
+    if (IS(key, "device")) return NUMBER + C_DEVICE;
+    if (IS(key, "bytes")) return NUMBER + C_BYTES;
+    if (IS(key, "Collective name")) return COLLECTIVE;
+    if (IS(key, "In msg nelems") || IS(key, "Out msg nelems") || IS(key, "dtype")
+        || IS(key, "Group size") || IS(key, "Seq") || IS(key, "Process Group Name")
+        || IS(key, "Process Group Ranks") || IS(key, "Process Group Description"))
+        return SCALAR;
+    return OTHER_ARG;
+}
+
+/* Whether an expected key stands here. */
+static inline int stands_here(const Scan *s, const Expected *expected) {
+#if defined(__SSE2__)
+    if (s->end - s->at <= KEY_BYTES) return 0;
+    const __m128i *there = (const __m128i *)expected->text;
+    const __m128i *here = (const __m128i *)s->at;
+    uint32_t same = (uint32_t)_mm_movemask_epi8(
+        _mm_cmpeq_epi8(_mm_loadu_si128(here), _mm_loadu_si128(there)));
+    if (expected->length > 16)
+        same |= (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(
+                    _mm_loadu_si128(here + 1), _mm_loadu_si128(there + 1))) << 16;
+    return expected->mask != 0 && (same & expected->mask) == expected->mask;
+#else
+    return expected->mask != 0 && s->end - s->at > expected->length
+        && memcmp(s->at, expected->text, (size_t)expected->length) == 0;
+#endif
+}
+
+static void expect(Expected *expected, const char *text, Py_ssize_t length, int member) {
+    expected->mask = 0;
+    if (length > KEY_BYTES) return;
+    memcpy(expected->text, text, (size_t)length);
+    expected->mask = UINT32_MAX >> (KEY_BYTES - length);
+    expected->length = (int)length;
+    expected->member = member;
+}
+
+static inline int closes(Scan *s) {
+    if (s->at >= s->end || *s->at != '}') return 0;
+    s->at++;
+    return 1;
+}
+
+/* The next member of an object, up to its value; `before` is the member before it, or
+   the brace that opened the object. Closing braces are the other answer. */
+#define CLOSED MEMBERS
+static inline int next_member(Scan *s, int before, int (*member_of)(const String *)) {
+    Expected *expected = &s->scanner->expected[before];
+    if (closes(s)) return CLOSED;
+    if (stands_here(s, expected)) {
+        s->at += expected->length;
+        skip_space(s);
+        return expected->member;
     }
-    for (;;) {
-        String key;
-        int column = -1;
-        if (take_string(s, &key) < 0 || key.escaped) return -1;
-        skip_space(s);
-        if (take(s, ':') < 0) return -1;
-        skip_space(s);
-        if (IS(&key, "External id")) column = C_EXTERNAL;
-        else if (IS(&key, "correlation")) column = C_CORRELATION;
-        else if (IS(&key, "stream")) column = C_STREAM;
-        else if (IS(&key, "device")) column = C_DEVICE;
-        else if (IS(&key, "bytes")) column = C_BYTES;
-        if (column >= 0) {
-            if (once(event, column) < 0
-                || take_int(s, &event->value[column], 1, &event->odd) < 0)
-                return -1;
-        } else if (IS(&key, "Collective name")) {
-            if (once(event, C_COLLECTIVE) < 0 || s->at >= s->end) return -1;
-            event->value[C_COLLECTIVE] = *s->at != 'n';
-            if (skip_scalar(s) < 0) return -1;
-        } else if (IS(&key, "In msg nelems") || IS(&key, "Out msg nelems")
-                   || IS(&key, "dtype") || IS(&key, "Group size") || IS(&key, "Seq")
-                   || IS(&key, "Process Group Name") || IS(&key, "Process Group Ranks")
-                   || IS(&key, "Process Group Description")) {
-            if (skip_scalar(s) < 0) return -1;
-        } else if (skip_value(s, 2) < 0) {
-            return -1;
-        }
-        skip_space(s);
-        if (s->at >= s->end) return -1;
-        if (*s->at == '}') break;
+    const char *from = s->at;
+    String key;
+    skip_space(s);
+    if (closes(s)) return CLOSED;
+    if (before != AT_EVENT && before != AT_ARGS) {
         if (take(s, ',') < 0) return -1;
         skip_space(s);
     }
-    s->at++;
+    if (take_string(s, &key) < 0 || key.escaped) return -1;
+    skip_space(s);
+    if (take(s, ':') < 0) return -1;
+    skip_space(s);
+    const int member = member_of(&key);
+    expect(expected, from, s->at - from, member);
+    return member;
+}
+
+static int take_arg(Scan *s, Event *event, int member) {
+    if (member == OTHER_ARG) return skip_value(s, 2);
+    if (member == SCALAR) return skip_scalar(s);
+    if (member == COLLECTIVE) {
+        if (once(event, C_COLLECTIVE) < 0 || s->at >= s->end) return -1;
+        event->value[C_COLLECTIVE] = *s->at != 'n';
+        return skip_scalar(s);
+    }
+    const int column = member - NUMBER;
+    return once(event, column) < 0
+        ? -1 : take_int(s, &event->value[column], 1, &event->odd);
+}
+
+static int take_args(Scan *s, Event *event) {
+    event->value[C_ARGS_AT] = s->at - s->begin;
+    if (take(s, '{') < 0) return -1;
+    int member = AT_ARGS;
+    while ((member = next_member(s, member, args_member)) != CLOSED)
+        if (member < 0 || take_arg(s, event, member) < 0) return -1;
     event->value[C_ARGS_END] = s->at - s->begin;
     return 0;
 }
 
 static int take_phase(Scan *s, Event *event) {
     String phase;
+    if (s->end - s->at > 3 && memcmp(s->at, "\"X\"", 3) == 0) {
+        s->at += 3;
+        event->phase = 'X';
+        return once(event, 20);
+    }
     if (once(event, 20) < 0 || take_string(s, &phase) < 0) return -1;
     if (phase.length != 1 || phase.escaped
         || strchr("XBEIMCDNOPRSTVabcefinpstv()", phase.text[0]) == NULL)
@@ -521,32 +607,32 @@ static int take_phase(Scan *s, Event *event) {
     return 0;
 }
 
-static int take_member(Scan *s, Event *event, const String *key) {
-    if (IS(key, "ph")) return take_phase(s, event);
+static int take_member(Scan *s, Event *event, int member) {
+    if (member == PHASE) return take_phase(s, event);
     /* Of other phases nothing is read, so nothing needs to be as expected. */
     if (event->phase != 0 && event->phase != 'X') return skip_value(s, 1);
-    if (IS(key, "ts"))
+    switch (member) {
+    case START:
         return once(event, C_START) < 0
             ? -1 : take_time(s, &event->value[C_START], &event->odd);
-    if (IS(key, "dur"))
+    case DURATION:
         return once(event, C_DURATION) < 0
             ? -1 : take_time(s, &event->value[C_DURATION], &event->odd);
-    if (IS(key, "pid"))
+    case PID:
         return once(event, C_PID) < 0
             ? -1 : take_int(s, &event->value[C_PID], 0, &event->odd);
-    if (IS(key, "tid"))
+    case TID:
         return once(event, C_TID) < 0
             ? -1 : take_int(s, &event->value[C_TID], 0, &event->odd);
-    if (IS(key, "name")) {
+    case NAME:
         event->has_name = 1;
         return once(event, C_NAME) < 0 ? -1 : take_string(s, &event->name);
-    }
-    if (IS(key, "cat")) {
+    case CATEGORY:
         event->has_cat = 1;
         return once(event, C_CAT) < 0 ? -1 : take_string(s, &event->cat);
+    case ARGS: return once(event, 21) < 0 ? -1 : take_args(s, event);
+    default: return skip_value(s, 1);
     }
-    if (IS(key, "args")) return once(event, 21) < 0 ? -1 : take_args(s, event);
-    return skip_value(s, 1);
 }
 
 static int category_of(const Scanner *scanner, const String *cat) {
@@ -626,25 +712,12 @@ static int take_event(Scan *s) {
     event.value[C_ARGS_AT] = event.value[C_ARGS_END] = UNKNOWN;
     event.value[C_EVENT_AT] = s->at - s->begin;
     if (take(s, '{') < 0) return -1;
-    skip_space(s);
-    if (s->at < s->end && *s->at == '}') return -1; /* it has no phase */
-    for (;;) {
-        String key;
-        if (take_string(s, &key) < 0 || key.escaped) return -1;
-        skip_space(s);
-        if (take(s, ':') < 0) return -1;
-        skip_space(s);
-        if (take_member(s, &event, &key) < 0) return -1;
-        skip_space(s);
-        if (s->at >= s->end) return -1;
-        if (*s->at == '}') break;
-        if (take(s, ',') < 0) return -1;
-        skip_space(s);
-    }
-    s->at++;
+    int member = AT_EVENT;
+    while ((member = next_member(s, member, event_member)) != CLOSED)
+        if (member < 0 || take_member(s, &event, member) < 0) return -1;
     event.value[C_EVENT_END] = s->at - s->begin;
     s->events++;
-    if (event.phase == 0) return -1;
+    if (event.phase == 0) return -1; /* also where it has nothing at all */
     return event.phase == 'X' ? keep_event(s, &event) : 0;
 }
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-import nanoarrow as na
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +29,6 @@ from fsdpdoctor.rank_end_files import (
     read_stall,
     write_evidence,
 )
-from fsdpdoctor.run_writer import RankWriter, StringTable, write_run_header
 from fsdpdoctor.schema import (
     SCHEMA_VERSION,
     TABLE_SINCE,
@@ -43,7 +41,8 @@ from fsdpdoctor.schema import (
     Table,
     rank_stem,
 )
-from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
+from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
+from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
 from fsdpdoctor.untrusted.headers import checked_header, short_word
@@ -269,6 +268,8 @@ def save_run(run: Run, folder: Path) -> None:
 
     What was said of the run and of a broken source becomes notes and warnings.
     """
+    from fsdpdoctor.run_writer import RankWriter, write_run_header  # brings Arrow
+
     notes = (*run.header.notes, *run.warnings)
     write_run_header(
         folder, replace(run.header, schema_version=SCHEMA_VERSION, notes=notes)
@@ -366,6 +367,8 @@ def _read_stream(
     path: Path, size: int | None, header: RankHeader
 ) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
     """The steps, names and, where the stream breaks off, how."""
+    import nanoarrow as na  # where a stream is read: traces do without
+
     steps: list[StepRecord] = []
     names = StringTable()
     lists = Lists(units=len(header.units), groups=len(header.groups))

@@ -24,7 +24,6 @@ from fsdpdoctor.analysis.measures import Measures, reduce
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
@@ -47,6 +46,7 @@ from fsdpdoctor.schema import (
     Within,
     is_any,
 )
+from fsdpdoctor.schema.string_table import StringTable
 
 RECORDED = tuple(
     set(Evidence)

@@ -31,6 +31,7 @@ def _in(folder: str, modules: str) -> tuple[str, ...]:
 
 
 COVERED_BY: dict[str, tuple[str, ...]] = {
+    "report/test_row_table.py": ("storage/arrow_columns.py",),
     "cli/processes/test_rank_in_place.py": ("recorder/autotune/ranking.py",),
     "recorder/autotune/test_autotuner.py": _in(
         "recorder/autotune", "decisions passes start"
@@ -333,15 +334,9 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "simulate/plans/search.py",
     ),
     "test_robustness.py": ("importers/reader/op_filter.py",),
-    "test_run.py": (
-        "schema/absent.py",
-        "schema/files.py",
-        "schema/headers.py",
-        "schema/kinds.py",
-        "schema/step_record.py",
-        "schema/tables.py",
-        "schema/step_batch.py",
-        "schema/units.py",
+    "test_run.py": _in(
+        "schema",
+        "absent files headers kinds step_record string_table tables step_batch units",
     ),
     "rehearsal/device/test_host_values.py": ("rehearsal/device/known_values.py",),
     "renderers/test_sweep.py": ("renderers/sweep_page.py",),

@@ -44,7 +44,7 @@ from fsdpdoctor.schema import (
     StartSpec,
     UnitMemory,
 )
-from fsdpdoctor.schema.step_batch import NAMES, SCALARS, TABLES
+from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
 from fsdpdoctor.testing import Call, Sample, draw
 from tests.hang.test_diagnose import dumped
 from tests.importers.generated import generated_rank

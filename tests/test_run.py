@@ -12,7 +12,7 @@ import pytest
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.run import open_run
-from fsdpdoctor.run_writer import Heartbeat, RankWriter, StringTable, write_run_header
+from fsdpdoctor.run_writer import Heartbeat, RankWriter, write_run_header
 from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_BEFORE,
@@ -25,6 +25,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     UnitSpec,
 )
+from fsdpdoctor.schema.string_table import StringTable
 
 RUN = RunHeader(run_id="r1", source="recorded", world_size=2, command=("train.py",))
 UNIT = UnitSpec(fqn="layers.0", module_class="Block", reshard_after_forward=2)

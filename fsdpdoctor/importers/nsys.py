@@ -29,8 +29,8 @@ from fsdpdoctor.importers.reader.trace_file import (
     TraceFile,
 )
 from fsdpdoctor.run import RankData
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN, distinct
+from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.spill import Shelf
 
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".

@@ -14,43 +14,8 @@ import nanoarrow as na
 import numpy as np
 from nanoarrow.ipc import StreamWriter
 
-from fsdpdoctor.schema import (
-    CallSites,
-    Counters,
-    MemorySamples,
-    Spans,
-    StackSamples,
-    StepRecord,
-    StepTimes,
-    Table,
-)
-
-SCALARS = (
-    "step",
-    "start_ns",
-    "end_ns",
-    "host_start_ns",
-    "host_end_ns",
-    "micro_batches",
-    "tokens",
-    "samples",
-    "recorder_ns",
-    "complete",
-)
-"""The int64 columns of a batch, each a field of `StepRecord` (complete: 0 or 1)."""
-
-TABLES: dict[str, type[Table]] = {
-    "spans": Spans,
-    "memory": MemorySamples,
-    "counters": Counters,
-    "unrecorded": StepTimes,
-    "call_sites": CallSites,
-    "stack_samples": StackSamples,
-}
-"""The list-of-struct columns of a batch, each a field of `StepRecord`."""
-
-NAMES = "names"
-"""The column of the names that a step used first; ids count on over the stream."""
+from fsdpdoctor.schema import StepRecord, StepTimes, Table
+from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
 
 _ARROW_TYPES = {
     "int8": na.int8(nullable=False),

@@ -12,6 +12,7 @@ from fsdpdoctor.schema.tables import (
     Spans,
     StackSamples,
     StepTimes,
+    Table,
 )
 
 
@@ -49,6 +50,33 @@ class StepRecord:
         nothing = self.micro_batches == UNKNOWN and not len(self.spans)
         return nothing and not self.complete and self.host_start_ns == self.host_end_ns
 
+
+SCALARS = (
+    "step",
+    "start_ns",
+    "end_ns",
+    "host_start_ns",
+    "host_end_ns",
+    "micro_batches",
+    "tokens",
+    "samples",
+    "recorder_ns",
+    "complete",
+)
+"""The int64 columns of a batch, each a field of `StepRecord` (complete: 0 or 1)."""
+
+TABLES: dict[str, type[Table]] = {
+    "spans": Spans,
+    "memory": MemorySamples,
+    "counters": Counters,
+    "unrecorded": StepTimes,
+    "call_sites": CallSites,
+    "stack_samples": StackSamples,
+}
+"""The list-of-struct columns of a batch, each a field of `StepRecord`."""
+
+NAMES = "names"
+"""The column of the names that a step used first; ids count on over the stream."""
 
 # Counters that more than one module names.
 COUNTER_ALLOC_RETRIES = "allocator.retries"

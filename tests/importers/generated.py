@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.run import RankData
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     ROOT,
     UNKNOWN,
@@ -25,6 +24,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     UnitSpec,
 )
+from fsdpdoctor.schema.string_table import StringTable
 
 GATHER_NS, SCATTER_NS = 6_040_000, 11_660_000
 GATHER_BYTES, SCATTER_BYTES = 1632 * MIB, 3264 * MIB

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
-from fsdpdoctor.run_writer import StringTable
+from fsdpdoctor.schema.string_table import StringTable
 
 TRACES = Path(__file__).parents[2] / "traces"
 CASES = (

@@ -17,7 +17,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     StepTimes,
 )
-from fsdpdoctor.schema.step_batch import SCALARS
+from fsdpdoctor.schema.step_record import SCALARS
 from fsdpdoctor.untrusted.rows import (
     Lists,
     check_scalars,

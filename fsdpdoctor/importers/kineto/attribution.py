@@ -26,8 +26,8 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import ITEMSIZE, UNKNOWN, Hook, Spans, torch_name
+from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.spill import blocks, let_go
 
 

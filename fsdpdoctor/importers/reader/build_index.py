@@ -32,8 +32,8 @@ from fsdpdoctor.importers.reader.nesting_depth import depths
 from fsdpdoctor.importers.reader.read_trace import read_metadata
 from fsdpdoctor.importers.reader.repair import salvage
 from fsdpdoctor.importers.reader.trace_file import Cat, Int64s
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, is_any
+from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.spill import Shelf
 
 Progress = Callable[[int], None]

@@ -29,7 +29,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     Int64s,
     starts_with,
 )
-from fsdpdoctor.run_writer import StringTable
+from fsdpdoctor.schema.string_table import StringTable
 
 Columns = tuple[bytes, ...]
 Scanned = tuple[int, list[bytes], Columns, dict[str, int]]

@@ -31,8 +31,8 @@ from fsdpdoctor.importers.reader.trace_file import (
     CommArgs,
     Int64s,
 )
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import UNKNOWN, distinct
+from fsdpdoctor.schema.string_table import StringTable
 
 Scalar: TypeAlias = int | float | str | None
 

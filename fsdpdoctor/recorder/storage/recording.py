@@ -19,8 +19,9 @@ from fsdpdoctor.recorder.storage.step_buffer import (
     SpanBuffer,
     StackBuffer,
 )
-from fsdpdoctor.run_writer import Heartbeat, StringTable
+from fsdpdoctor.run_writer import Heartbeat
 from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
+from fsdpdoctor.schema.string_table import StringTable
 
 
 class BufferPosition(NamedTuple):

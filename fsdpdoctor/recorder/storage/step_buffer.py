@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.run_writer import StringTable
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
@@ -27,6 +26,7 @@ from fsdpdoctor.schema import (
     StackSamples,
     Within,
 )
+from fsdpdoctor.schema.string_table import StringTable
 
 Int64s = npt.NDArray[np.int64]
 Resolve = Callable[[Int64s], Int64s]

@@ -9,7 +9,7 @@ import numpy as np
 from fsdpdoctor.importers.reader.decode_json import DAMAGED, DecodedRows
 from fsdpdoctor.importers.reader.read_trace import Decode
 from fsdpdoctor.importers.reader.trace_file import Events, MemoryEvents, Ops, TraceFile
-from fsdpdoctor.run_writer import StringTable
+from fsdpdoctor.schema.string_table import StringTable
 
 Outcome = tuple[dict[str, object], list[str]] | None
 """The columns of a chunk and the names so far; None: a damaged chunk."""

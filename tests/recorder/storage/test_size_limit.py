@@ -17,8 +17,9 @@ from fsdpdoctor.recorder.storage.size_limit import (
     writer_of,
 )
 from fsdpdoctor.run import RankData, open_run
-from fsdpdoctor.run_writer import RankWriter, StringTable, write_run_header
+from fsdpdoctor.run_writer import RankWriter, write_run_header
 from fsdpdoctor.schema import RankHeader, Spans, StepRecord, StepTimes
+from fsdpdoctor.schema.string_table import StringTable
 from tests.test_run import RUN, a_step
 
 HEADER = RankHeader(rank=0, world_size=1)
