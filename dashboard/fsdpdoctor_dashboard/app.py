@@ -17,6 +17,7 @@ from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, UnknownRunE
 from fsdpdoctor_dashboard.data.run_summaries import Summaries
 from fsdpdoctor_dashboard.pages.components import Context, so_far
 from fsdpdoctor_dashboard.pages.requests.ahead import ahead_routes, begin
+from fsdpdoctor_dashboard.pages.requests.first_page import first_page
 from fsdpdoctor_dashboard.pages.requests.made_pages import MadePages
 from fsdpdoctor_dashboard.pages.requests.page_request import (
     CHOICES,
@@ -43,6 +44,12 @@ from fsdpdoctor_dashboard.server.tile_middleware import with_quick_tiles
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
 POLL_MS = 700
+PATIENCE_S = 0.25
+"""For a page to be made before its address is answered: then the answer has it."""
+THEME, THEMES = "fsdpdoctor-theme", ("light", "dark")
+"""The cookie that says which somebody likes, or their system does: see page.js."""
+WHOLE = ("", "units", "collectives", "ranks", "memory", "explain")
+"""Pages that are all there at once: others ask for more, or are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +134,68 @@ class _App(dash.Dash):
         page = str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
         prefix = self.serving.prefix
         charts = " ".join(PLOTS)
+        early = first_picture(self.library, prefix, charts)
         ours = {
             "<!--style-->": style_element(prefix),
             "<!--script-->": script_element(prefix),
-            "<!--early-->": first_picture(self.library, prefix, charts),
+            "<!--early-->": self._first_page() + early,
         }
         for mark, element in ours.items():
             page = page.replace(mark, element, 1)
         return page
+
+    def _first_page(self) -> str:
+        """The page that is asked for, where it is of a run that is open and is soon
+        made; else Dash asks for it.
+        """
+        serving, library = self.serving, self.library
+        path = f"{serving.prefix}{request.path.lstrip('/')}"
+        asked = _asked(self, library, path, request.query_string.decode())
+        theme, _, how = request.cookies.get(THEME, "").partition("-")
+        if theme not in THEMES:
+            theme, how = THEMES[0], "guessed"
+        if asked.page not in WHOLE or not (runs := _open_runs(library, asked)):
+            return ""
+        context = _context(serving, asked, runs, theme)
+        key = (*key_of(asked, runs, theme), theme)
+        page = self.made.soon(PAGES[asked.page][1], key, context, PATIENCE_S)
+        if page is None:
+            return ""
+        header = _first_header(serving, library, asked)
+        return first_page(header, page, theme, guessed=bool(how))
+
+
+def _first_header(serving: Serving, library: Library, asked: PageRequest) -> Component:
+    return html.Header(
+        [
+            dcc.Link("fsdpdoctor", href=serving.prefix, className="brand"),
+            html.Nav(_nav(serving, library, asked)),
+            html.Div(_runs(serving, library, asked), className="runs"),
+            html.Button("Theme"),
+        ]
+    )
+
+
+def _open_runs(library: Library, asked: PageRequest) -> list[OpenRun]:
+    """The runs that are asked for; none where one of them is not open."""
+    try:
+        found = [library.get(run_id) for run_id in asked.runs]
+    except UnknownRunError:
+        return []
+    runs = [run for run in found if isinstance(run, OpenRun)]
+    return runs if len(runs) == len(found) else []
+
+
+def _context(
+    serving: Serving, asked: PageRequest, runs: Sequence[OpenRun], theme: str
+) -> Context:
+    return Context(
+        base=serving.prefix,
+        theme=theme,
+        runs=tuple(runs),
+        query=asked.choices,
+        network=serving.network,
+    )
 
 
 def _layout() -> Component:
@@ -285,13 +346,7 @@ def _show(
     done = not any(run.live for run in runs)
     if state == shown:
         return dash.no_update, dash.no_update, done
-    context = Context(
-        base=serving.prefix,
-        theme=theme,
-        runs=tuple(runs),
-        query=asked.choices,
-        network=serving.network,
-    )
+    context = _context(serving, asked, runs, theme)
     # The timeline follows a growing run by itself, and its theme too.
     if shown is not None and state[:-1] == shown[:-1]:
         if asked.page == "timeline":

@@ -12,7 +12,18 @@
     } catch { /* no storage */ }
     return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   };
+  const own = /** @type {HTMLElement | null} */ (document.querySelector("script[data-base]"));
+  // For the server, which sends the first page in it: see first_page.py.
+  /** @param {Theme} theme */
+  const tell = (theme) => {
+    let how = "-by-system";
+    try {
+      if (localStorage.getItem(KEY) === theme) how = "";
+    } catch { /* no storage */ }
+    document.cookie = `fsdpdoctor-theme=${theme}${how}; path=${own?.dataset.base || "/"}; samesite=strict`;
+  };
   document.documentElement.dataset.theme = preferred();
+  tell(preferred());
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     fsdpdoctor: {
@@ -29,6 +40,7 @@
           localStorage.setItem(KEY, next);
         } catch { /* no storage: it lasts as long as the page */ }
         document.documentElement.dataset.theme = next;
+        tell(next);
         if (window.fsdpTimeline && !window.fsdpTimeline.gone) window.fsdpTimeline.setTheme(next);
         return next;
       },

@@ -22,7 +22,7 @@ from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
-from fsdpdoctor_dashboard.pages.pictures.figures import styled
+from fsdpdoctor_dashboard.pages.pictures.figures import from_nought, name_room, styled
 
 MOST_TICKS = 7
 WHOLE = re.compile(r"\.0+ ")
@@ -160,6 +160,7 @@ def bandwidth(
         mine = [row for row in rows if row.kind == kind.name]
         _points(figure, mine, rates, colours[kind.name])
     most = max(max(rates.whole(row) or 0.0, rates.wire(row) or 0.0) for row in rows)
+    levels = [most]
     sizes = sorted({row.bytes or 1 for row in rows})
     for kind in kinds:
         row = next((r for r in rows if r.kind == kind.name), None)
@@ -168,13 +169,15 @@ def bandwidth(
             _line(figure, kind, rates.factor(row), sizes, colours[kind.name])
             if peak <= PEAK_IN_SIGHT * most:
                 words = f"fitted peak of {kind.name.replace('_', '-')}s"
+                levels.append(peak)
                 _level(figure, peak, words, colours[kind.name], theme)
     if link is not None:
         peak = link.bytes_per_second / 1e9
         if peak <= PEAK_IN_SIGHT * most:
             _level(figure, peak, f"link {visible(link.name)}", "#888888", theme)
+            levels.append(peak)
     _size_axis(figure, sizes)
-    figure.update_yaxes(title=f"{rates.words}, GB/s", rangemode="tozero")
+    figure.update_yaxes(title=f"{rates.words}, GB/s", range=from_nought(max(levels)))
     return styled(figure, theme, 380, legend=True)
 
 
@@ -286,9 +289,11 @@ def size_times(times: Sequence[SizeTimes], theme: str) -> go.Figure:
             hoverinfo="x+name",
             name=f"{names[id(each)]}: {each.count:,} calls",
         )
-    figure.update_xaxes(title="ms", rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    return styled(figure, theme, max(150, 90 + 30 * len(names)))
+    longest = max(each.ns[-1] for each in shown) / MS
+    figure.update_xaxes(title="ms", range=from_nought(longest))
+    figure.update_yaxes(autorange="reversed", type="category")
+    styled(figure, theme, max(150, 90 + 30 * len(names)))
+    return figure.update_layout(margin_l=name_room(names.values()))
 
 
 MOST_BOXES = 24

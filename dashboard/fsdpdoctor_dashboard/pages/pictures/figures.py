@@ -5,7 +5,7 @@ Colours are the timeline's, vermillion is for exposed time alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -32,6 +32,11 @@ LEAST_SPAN = 0.05
 """Of a step: what all colours of a heat map stand for at least."""
 MOST_STEP_TICKS = 25
 FEW_TIMES = 6
+HEAD_ROOM = 1.06
+"""Of an axis's highest value: what the axis ends at. Said, and not left to plotly, so
+that a still picture has the same."""
+BAR_MARGIN = 110
+"""At the right of a heat map, for its colour bar: plotly then adds none of its own."""
 """So few can be counted: the axis then has whole numbers only."""
 
 
@@ -42,7 +47,7 @@ def styled(
     figure.update_layout(
         template=_looks("dark" if theme == "dark" else "light"),
         height=height,
-        margin={"l": 70, "r": 20, "t": 40 if legend else 10, "b": 50},
+        margin={"l": 70, "r": 20, "t": 48 if legend else 10, "b": 50},
         showlegend=legend,
     )
     return figure
@@ -85,6 +90,16 @@ def _looks(theme: str) -> go.layout.Template:
     return go.layout.Template(layout=layout)
 
 
+def from_nought(most: float) -> list[float]:
+    """An axis from 0 to a little above the highest value."""
+    return [0.0, HEAD_ROOM * most if most > 0 else 1.0]
+
+
+def name_room(names: Iterable[str]) -> int:
+    """The margin for an axis's names."""
+    return max(70, 12 + 7 * max(map(len, names), default=0))
+
+
 def wait_matrix(
     ranks: Sequence[int], waits: Mapping[int, Mapping[int, int]], steps: int, theme: str
 ) -> go.Figure:
@@ -113,7 +128,12 @@ def wait_matrix(
     )
     figure.update_xaxes(title="last to arrive: rank", type="category")
     figure.update_yaxes(title="waiting rank", type="category", autorange="reversed")
-    return styled(figure, theme, max(220, min(640, 90 + 34 * len(ranks))))
+    height = max(220, min(640, 90 + 34 * len(ranks)))
+    return _with_bar(styled(figure, theme, height))
+
+
+def _with_bar(figure: go.Figure) -> go.Figure:
+    return figure.update_layout(margin_r=BAR_MARGIN)
 
 
 def _written(values: Sequence[Sequence[float]]) -> list[list[str]]:
@@ -163,9 +183,14 @@ def last_arrivals(report: Report, theme: str) -> go.Figure:
             row=1,
             col=column,
         )
-        few = max((v or 0 for v in values), default=0) < FEW_TIMES and column == 1
+        most = max((v or 0 for v in values), default=0)
+        few = most < FEW_TIMES and column == 1
         figure.update_yaxes(
-            title=title, rangemode="tozero", dtick=1 if few else None, row=1, col=column
+            title=title,
+            range=from_nought(most),
+            dtick=1 if few else None,
+            row=1,
+            col=column,
         )
         figure.update_xaxes(title="rank", type="category", row=1, col=column)
     return styled(figure, theme, 260)
@@ -235,7 +260,7 @@ def step_heat(
     figure.update_yaxes(
         title="rank", type=kind, autorange="reversed", automargin=several
     )
-    return styled(figure, theme, height)
+    return _with_bar(styled(figure, theme, height))
 
 
 def _rank_names(ordered: Sequence[RankMeasures]) -> list[str] | list[list[str]]:

@@ -17,7 +17,11 @@ from fsdpdoctor.renderers.formatting import shorten, visible
 from fsdpdoctor.renderers.palette import SERIES, series_colours
 from fsdpdoctor.report.memory_peak import MemoryPeak
 from fsdpdoctor.schema import UNKNOWN, MemorySamples
-from fsdpdoctor_dashboard.pages.pictures.figures import styled
+from fsdpdoctor_dashboard.pages.pictures.figures import (
+    from_nought,
+    name_room,
+    styled,
+)
 from fsdpdoctor_dashboard.pages.pictures.unit_map import extent
 
 
@@ -76,9 +80,9 @@ def memory_step(
     figure.update_xaxes(title="time into the step, ms", row=len(heights), col=1)
     figure.update_layout(hovermode="x unified" if names else "closest")
     styled(figure, theme, sum(heights) + 110, legend=bool(names))
-    longest = max((len(_label(rank, unit)) for unit in units), default=0)
-    figure.update_layout(margin_l=max(70, 12 + 7 * longest))
-    return figure
+    return figure.update_layout(
+        margin_l=name_room(_label(rank, unit) for unit in units)
+    )
 
 
 def _curves(figure: go.Figure, rank: RankMeasures, step: int, names: list[str]) -> None:
@@ -111,10 +115,12 @@ def _curves(figure: go.Figure, rank: RankMeasures, step: int, names: list[str]) 
             col=1,
             **group,
         )
-    figure.update_yaxes(title=unit_name, rangemode="tozero", row=1, col=1)
     capacity = rank.header.device_bytes
     most = max(int(getattr(samples, name).max()) for name in shown)
-    if 0 < capacity <= ROOM * most:
+    drawn = 0 < capacity <= ROOM * most
+    top = max(most, capacity) if drawn else most
+    figure.update_yaxes(title=unit_name, range=from_nought(top / unit), row=1, col=1)
+    if drawn:
         figure.add_hline(
             y=capacity / unit,
             line={"dash": "dash", "color": "#d5421e", "width": 1.4},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 from collections import OrderedDict
@@ -21,21 +22,58 @@ class MadePages:
 
     def __init__(self) -> None:
         self._made: OrderedDict[Key, Component] = OrderedDict()
+        self._making: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def page(self, module: str, key: Key, context: Context) -> Component:
-        """The page that `key` names; two who ask at once may make it twice."""
+        """The page that `key` names; who asks while it is made waits for that."""
         with self._lock:
-            found = self._made.get(key)
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            found = self._known(key)
             if found is not None:
-                self._made.move_to_end(key)
                 return found
-        made = _make(module, context)
+            try:
+                made = _make(module, context)
+                self._keep(key, made)
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+            return made
+
+    def _known(self, key: Key) -> Component | None:
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                self._making.pop(key, None)
+            return self._made.get(key)
+
+    def _keep(self, key: Key, made: Component) -> None:
         with self._lock:
             self._made[key] = made
             while len(self._made) > KEPT:
                 self._made.popitem(last=False)
-        return made
+
+    def soon(
+        self, module: str, key: Key, context: Context, seconds: float
+    ) -> Component | None:
+        """The page, where it is made within some time; else it is made all the same,
+        for who asks for it next.
+        """
+        with self._lock:
+            if (found := self._made.get(key)) is not None:
+                return found
+        made: list[Component] = []
+
+        def make() -> None:
+            # What goes wrong is said to who asks for the page by itself.
+            with contextlib.suppress(Exception):
+                made.append(self.page(module, key, context))
+
+        maker = threading.Thread(target=make, name="first-page", daemon=True)
+        maker.start()
+        maker.join(seconds)
+        return made[0] if made else None
 
 
 def _make(module: str, context: Context) -> Component:

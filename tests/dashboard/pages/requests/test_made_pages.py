@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 
 import pytest
 
@@ -59,6 +60,45 @@ def test_what_was_looked_at_last_is_kept(made: list[str], context: Context) -> N
     pages.page("units", ("1",), context)
 
     assert made == ["units"]
+
+
+def test_who_asks_while_a_page_is_made_waits(
+    monkeypatch: pytest.MonkeyPatch, context: Context
+) -> None:
+    """It is made once, and who has no time for it goes on without."""
+    may_end, asked = threading.Event(), []
+
+    def make(module: str, context: Context) -> Component:
+        asked.append(module)
+        may_end.wait(10)
+        return html.Main(module)
+
+    monkeypatch.setattr(made_pages, "_make", make)
+    pages, key = MadePages(), ("units", "1")
+    assert pages.soon("units", key, context, 0.01) is None
+    may_end.set()
+    found = pages.page("units", key, context)
+
+    assert asked == ["units"]
+    assert pages.soon("units", key, context, 0.0) is found
+
+
+def test_a_page_that_fails_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, context: Context
+) -> None:
+    """Its error is for who asks for the page by itself."""
+
+    def fail(module: str, context: Context) -> Component:
+        raise ValueError(module)
+
+    pages = MadePages()
+    with monkeypatch.context() as patch:
+        patch.setattr(made_pages, "_make", fail)
+        assert pages.soon("units", ("units",), context, 10) is None
+        with pytest.raises(ValueError, match="units"):
+            pages.page("units", ("units",), context)
+    monkeypatch.setattr(made_pages, "_make", lambda module, _: html.Main(module))
+    assert pages.soon("units", ("units",), context, 10) is not None
 
 
 def test_pages_with_figures_are_made_ahead(made: list[str], library: Library) -> None:
