@@ -50,6 +50,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
     tensors_of,
     wants_work,
 )
+from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
 from fsdpdoctor.recorder.patching import Patches, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Phase, Within
@@ -159,6 +160,7 @@ class CollectiveCalls:
 
     def _see(self) -> None:
         self._training = threading.get_ident()
+        tell_this_thread()
         self._see_python_classes()
         if self._libraries:
             return  # they could not be taken out

@@ -2,8 +2,8 @@
 
 [Note: Samples of the stack] A thread of its own notes which line of the user's code
 runs where a recorded step is outside every pass, optimizer and pause. Each time it
-wakes, the training thread has to give up the interpreter while all threads' stacks are
-written down, see [Note: Stacks of other threads]. So it sleeps fifty times as long as
+wakes, the training thread has to give up the interpreter while its stack is written
+down, see [Note: Stacks of other threads]. So it sleeps fifty times as long as
 that took, and through passes, and through gaps that were short the last time: the
 training thread, which knows where a gap begins, wakes it. It looks by itself a few
 times a second, for what happens now and then. A gap without a sample is named by its
@@ -24,7 +24,11 @@ from time import perf_counter_ns, sleep, thread_time_ns
 
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread
 from fsdpdoctor.recorder.host.source_paths import module_of
-from fsdpdoctor.recorder.host.thread_stacks import StackFrame, ThreadStacks
+from fsdpdoctor.recorder.host.thread_stacks import (
+    StackFrame,
+    ThreadStacks,
+    tell_this_thread,
+)
 from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Activity, Within
@@ -97,6 +101,7 @@ class StackSampler:
             self._waiting.close()
             return
         self._training = threading.get_ident()
+        tell_this_thread()
         if not self._alive:
             self._alive = True
             start_thread(self._run)

@@ -7,20 +7,30 @@ A frame that is looked at also keeps its tensors alive. The interpreter's own
 `faulthandler` writes all stacks in one go, gives nothing up and makes no frame. It
 writes to a file in memory that is mapped here: reading it needs no system call, so
 that the interpreter does not change hands a second time.
+
+A thread that Python did not start gets its state in the interpreter whenever it comes,
+as gloo's do to drop a tensor, without having the interpreter. CPython 3.11 links that
+state into its list before it is whole: a dump of all threads that meets it there ends
+in a segmentation fault. So there only the thread that is asked for is written down, by
+its own state, which it has told before. All threads are asked for where nothing moves,
+and once as a rank ends.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import mmap
 import os
 import re
 import resource
+import sys
 import tempfile
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 SIZE_BYTES = 1 << 18
 ROOM_BYTES = 1 << 16
@@ -28,6 +38,9 @@ ROOM_BYTES = 1 << 16
 HIGH_DESCRIPTOR = 900
 """Descriptors are given from below, so that nobody gets the number of one up here
 after a script has closed all that it did not open itself."""
+
+WHOLE_WHEN_LINKED = sys.version_info >= (3, 12)
+"""Whether all threads may be written down at any time, see the note."""
 
 _THREAD = re.compile(rb"^(?:Current thread|Thread) 0x([0-9a-f]+)\b.*$", re.MULTILINE)
 _FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)$')
@@ -77,6 +90,48 @@ class ToldFrame(NamedTuple):
     f_back: ToldFrame | None
 
 
+class _OwnState:
+    """A thread's state in the interpreter: its address, 0 once the thread has ended."""
+
+    def __init__(self) -> None:
+        self.address = 0
+        with contextlib.suppress(AttributeError):  # an interpreter without these names
+            self._write: Any = ctypes.pythonapi._Py_DumpTraceback
+            self._write.argtypes = [ctypes.c_int, ctypes.c_void_p]
+            self._write.restype = None
+            get: Any = ctypes.pythonapi.PyThreadState_Get
+            get.restype = ctypes.c_void_p
+            self.address = get()
+
+    def write(self, descriptor: int) -> None:
+        """Write its stack down, if the thread lives. Between the question and the call
+        the interpreter stays with whoever asks.
+        """
+        if self.address:
+            self._write(descriptor, self.address)
+
+
+class _UntilItEnds:
+    """Lies in a thread's own variables: that goes as the thread ends."""
+
+    def __init__(self, state: _OwnState) -> None:
+        self._state = state
+
+    def __del__(self) -> None:
+        self._state.address = 0
+
+
+_own = _thread._local()
+_states: dict[int, _OwnState] = {}
+
+
+def tell_this_thread() -> None:
+    """From here on others may ask for the stack of the thread that calls this."""
+    if not hasattr(_own, "until_it_ends"):
+        state = _states[_thread.get_ident()] = _OwnState()
+        _own.until_it_ends = _UntilItEnds(state)
+
+
 class ThreadStacks:
     """Tells the stacks of threads; empty where this system does not give them."""
 
@@ -88,21 +143,24 @@ class ThreadStacks:
         self._lines: dict[bytes, tuple[ToldCode, int]] = {}
 
     def of(self, thread: int) -> ToldFrame | None:
-        """The innermost frame of a thread, by its identity; at most 100 of them."""
-        return self.all(only=thread).get(thread)
+        """The innermost frame of a thread that has told itself, by its identity; at
+        most 100 of them.
+        """
+        state = _states.get(thread)
+        if WHOLE_WHEN_LINKED:
+            return self.all().get(thread)
+        return None if state is None else self._frames(self._dump(state.write))
 
-    def all(self, *, only: int | None = None) -> dict[int, ToldFrame]:
+    def all(self) -> dict[int, ToldFrame]:
         """The innermost frames of all threads that run Python, by their identities."""
-        text = self._dump()
+        text = self._dump(faulthandler.dump_traceback)
         found: dict[int, ToldFrame] = {}
         heads = [*_THREAD.finditer(text)]
         for at, head in enumerate(heads):
-            thread = int(head[1], 16)
-            if only is None or thread == only:
-                end = heads[at + 1].start() if at + 1 < len(heads) else len(text)
-                frame = self._frames(text[head.end() : end])
-                if frame is not None:
-                    found[thread] = frame
+            end = heads[at + 1].start() if at + 1 < len(heads) else len(text)
+            frame = self._frames(text[head.end() : end])
+            if frame is not None:
+                found[int(head[1], 16)] = frame
         return found
 
     def close(self) -> None:
@@ -127,7 +185,7 @@ class ThreadStacks:
             frame = ToldFrame(*known, frame)
         return frame
 
-    def _dump(self) -> bytes:
+    def _dump(self, write: Callable[[int], object]) -> bytes:
         with self._lock:
             if self._map is None or not self._is_ours():
                 self._open()
@@ -138,7 +196,7 @@ class ThreadStacks:
                 self._map[:] = bytes(SIZE_BYTES)
                 self._at = 0
             # From here on the interpreter stays with this thread.
-            faulthandler.dump_traceback(self._descriptor)
+            write(self._descriptor)
             end = self._map.find(b"\0", self._at)
             if end < 0:  # longer than there is room for
                 self._at = SIZE_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -15,15 +16,29 @@ import pytest
 
 from fsdpdoctor.recorder.host import thread_stacks
 from fsdpdoctor.recorder.host.position import Positions, frames_of
-from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks, ToldFrame
+from fsdpdoctor.recorder.host.thread_stacks import (
+    ThreadStacks,
+    ToldFrame,
+    tell_this_thread,
+)
 from tests.rig.ranks import run_python
 
 
 @contextmanager
 def thread(run: Callable[[], Any]) -> Iterator[int]:
-    """A thread's identity, while it runs until the event is set in it."""
-    one = threading.Thread(target=run, daemon=True)
+    """A thread's identity, which has told itself, while it runs until the event is
+    set in it.
+    """
+    told_itself = threading.Event()
+
+    def tell_and_run() -> None:
+        tell_this_thread()
+        told_itself.set()
+        run()
+
+    one = threading.Thread(target=tell_and_run, daemon=True)
     one.start()
+    assert told_itself.wait(10)
     assert one.ident is not None
     yield one.ident
     one.join(10)
@@ -33,6 +48,20 @@ def compiled(source: str, path: str, **names: Any) -> dict[str, Any]:
     """A module's names, as if it were a file's."""
     exec(compile(source, path, "exec"), names)
     return names
+
+
+@pytest.fixture(autouse=True)
+def this_thread_has_told_itself() -> None:
+    """As a training thread has."""
+    tell_this_thread()
+
+
+@pytest.fixture(params=[False, True], ids=["by-its-state", "among-all"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the interpreter that this is, and as on others."""
+    if not request.param and not hasattr(ctypes.pythonapi, "_Py_DumpTraceback"):
+        pytest.skip("this interpreter writes all threads down only")
+    monkeypatch.setattr(thread_stacks, "WHOLE_WHEN_LINKED", request.param)
 
 
 def told(frame: ToldFrame | None) -> list[tuple[str, str, int | None]]:
@@ -46,6 +75,7 @@ def told(frame: ToldFrame | None) -> list[tuple[str, str, int | None]]:
 WAITS = "def wait(over):\n    inner(over)\n\ndef inner(over):\n    over.acquire()\n"
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_waiting_thread_is_told_line_by_line() -> None:
     """File, function and line of each frame, innermost first; and of no other."""
     over = threading.Lock()
@@ -62,16 +92,12 @@ def test_a_waiting_thread_is_told_line_by_line() -> None:
 
     file = "wärts \U0001f600.py"
     assert found[:2] == [(file, "inner", 5), (file, "wait", 2)]
-    assert [name for _, name, _ in own[:4]] == [
-        "_dump",
-        "all",
-        "of",
-        "test_a_waiting_thread_is_told_line_by_line",
-    ]
+    assert "test_a_waiting_thread_is_told_line_by_line" in [n for _, n, _ in own[:5]]
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_thread_that_is_gone_has_no_stack() -> None:
-    """It is not told."""
+    """It is not told, though it had told itself."""
     with thread(lambda: None) as ident:
         pass
     stacks = ThreadStacks()
@@ -88,8 +114,9 @@ def test_the_file_is_begun_again_before_it_is_full(
     monkeypatch.setattr(thread_stacks, "ROOM_BYTES", 1 << 14)
     stacks = ThreadStacks()
     me = threading.get_ident()
-    here = [told(stacks.of(me))[3] for _ in range(40)]
-    assert {name for _, name, _ in here} == {"<listcomp>"}
+    room = thread_stacks.SIZE_BYTES // 400  # that a stack takes at least
+    here = [stacks.of(me) is not None for _ in range(room)]
+    assert all(here)
     monkeypatch.setattr(thread_stacks, "ROOM_BYTES", 0)
     stacks._at = thread_stacks.SIZE_BYTES - 8
     os.lseek(stacks._descriptor, stacks._at, os.SEEK_SET)
@@ -129,8 +156,9 @@ def test_its_descriptor_is_given_back() -> None:
 STRESS = """
 import gc, sys, threading, time
 from fsdpdoctor.recorder.host.call_stack import CallStack
-from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks
+from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks, tell_this_thread
 
+tell_this_thread()
 sys.setswitchinterval(1e-6)
 gc.set_threshold(5, 1, 1)
 training = threading.get_ident()
@@ -176,6 +204,49 @@ def test_frames_that_come_and_go_are_told_without_harm() -> None:
     the garbage collector runs code of its own in the midst of it.
     """
     ended = run_python("-c", STRESS)
+    assert (ended.status, ended.stdout) == (0, "seen\n"), ended.stderr
+
+
+THREADS_OF_OTHERS = """
+import ctypes, threading, time
+from fsdpdoctor.recorder.host.thread_stacks import ThreadStacks, tell_this_thread
+
+libc = ctypes.CDLL(None)
+Start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+address = ctypes.c_void_p
+libc.pthread_create.argtypes = [address, address, Start, address]
+libc.pthread_join.argtypes = [ctypes.c_ulong, address]
+come = Start(lambda _: 0)  # comes to the interpreter, and goes
+over = False
+
+def threads_come_and_go():
+    while not over:
+        started = [ctypes.c_ulong() for _ in range(8)]
+        for one in started:
+            libc.pthread_create(ctypes.byref(one), None, come, None)
+        for one in started:
+            libc.pthread_join(one, None)
+
+tell_this_thread()
+others = [threading.Thread(target=threads_come_and_go) for _ in range(2)]
+for other in others:
+    other.start()
+me, stacks = threading.get_ident(), ThreadStacks()
+end, seen = time.monotonic() + 6, 0
+while time.monotonic() < end:
+    seen += stacks.of(me) is not None
+over = True
+for other in others:
+    other.join()
+print("seen" if seen > 100 else seen)
+"""
+
+
+def test_threads_that_python_did_not_start_come_and_go_without_harm() -> None:
+    """As gloo's do, which drop tensors: their states are in the interpreter's list
+    before they are whole. A dump of all threads ended five of ten such processes.
+    """
+    ended = run_python("-c", THREADS_OF_OTHERS)
     assert (ended.status, ended.stdout) == (0, "seen\n"), ended.stderr
 
 
