@@ -99,9 +99,11 @@ def open_file(path: Path, *, new: bool = False) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
     flags |= os.O_EXCL if new else 0
     low: list[int] = []
+    file = os.open(path, flags, 0o666)
     try:
-        while (file := os.open(path, flags, 0o666)) <= 2:
+        while file <= 2:
             low.append(file)
+            file = os.dup(file)
     finally:
         for taken in low:
             os.close(taken)

@@ -141,7 +141,7 @@ def test_no_file_of_ours_becomes_a_standard_stream(tmp_path: Path) -> None:
     kept = os.dup(0)
     os.close(0)
     try:
-        file = open_file(tmp_path / "record")
+        file = open_file(tmp_path / "record", new=True)
         assert file > 2
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(0)
