@@ -143,6 +143,15 @@ class StandIn:
         raise NotImplementedError
 
 
+def _named_as(layer: Any, original: Any) -> None:
+    """A layer says of itself what it wraps, as a decorator does: its name, its place,
+    and by `inspect` its signature and source. Tools ask, before they wrap it in turn.
+    """
+    function = layer.__func__ if isinstance(layer, staticmethod) else layer
+    if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
+        functools.update_wrapper(function, original)
+
+
 def _step_aside(layer: Any, original: Any, there: Any) -> None:
     """Make a layer, wherever it is held, a call of what it wraps."""
     if isinstance(layer, StandIn):
@@ -217,12 +226,14 @@ class Patches:
         """Replace `owner.name`, which `replacement` calls, until `undo`."""
         base, was_own = self._there(owner, name)
         original = _callable_of(owner, base)
+        original = getattr(owner, name) if original is None else original
+        _named_as(replacement, original)
         self._put(
             _Layer(
                 owner=owner,
                 name=name,
                 base=base,
-                original=getattr(owner, name) if original is None else original,
+                original=original,
                 was_own=was_own,
                 layer=replacement,
             )
@@ -241,6 +252,7 @@ class Patches:
                 self.left_alone.append(f"{name} is a {type(base).__name__}")
                 return
             layer: Any = make(original)
+            _named_as(layer, original)
             if isinstance(base, staticmethod):
                 layer = staticmethod(layer)
             made = _Layer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 import warnings
 from types import SimpleNamespace
@@ -26,6 +27,30 @@ class Target:
 
 class Inherits(Target):
     """Has no `double` of its own."""
+
+
+def test_a_layer_answers_for_what_it_wraps() -> None:
+    """Name, place, signature and source: a tool looks before it wraps in turn."""
+
+    def make(original: Any) -> Any:
+        return lambda *args, **kwargs: original(*args, **kwargs)
+
+    asked = Target.double
+    before = (asked.__module__, asked.__qualname__, asked.__doc__)
+    signature, source = inspect.signature(asked), inspect.getsource(asked)
+    patches = Patches()
+    for made in (True, False):
+        if made:
+            patches.wrap(Target, "double", make)
+        else:
+            patches.put(Target, "double", lambda *args: 0)
+        layer = Target.double
+        assert layer is not asked
+        assert (layer.__module__, layer.__qualname__, layer.__doc__) == before
+        assert inspect.signature(layer) == signature
+        assert inspect.getsource(inspect.unwrap(layer)) == source
+        patches.undo()
+    assert Target.double is asked
 
 
 def guard() -> tuple[ErrorBorder, list[str]]:
