@@ -442,6 +442,7 @@ class Session:
             self._disk.later(lambda: self._written(header))
 
     def _header(self, before: RankHeader | None = None) -> RankHeader:
-        warnings = (*self._warnings, *([OWN_OPTIMIZER] if self._steps.own else ()))
+        own = [OWN_OPTIMIZER] if self._steps.own else ()
+        warnings = (*self._warnings, *own, *self._host.lost)
         with unasked():
             return self._headers.of_rank(self._ended, warnings, self._end, before)

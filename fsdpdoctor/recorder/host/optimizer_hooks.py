@@ -17,6 +17,11 @@ from fsdpdoctor.recorder.patching import Patches, bracketing
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN, Kind, Phase
 
+HOOKS_LOST = (
+    "the script threw all optimizers' hooks away, and with them those by which steps "
+    "are found: what came after the last whole step is in step {step}"
+)
+
 
 class OptimizerSteps(Protocol):
     """Who is told of optimizers."""
@@ -55,6 +60,7 @@ class OptimizerHooks:
         self._began: tuple[int, int] | None = None
         self._inside = UNKNOWN  # the micro-batch in whose backward it began
         self._begun = 0  # so many steps
+        self.lost: str | None = None  # what was, in words
 
     def attach(self) -> None:
         """See them."""
@@ -71,6 +77,8 @@ class OptimizerHooks:
     def detach(self) -> None:
         """See nothing any more."""
         self._patches.undo()
+        if any(handle.id not in handle.hooks_dict_ref() for handle in self._handles):
+            self.lost = HOOKS_LOST.format(step=self._rec.step)
         for handle in self._handles:
             handle.remove()
         self._handles = []

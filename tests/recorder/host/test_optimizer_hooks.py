@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from fsdpdoctor.recorder.host.optimizer_hooks import HOOKS_LOST
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
 from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import Kind
 from tests.recorder.rehearsed import recorded, sharded
 
 STEPS = 3
+OPTIMIZERS: Any = importlib.import_module("torch.optim.optimizer")
 
 Training = Callable[[Any, torch.optim.Optimizer], None]
 
@@ -42,6 +45,23 @@ def move(model: Any, by: float) -> None:
     for param in model.parameters():
         param.add_(param.grad, alpha=by)
         param.grad = None
+
+
+def test_hooks_that_the_script_throws_away_are_missed_in_words(tmp_path: Path) -> None:
+    """Steps end no more: two were whole, and the record says why there are no more."""
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        for at in range(STEPS + 1):
+            if at == 2:
+                OPTIMIZERS._global_optimizer_pre_hooks.clear()
+                OPTIMIZERS._global_optimizer_post_hooks.clear()
+            backward(model)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    data = of(train, tmp_path)
+    assert [s.complete for s in data.steps] == [True, True, False]
+    assert HOOKS_LOST.format(step=2) in data.header.warnings
 
 
 def shape(data: RankData) -> list[tuple[int, int, bool]]:
