@@ -19,6 +19,7 @@ import torch
 
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.host import reloaded_operators
 from fsdpdoctor.recorder.host.dynamo_counters import (
     NOTHING_COMPILED,
     CompileCounts,
@@ -120,6 +121,11 @@ class HostHooks:
         self._always.undo()
         self._optimizers.detach()
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What could not be seen to the end, in words."""
+        return () if self._optimizers.lost is None else (self._optimizers.lost,)
+
     def turn(self, on: bool) -> None:
         """See the rest, in recorded steps only."""
         self._patches.undo()
@@ -169,6 +175,12 @@ class HostHooks:
 
     def sharding(self, names: internals.TorchSymbols) -> None:
         """See what `fully_shard` is called on, and what it is told to leave alone."""
+        if hasattr(reloaded_operators.LIBRARY, reloaded_operators.FORGETS):
+            self._always.wrap(
+                reloaded_operators.LIBRARY,
+                reloaded_operators.FORGETS,
+                reloaded_operators.by_right_name,
+            )
         name = "_get_modules_and_states"
         find = getattr(names.fully_shard_module, name, None)
         if find is None:

@@ -95,7 +95,9 @@ class _OwnState:
 
     def __init__(self) -> None:
         self.address = 0
-        with contextlib.suppress(AttributeError):  # an interpreter without these names
+        with contextlib.suppress(
+            Exception
+        ):  # no such names; or nobody may ask for them
             self._write: Any = ctypes.pythonapi._Py_DumpTraceback
             self._write.argtypes = [ctypes.c_int, ctypes.c_void_p]
             self._write.restype = None
