@@ -16,8 +16,10 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from tests.faults.between_steps import WITHIN
+from tests.faults.caught import CAUGHT
 from tests.faults.oddities import BEFORE, clock_set, say
 from tests.faults.own_ways import OWN_WAYS
+from tests.faults.strictness import STRICT
 
 STEPS = 14
 NAME, LOSSES = sys.argv[1], Path(sys.argv[2]).absolute()
@@ -35,6 +37,8 @@ def main() -> None:
         BEFORE[NAME]()
     if NAME in OWN_WAYS:
         OWN_WAYS[NAME]()
+    if NAME in STRICT:
+        STRICT[NAME]()
     torch.manual_seed(1)
     with torch.device("cpu"):
         model: Any = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -51,7 +55,13 @@ def main() -> None:
         batch = torch.randn(
             4, 8, generator=generator, device="cpu", dtype=torch.get_default_dtype()
         )
-        loss = model(batch).square().mean()
+
+        def loss_of(batch: torch.Tensor = batch) -> Any:
+            return model(batch).square().mean()
+
+        if NAME in CAUGHT:
+            CAUGHT[NAME](step, model, optimizer, loss_of)
+        loss = loss_of()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

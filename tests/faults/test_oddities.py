@@ -8,9 +8,11 @@ import pytest
 
 from fsdpdoctor.run import open_run
 from tests.faults.between_steps import WITHIN
+from tests.faults.caught import CAUGHT
 from tests.faults.jobs import SCRIPTS, Ended, last_whole, note, python, recorder
 from tests.faults.oddities import BEFORE
 from tests.faults.own_ways import OWN_WAYS
+from tests.faults.strictness import STRICT
 
 pytestmark = [
     pytest.mark.faults,
@@ -26,11 +28,17 @@ OTHERWISE: dict[str, tuple[str, int]] = {
     "closes-descriptors": ("detached: OSError", 4),
     "calls-mocked": ("running", -1),
     "nobody": ("running", -1),
+    "audited": ("detached: PermissionError", -1),
+    "audited-files": ("running", -1),
+    "hooks-removed": ("done", 4),
 }
 """How the record ends, and its last whole step, where that is not as planned."""
 
 
-@pytest.mark.parametrize("name", [*BEFORE, *OWN_WAYS, *WITHIN, *CLOCKS])
+NAMES = [*BEFORE, *OWN_WAYS, *STRICT, *WITHIN, *CAUGHT, *CLOCKS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_trains_as_without_us(name: str, tmp_path: Path) -> None:
     """To the bit, with the same output and status; the record is whole."""
     run = tmp_path / "run"
