@@ -139,7 +139,7 @@ class Compared:
     share: float | None
     idle_ns: int | None
     because: tuple[str, ...]  # HTA's rules that move our figures; empty: none does
-    explained: bool  # counted by HTA's rules, ours are HTA's
+    explained: bool | None  # by its rules, ours are HTA's; None: it made no figure
 
 
 def hta_tables(run: Run) -> HtaTables:
@@ -177,8 +177,22 @@ def compared(run: Run, tables: HtaTables) -> tuple[Compared, ...]:
     kernels = (_Kernels.of(source.load(), Path(source.where)) for source in run.sources)
     return tuple(
         _compared(one, shares.get(one.rank), idle.get(one.rank))
+        if one.rank in shares or one.rank in idle
+        else _alone(one)
         for one in kernels
         if one is not None
+    )
+
+
+def _alone(kernels: _Kernels) -> Compared:
+    """Of a rank of which HTA made no figure: there is nothing to be like."""
+    return Compared(
+        rank=kernels.rank,
+        ours=kernels.figures(),
+        share=None,
+        idle_ns=None,
+        because=(),
+        explained=None,
     )
 
 

@@ -18,12 +18,12 @@ class HtaRank:
 
     rank: int
     overlap_share: float | None  # None: there was no communication
-    hta_overlap_share: float | None
+    hta_overlap_share: float | None  # None: HTA made none, or saw no communication
     idle_ns: int
     hta_idle_ns: int | None  # None: HTA made no such table
     communication_ns: int
     capture_ns: int
-    explained: bool  # counted by HTA's rules, ours are HTA's
+    explained: bool | None  # by HTA's rules, ours are HTA's; None: it made none
     because: tuple[str, ...]  # those of its rules that move ours
 
 

@@ -33,7 +33,7 @@ def lines_in_words(tables: HtaTables, ranks: Sequence[Compared]) -> Iterator[str
             reasons.setdefault(words, []).append(one.rank)
     for words, of in reasons.items():
         yield f"{words} ({_ranks(of)})"
-    if unexplained := [one.rank for one in ranks if not one.explained]:
+    if unexplained := [one.rank for one in ranks if one.explained is False]:
         yield f"not explained: {_ranks(unexplained)}"
     if not ranks:
         yield (
@@ -133,7 +133,7 @@ def _comparison(tables: HtaTables, ranks: Sequence[Compared]) -> Table:
     )
     rows = tuple(
         (
-            Cell(text=str(one.rank), weight=float(not one.explained)),
+            Cell(text=str(one.rank), weight=float(one.explained is not True)),
             Cell(text=_share(one.ours.share)),
             Cell(text=_share(one.share)),
             Cell(text=ms(one.ours.idle_ns)),
@@ -153,6 +153,8 @@ def _share(share: float | None) -> str:
 
 
 def _verdict(one: Compared) -> str:
+    if one.explained is None:
+        return "HTA made none"
     if not one.explained:
         return "no, not explained"
     return "explained below" if one.because else "yes"

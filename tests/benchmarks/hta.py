@@ -14,7 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.integrations.hta import PYTHON, Compared, compared, hta_tables
+from fsdpdoctor.integrations.hta import (
+    PYTHON,
+    Compared,
+    HtaTables,
+    compared,
+    hta_tables,
+)
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.quantities import ms
 
@@ -50,7 +56,8 @@ def rows(folder: Path) -> Iterator[str]:
     yield tables.version
     ranks = compared(run, tables)
     for one in ranks:
-        yield f"| {name} | {one.rank} | {_figures(one)} | {_alike(one)} |"
+        alike = _alike(one, tables)
+        yield f"| {name} | {one.rank} | {_figures(one)} | {alike} |"
     if not ranks:
         made = ", ".join(sorted(tables.errors)) or "none"
         yield f"| {name} | | | | | | no kernels; HTA fails at {made} |"
@@ -70,7 +77,10 @@ def _figures(one: Compared) -> str:
     return " | ".join((*shares, *idle))
 
 
-def _alike(one: Compared) -> str:
+def _alike(one: Compared, tables: HtaTables) -> str:
+    if one.explained is None:
+        failed = ", ".join(f"{at}: {error}" for at, error in tables.errors.items())
+        return f"HTA made none ({failed})"
     if not one.explained:
         return "no, and not explained"
     return "; ".join(one.because) or "yes"

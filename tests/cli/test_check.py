@@ -185,13 +185,21 @@ SEEDED = {
         ),
         "WARNING  FD505",
     ),
-    "a method that is not forward": (
+    "a method that is not forward, of a root with its own parameters": (
+        (
+            "Model.encode = lambda self, tokens: Model.forward(self, tokens)\n"
+            "model = sharded(False)\n"
+            "train(model.encode, torch.optim.AdamW(model.parameters()))\n"
+        ),
+        "FD408",
+    ),
+    "a method that is not forward, of units that each gather themselves": (
         (
             "Model.encode = lambda self, tokens: Model.forward(self, tokens)\n"
             "model = sharded(True)\n"
             "train(model.encode, torch.optim.AdamW(model.parameters()))\n"
         ),
-        "FD408",
+        "WARNING  FD504",
     ),
 }
 

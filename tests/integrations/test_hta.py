@@ -23,6 +23,7 @@ from fsdpdoctor.integrations.hta import (
     hta_tables,
 )
 from fsdpdoctor.integrations.hta_json import HtaSection
+from fsdpdoctor.integrations.hta_words import lines_in_words, tables_in_words
 from tests.importers.real_traces import real
 from tests.integrations.drawn import save
 from tests.test_docs_formats import JSON, Field, declared, documented
@@ -107,6 +108,20 @@ def test_a_difference_that_no_rule_makes_is_said(tmp_path: Path) -> None:
     assert [c.explained for c in compared(run, answered(0.4, 249))] == [False]
     assert [c.explained for c in compared(run, answered(0.5, 200))] == [False]
     assert [c.explained for c in compared(run, answered(None, 249))] == [False]
+
+
+def test_a_rank_that_it_could_not_read_is_not_compared(tmp_path: Path) -> None:
+    """Neither alike nor unexplained: ours stand alone, and its error is said."""
+    run = fd.open(trace(tmp_path / "a.json", *work(), steps=2))
+    tables = HtaTables(version="hta 1", errors={"load": "TypeError: int16"})
+    ranks = compared(run, tables)
+    (table,) = tables_in_words(tables, ranks)
+
+    assert [(c.ours.share, c.because, c.explained) for c in ranks] == [(0.5, (), None)]
+    assert [cell.text for cell in table.rows[0]][-1] == "HTA made none"
+    assert list(lines_in_words(tables, ranks)) == [
+        "HTA made no table load: TypeError: int16"
+    ]
 
 
 @pytest.mark.parametrize(("steps", "because"), [(2, (LAUNCH,)), (1, ())])
