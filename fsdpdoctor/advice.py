@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from fsdpdoctor.finding import Advice, Finding
 from fsdpdoctor.run import Run
 
 if TYPE_CHECKING:
+    from fsdpdoctor.simulate.engine.step import Step
     from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 
 
@@ -122,3 +123,40 @@ def _worth(
         predicted_gain_ns=prediction.gain_ns,
         predicted_error_ns=prediction.error_ns,
     )
+
+
+Told = tuple[tuple["Step", int | None], ...]
+"""Steps that advice makes, and what it says that each costs in memory."""
+
+
+def told_costs(base: Replay, advice: Iterable[Advice]) -> Told:
+    """What advice says that its changes cost each rank; None: it does not know."""
+    found = []
+    for one in advice:
+        if one.change and (step := _changed(base, one)) is not None:
+            found.append((step, one.memory_cost_bytes))
+    return tuple(found)
+
+
+def _changed(base: Replay, advice: Advice) -> Step | None:
+    from fsdpdoctor.simulate.plans.change_step import changed
+
+    calibration = base.calibration
+    try:
+        plan = plan_of(advice.change)
+        return changed(plan, calibration.step, calibration.constraints).step
+    except UsageError:
+        return None
+
+
+def memory_cost(told: Told, found: Prediction) -> int | None:
+    """What a plan costs each rank at most, the same wherever it is said; None: not
+    known.
+
+    The simulated peak leaves out activations. Advice that makes the same step, in
+    whatever words, knows what may add up in full under theirs, or that this is not
+    known.
+    """
+    said = [cost for step, cost in told if step == found.step]
+    known = [cost for cost in said if cost is not None]
+    return None if len(known) < len(said) else max([found.memory_cost_bytes, *known])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from fsdpdoctor.advice import recommend
+from fsdpdoctor.advice import Told, memory_cost, recommend, told_costs
 from fsdpdoctor.analysis.measures import measure
-from fsdpdoctor.changes.plan import Plan, plan_of
+from fsdpdoctor.changes.plan import ALL, Plan, plan_of
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import MS
@@ -288,3 +288,28 @@ def test_words_of_a_prediction() -> None:
         "predicted gains: the simulator's replay of this run as it was is off by "
         "0.0 % of the step"
     ) in health
+
+
+def test_memory_is_what_advice_to_do_the_same_says() -> None:
+    """The larger of the two, and not known where advice does not know it: for every
+    plan that makes the same step, in whatever words.
+    """
+    run = simulated()
+    base = replay_run(run, measure(run))
+    named = {unit.fqn: False for unit in base.calibration.step.units if unit.fqn}
+    named.pop(
+        base.calibration.step.units[base.calibration.step.root.units[0]].fqn, None
+    )
+    found = predict(base, plan_of({"reshard_after_forward": {ALL: False}}))
+    other = predict(base, plan_of({"merge": 2}))
+
+    def told(cost: int | None) -> Told:
+        advised = replace(advice(reshard_after_forward=named), memory_cost_bytes=cost)
+        return told_costs(base, (advised, Advice(text="say"), advice(merge=99)))
+
+    more = found.memory_cost_bytes + 1
+    assert memory_cost((), found) == found.memory_cost_bytes
+    assert memory_cost(told(more), found) == more
+    assert memory_cost(told(-9), found) == found.memory_cost_bytes
+    assert memory_cost(told(None), found) is None
+    assert memory_cost(told(more), other) == other.memory_cost_bytes

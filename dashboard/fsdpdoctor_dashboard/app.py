@@ -340,7 +340,7 @@ def _show(
     if len(runs) < len(found):
         waiting = next(run for run in found if not isinstance(run, OpenRun))
         if waiting.error is not None:
-            return _message(waiting.error), None, True
+            return _message(waiting.error, UNREADABLE), None, True
         return _loading(waiting.words, waiting.done, waiting.total), None, False
     state = key_of(asked, runs, theme)
     done = not any(run.live for run in runs)
@@ -382,8 +382,12 @@ def _renew_side(context: Context) -> None:
     dash.set_props(SIDE, {"children": side(context)})
 
 
-def _message(text: str) -> Component:
-    return html.Main(html.P(visible(text)))
+UNREADABLE = "This run cannot be read"
+
+
+def _message(text: str, title: str = "") -> Component:
+    head = [html.H1(title)] if title else []
+    return html.Main([*head, html.P(visible(text))])
 
 
 def _loading(words: str, done: int, total: int) -> Component:

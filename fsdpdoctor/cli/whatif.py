@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from fsdpdoctor.advice import memory_cost, told_costs
 from fsdpdoctor.changes.frameworks import DIALECTS
 from fsdpdoctor.changes.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
 from fsdpdoctor.cli.inputs import byte_size, jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
+from fsdpdoctor.finding import Finding
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.whatif import show_forecast
 from fsdpdoctor.simulate.plans.forecast import (
@@ -120,12 +124,15 @@ def command(
     """
     how = ReadOptions(jobs=jobs)
     opened = open_paths((run,), how)
-    base = replay_run(opened, measure_run(opened, how))
+    measures = measure_run(opened, how)
+    base = replay_run(opened, measures)
     plans = _plans(base, options)
     found = forecast(base, plans)
     if searching and base.usable:
         best = tuple(search(base, memory or base.calibration.constraints.device_bytes))
         found = replace(found, predictions=(*found.predictions, *best))
+    if found.predictions:
+        found = _as_advised(found, judge_all(measures)[0])
     if save is not None:
         _save(found, save)
     never_fail_to_encode()
@@ -133,6 +140,18 @@ def command(
         click.echo(encode_forecast(found, dialect), nl=False)
     else:
         show_forecast(found, Console(highlight=False, markup=False), dialect)
+
+
+def _as_advised(found: Forecast, findings: Sequence[Finding]) -> Forecast:
+    """With the memory that advice to do the same says, where it knows."""
+    advice = (one for finding in findings for one in finding.advice)
+    told = told_costs(found.base, advice)
+    costs = [memory_cost(told, one) for one in found.predictions]
+    predictions = tuple(
+        one if cost is None else replace(one, memory_cost_bytes=cost)
+        for one, cost in zip(found.predictions, costs, strict=True)
+    )
+    return replace(found, predictions=predictions)
 
 
 def _plans(base: Replay, options: dict[str, Any]) -> list[Plan]:

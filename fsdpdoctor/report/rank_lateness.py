@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.straggler_rank import OWN_PARTS
 from fsdpdoctor.report.value import RankRow
-from fsdpdoctor.schema import median
 
 LEAST_SHARE = 0.01
 """Of the step: what a rank does more of by less is no cause of anything."""
@@ -16,14 +15,14 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """One rank against the median rank."""
+    """One rank against the others."""
 
     rank: int
     host: str | None
     step_ns: int | None  # median
     caused_ns: int | None  # waiting of all others, per step; None: not matched
     part: str | None  # of the step budget: what it does more of; None: nothing
-    excess_ns: int = 0  # of that part, per step, over the median rank
+    excess_ns: int = 0  # of that part, per step, over the others' mean: as FD401's
 
 
 def lateness(m: Measures, rows: Sequence[RankRow]) -> tuple[Lateness, ...]:
@@ -32,17 +31,20 @@ def lateness(m: Measures, rows: Sequence[RankRow]) -> tuple[Lateness, ...]:
         rank.rank: replace(m, ranks=(rank,)).budget_ns_per_step() for rank in m.ranks
     }
     known = [budget for budget in of_rank.values() if budget]
-    middle = {
-        part: median([budget.get(part, 0) for budget in known])
-        for part in OWN_PARTS
-        if known
-    }
-    found = [_of(row, of_rank.get(row.rank, {}), middle) for row in rows]
+    totals = {part: sum(one.get(part, 0) for one in known) for part in OWN_PARTS}
+    others = max(len(known) - 1, 1)
+    found = [_of(row, of_rank.get(row.rank, {}), totals, others) for row in rows]
     return tuple(sorted(found, key=lambda one: (-(one.caused_ns or 0), one.rank)))
 
 
-def _of(row: RankRow, budget: dict[str, int], middle: dict[str, float]) -> Lateness:
-    excess = {part: budget.get(part, 0) - ns for part, ns in middle.items()}
+def _of(
+    row: RankRow, budget: dict[str, int], totals: dict[str, int], others: int
+) -> Lateness:
+    excess = {
+        part: own - (ns - own) / others
+        for part, ns in totals.items()
+        if (own := budget.get(part, 0))
+    }
     part = max(excess, key=lambda name: excess[name], default=None)
     least = LEAST_SHARE * sum(budget.values())
     if part is None or excess[part] <= least:

@@ -98,10 +98,7 @@ FAULTS: dict[str, Reviewed] = {
         fault="Overview and What-if contradict each other",
         tests=(
             "dashboard/test_consistency.py::test_what_if_says_what_advice_says",
-            (
-                "dashboard/pages/test_whatif.py::"
-                "test_memory_is_what_advice_to_do_the_same_says"
-            ),
+            "test_advice.py::test_memory_is_what_advice_to_do_the_same_says",
             (
                 "dashboard/pages/test_whatif_front.py::"
                 "test_a_plan_that_loses_is_not_worth_it"

@@ -29,6 +29,7 @@ from fsdpdoctor.report.value import encode
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import predict
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
+from fsdpdoctor_dashboard.pages.ranks import MAKES_WAIT, REASON
 from fsdpdoctor_dashboard.pages.whatif import prediction_words, replay_words
 from tests.dashboard.said import Said, opened, pages_of, said
 from tests.gallery.cases import CASES
@@ -224,6 +225,17 @@ def test_units_are_the_same_everywhere(case: str) -> None:
 PHASES = ("forward", "backward")
 
 
+def straggling(case: str, rank: int) -> list[Any]:
+    """The findings that say what a late rank does more of than the others."""
+    return [
+        row
+        for row in facts(case)["findings"]
+        if row["code"] == "FD401"
+        and row["ranks"] == [rank]
+        and row["evidence"].get("more_than_others_ns")
+    ]
+
+
 @pytest.mark.parametrize("case", EACH)
 def test_ranks_are_the_same_everywhere(case: str) -> None:
     """Each rank's median step, exposed time, waiting, and what it makes others wait."""
@@ -242,7 +254,11 @@ def test_ranks_are_the_same_everywhere(case: str) -> None:
         assert in_terminal(table, terminal) in ([], [bare(t) for t in from_json])
     caused = {f"rank {row['rank']}": row["wait_caused_ns_per_step"] for row in rows}
     for (rank, _number), row in cells(case, "ranks", "ranks-0-late").items():
-        assert row["makes all others wait, per step"] == ms(caused[rank])
+        assert row[MAKES_WAIT] == ms(caused[rank])
+        for finding in straggling(case, int(rank.removeprefix("rank "))):
+            more = finding["evidence"]["more_than_others_ns"]
+            part = max(more, key=lambda name: more[name])
+            assert row[REASON].endswith(f": {ms(more[part])} per step more")
 
 
 @pytest.mark.parametrize("case", EACH)

@@ -36,3 +36,11 @@ def test_alike_ranks_have_no_reason() -> None:
     m = measured(draw(ON_TIME, rank=0), draw(ON_TIME, rank=1))
 
     assert {one.part for one in lateness(m, report_of(m).ranks)} == {None}
+
+
+def test_it_is_said_as_the_finding_says_it() -> None:
+    """Against the others' mean: of two ranks all that one does more, and not half."""
+    m = measured(draw(ON_TIME, rank=0), draw(LOADS_LONG, rank=1))
+    found = {one.rank: one for one in lateness(m, report_of(m).ranks)}
+
+    assert (found[1].part, found[1].excess_ns) == ("input", 3 * MS)

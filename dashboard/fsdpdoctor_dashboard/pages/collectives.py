@@ -10,10 +10,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent
-from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.collective_times import collective_times
-from fsdpdoctor.report.value import OtherCollectiveRow
+from fsdpdoctor.report.value import CollectiveRow, OtherCollectiveRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
@@ -185,10 +185,10 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
 
 def _table(name: str, run: OpenRun) -> Component:
     rows = []
+    members = _members(run)
     for row in run.report.collectives:
-        ranks = f", {row.group_size} ranks" if row.group_size else ""
         known = NOT_NAMED if row.role == BY_ORDER else row.role or row.group
-        role = f"{known or NOT_NAMED}{ranks}"
+        role = f"{known or NOT_NAMED}{_ranks(row, members)}"
         rows.append(
             [
                 Cell(text=role),
@@ -210,6 +210,21 @@ def _table(name: str, run: OpenRun) -> Component:
         | dict.fromkeys(rates, "GB/s"),
     )
     return data_table(name, heads, rows)
+
+
+def _members(run: OpenRun) -> dict[str | None, tuple[int, ...]]:
+    """The ranks of each group, where there are several of one role."""
+    groups = [spec for rank in run.measures.ranks for spec in rank.header.groups]
+    named: dict[str | None, set[str]] = {}
+    for spec in groups:
+        named.setdefault(spec.role, set()).add(spec.name)
+    return {spec.name: spec.ranks for spec in groups if len(named[spec.role]) > 1}
+
+
+def _ranks(row: CollectiveRow, members: dict[str | None, tuple[int, ...]]) -> str:
+    if found := members.get(row.group):
+        return f", ranks {ranges(found)}"
+    return f", {row.group_size} ranks" if row.group_size else ""
 
 
 def _rate(gbps: float | None) -> Cell:

@@ -60,7 +60,10 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
 
 
 MOST_NAMED = 16
-"""Ranks that are listed as late, and up to which the table of all is not folded."""
+"""Ranks up to which the table of all is not folded."""
+
+MOST_LATE = 8
+"""Ranks that are listed as late."""
 
 LATE_SHARE = 0.005
 """Of the step: who makes the others wait less than that is not late."""
@@ -77,7 +80,7 @@ def _late(name: str, run: OpenRun) -> list[Component]:
         return [head, html.P(f"Cannot tell: {why}.")]
     if not late:
         return [head, html.P("No rank makes the others wait.")]
-    shown = late[:MOST_NAMED]
+    shown = late[:MOST_LATE]
     caused = [one.caused_ns or 0 for one in shown]
     rows = zip(
         [Cell(text=f"rank {one.rank}", value=one.rank) for one in shown],
@@ -96,12 +99,12 @@ def _late(name: str, run: OpenRun) -> list[Component]:
         head,
         html.P(with_terms(PER_STEP), className="faint"),
         data_table(f"{name}-late", heads, rows),
-        *words[: len(late) > MOST_NAMED],
+        *words[: len(late) > MOST_LATE],
     ]
 
 
-MAKES_WAIT = "makes all others wait, per step"
-REASON = "what it does more of than the median rank"
+MAKES_WAIT = "waiting caused per step, of all others"
+REASON = "what it does more of than the others do on average"
 
 
 def _reason(one: Lateness) -> str:
@@ -138,7 +141,10 @@ def _waits(run: OpenRun, steps: int, theme: str) -> list[Component]:
         html.H2("Who waits for whom"),
         plot(figures.wait_matrix(sorted(waits), waits, steps, theme)),
         html.H2("Who is last"),
-        plot(figures.last_arrivals(run.report, theme)),
+        html.Div(
+            [plot(bars) for bars in figures.last_arrivals(run.report, theme)],
+            className="pair",
+        ),
     ]
 
 

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.changes.plan import plan_of
+from fsdpdoctor.finding import Advice
 from fsdpdoctor.quantities import ms, of_step, size
 from fsdpdoctor.renderers.formatting import visible, visible_lines
+from fsdpdoctor.renderers.reading.finding_order import NOTHING, reading
 from fsdpdoctor.renderers.reading.outlook import outlook, outlook_words
 from fsdpdoctor.renderers.report_view import Content, exposed_line
 from fsdpdoctor.report import Report
@@ -26,6 +29,7 @@ from fsdpdoctor_dashboard.pages.components import (
     with_terms,
     with_tip,
 )
+from fsdpdoctor_dashboard.pages.plan_knobs import plan_text
 from fsdpdoctor_dashboard.pages.try_command import try_command
 
 
@@ -33,7 +37,7 @@ def verdict_box(context: Context, run: OpenRun, content: Content) -> Component:
     """The sentence and the bar; beside them what to do, where there is something."""
     report = run.report
     left = [
-        html.H1(content.headline),
+        *_headline(content.headline),
         *_bar(report),
         html.P(with_terms(_sentence(exposed_line(report))), className="lead"),
     ]
@@ -43,11 +47,26 @@ def verdict_box(context: Context, run: OpenRun, content: Content) -> Component:
         todo.append(_most_to_gain(context, run, verdict.most_to_gain))
     if verdict.best_change is not None:
         todo.append(_best_change(context, run, verdict.best_change))
+    if not todo and (first := first_to_try(report)) is not None:
+        todo.append(_first_to_try(context, run, *first))
     if not todo:
         return html.Div(left, className="verdict alone")
     return html.Div(
         [html.Div(left), html.Div(todo, className="todo")], className="verdict"
     )
+
+
+BESIDE = "; beside that, "
+"""Between what ended a run, or is wrong with it, and what costs most."""
+
+
+def _headline(words: str) -> list[Component]:
+    """What is gravest in large letters, and what costs most below it."""
+    first, between, then = words.partition(BESIDE)
+    if not between:
+        return [html.H1(words)]
+    beside = f"Beside that, {then}"
+    return [html.H1(f"{first}."), html.P(beside, className="beside")]
 
 
 def _sentence(line: str) -> str:
@@ -58,6 +77,43 @@ def _sentence(line: str) -> str:
 def _share(ns: int, report: Report) -> str:
     mean = report.step_time_ns.mean
     return f" ({of_step(ns / mean)})" if mean else ""
+
+
+def first_to_try(report: Report) -> tuple[FindingRow, Advice] | None:
+    """What the verdict is of, or else the first finding, and what to do about it: where
+    neither a gain nor a cost says what comes first.
+    """
+    acting = [report.findings[at] for at in reading(report.findings).acting]
+    acting.sort(key=lambda row: row.code != report.verdict.code)
+    for row in acting:
+        for advice in row.advice:
+            if not advice.text.startswith(NOTHING):
+                return row, advice
+    return None
+
+
+def _first_to_try(
+    context: Context, run: OpenRun, row: FindingRow, advice: Advice
+) -> Component:
+    copier, code = _code(f"first-{run.id}", advice.code)
+    return html.Section(
+        [
+            html.H2("First to try"),
+            html.P(with_codes(context, visible(advice.text))),
+            html.P(with_codes(context, f"{row.code} {row.name}"), className="faint"),
+            html.Div([*copier, *_show(context, run, row)], className="toolbar"),
+            *code,
+        ]
+    )
+
+
+def _code(name: str, code: str | None) -> tuple[list[Component], list[Component]]:
+    """A button that copies it, and the code itself."""
+    if not code:
+        return [], []
+    lines = visible_lines(code.strip("\n"))
+    copier = _copier("Copy code", f"{name}-code", len(lines.splitlines()))
+    return [copier], [html.Pre(lines, id=f"{name}-code")]
 
 
 def _most_to_gain(context: Context, run: OpenRun, first: MostToGain) -> Component:
@@ -81,14 +137,13 @@ def _best_change(context: Context, run: OpenRun, best: BestChange) -> Component:
     low, high = best.gain_range_ns
     gain = f"{ms(best.predicted_gain_ns)} per step"
     effects = [f"predicted {ms(low)} to {ms(high)}", _memory(best.memory_cost_bytes)]
-    buttons: list[Component] = []
-    hidden: list[Component] = []
     name = f"best-{run.id}"
-    if best.code:
-        lines = visible_lines(best.code.strip("\n"))
-        buttons.append(_copier("Copy code", f"{name}-code", len(lines.splitlines())))
-        hidden.append(html.Pre(lines, id=f"{name}-code"))
+    buttons, hidden = _code(name, best.code)
     buttons += _show(context, run, _about(run.report, best))
+    if best.apply:
+        plan = plan_text(plan_of(best.apply))
+        href = context.link("whatif", plan=plan)
+        buttons.append(dcc.Link("Other changes", href=href, className="button"))
     command = try_command(run.entry.path, best.apply or {}, run.report.run.command)
     if command is not None:
         summary = html.Summary("Try it: command")
@@ -166,5 +221,6 @@ def _outlook_words(mean: int, after: int | None, floor: int) -> list[Component |
     said: list[Component | str] = [html.B(f"Now {ms(mean)}"), " (mean step)"]
     if after is not None:
         said += [", ", html.I(className="key left"), f"after the change {ms(after)}"]
+        said += [" (", html.I(className="key gain"), f"{ms(mean - after)} less)"]
     said += [", ", html.I(className="key floor"), f"cannot go below {ms(floor)}"]
     return said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.advice import memory_cost
 from fsdpdoctor.changes.plan import ACCUMULATION, Plan
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import count, ms, percent, signed_percent, size
@@ -37,7 +38,7 @@ from fsdpdoctor_dashboard.pages.plan_knobs import (
     rest_options,
 )
 from fsdpdoctor_dashboard.pages.try_command import try_command
-from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
+from fsdpdoctor_dashboard.pages.whatif_model import told
 
 
 def page(context: Context) -> Component:
@@ -233,13 +234,16 @@ def prediction_words(
             Cell(text="memory per rank"),
             Cell(text=""),
             Cell(text=""),
-            Cell(text=bytes_change(memory_cost(report, found))),
+            Cell(text=bytes_change(memory_cost(told(base, report), found))),
         ],
-        [
-            Cell(text="peak memory, simulated without activations"),
-            Cell(text=byte_words(base.outcome.peak_bytes if known else None)),
-            Cell(text=byte_words(found.peak_bytes)),
-            Cell(text=bytes_change(found.memory_cost_bytes)),
+        *[
+            [
+                Cell(text="peak memory, simulated without activations"),
+                Cell(text=byte_words(base.outcome.peak_bytes)),
+                Cell(text=byte_words(found.peak_bytes)),
+                Cell(text=bytes_change(found.memory_cost_bytes)),
+            ]
+            for _ in range(known)
         ],
         [
             Cell(text="gathered parameters, at their peak"),

@@ -6,6 +6,7 @@ import dash
 from dash import ClientsideFunction, Input, Output, State, html
 from dash.development.base_component import Component
 
+from fsdpdoctor.advice import memory_cost
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay, predict
@@ -17,9 +18,9 @@ from fsdpdoctor_dashboard.pages.plan_knobs import KNOBS, knobs_of_values, plan_t
 from fsdpdoctor_dashboard.pages.whatif_front import front_tables
 from fsdpdoctor_dashboard.pages.whatif_model import (
     Replays,
-    memory_cost,
     plan_file,
     simulated_run,
+    told,
 )
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
@@ -135,10 +136,11 @@ def _front(run: OpenRun, replays: Replays, theme: str) -> object:
     found = replays.search(run)
     if not found:
         return html.P("No change was found that makes this run faster or smaller.")
+    said = told(replay, run.report)
     drawn = {
         str(one.plan): (one, cost)
         for one in found
-        if (cost := memory_cost(run.report, one)) is not None
+        if (cost := memory_cost(said, one)) is not None
     }
     measured = replay.calibration.measured_ns
     words = f"{page.step_meaning(replay)}; a click on a point or a row sets the knobs."
@@ -146,7 +148,7 @@ def _front(run: OpenRun, replays: Replays, theme: str) -> object:
         html.H2("What the search found"),
         html.P(f"Steps are predicted from the {words}", className="faint"),
         html.Div(plot(front(drawn, measured, theme)), className="plan-front"),
-        *front_tables(found, run.report),
+        *front_tables(found, said),
     ]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
+from fsdpdoctor.advice import Told, memory_cost
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.tables import Cell, Column
-from fsdpdoctor.report import Report
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.pages.components import (
     columns,
@@ -20,14 +20,13 @@ from fsdpdoctor_dashboard.pages.components import (
 )
 from fsdpdoctor_dashboard.pages.plan_knobs import setting
 from fsdpdoctor_dashboard.pages.whatif import bytes_change
-from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
 
 FASTER = "Changes worth it"
 NOISE = "Faster by less than the prediction's own error"
 SMALLER = "Less memory, and not faster"
 
 
-def front_tables(found: Sequence[Prediction], report: Report) -> list[Component]:
+def front_tables(found: Sequence[Prediction], told: Told) -> list[Component]:
     """The searched plans by what they win: beyond their own error, within it, and
     those that only save memory, which are not worth it for the time.
     """
@@ -38,7 +37,7 @@ def front_tables(found: Sequence[Prediction], report: Report) -> list[Component]
     parts: list[Component] = []
     for at, (title, plans) in enumerate(kinds.items()):
         if plans:
-            table = _front_table(f"front-table-{at}", plans, report)
+            table = _front_table(f"front-table-{at}", plans, told)
             quiet = "" if title == FASTER else "quiet"
             parts += [html.H2(title, className=quiet), html.Div(table, className=quiet)]
     return parts
@@ -52,8 +51,8 @@ HEADS = columns(
 )
 
 
-def _front_table(name: str, found: Sequence[Prediction], report: Report) -> Component:
-    rows = [_row(HEADS, one, memory_cost(report, one)) for one in found]
+def _front_table(name: str, found: Sequence[Prediction], told: Told) -> Component:
+    rows = [_row(HEADS, one, memory_cost(told, one)) for one in found]
     heads = html.Thead(html.Tr([head_cell(column) for column in HEADS]))
     table = html.Table([heads, html.Tbody(rows)], id=name, className="data")
     return html.Div(table, className="scroll")
@@ -69,6 +68,9 @@ def _row(heads: Sequence[Column], found: Prediction, cost: int | None) -> Compon
         Cell(text=bytes_change(cost), value=cost),
     ]
     others = zip(heads[1:], cells, strict=True)
-    return html.Tr(
-        [html.Td(button, className="words"), *[table_cell(*each) for each in others]]
-    )
+    assumed = [
+        html.Span(f"Assumed: {visible(line)}.", className="assumed")
+        for line in found.assumptions
+    ]
+    change = html.Td([button, *assumed], className="words")
+    return html.Tr([change, *[table_cell(*each) for each in others]])

@@ -11,8 +11,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsdpdoctor.advice import Told, told_costs
 from fsdpdoctor.analysis.measures import measure
-from fsdpdoctor.changes.plan import plan_of, save_plan
+from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import in_memory
 from fsdpdoctor.schema import RunHeader
@@ -95,20 +96,9 @@ def simulated_run(library: Library, run: OpenRun, step: Step, what: str) -> Open
     return opened
 
 
-def memory_cost(report: Report, found: Prediction) -> int | None:
-    """What a plan costs each rank at most: one figure on all pages; None: not known.
-
-    The simulated peak leaves out activations. Advice to do the same knows what may add
-    up in full under theirs, or that this is not known.
-    """
-    said = [
-        advice.memory_cost_bytes
-        for finding in report.findings
-        for advice in finding.advice
-        if advice.change and plan_of(advice.change) == found.plan
-    ]
-    known = [cost for cost in said if cost is not None]
-    return None if len(known) < len(said) else max([found.memory_cost_bytes, *known])
+def told(base: Replay, report: Report) -> Told:
+    """What a report's advice says that its changes cost in memory."""
+    return told_costs(base, (one for row in report.findings for one in row.advice))
 
 
 def plan_file(prediction: Prediction) -> str:

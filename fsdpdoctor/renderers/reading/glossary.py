@@ -189,8 +189,9 @@ TERMS = (
         "waits ms",
     ),
     _term(
-        "makes all others wait, per step",
-        "What all other ranks together waited for this one to arrive.",
+        "waiting caused per step, of all others",
+        "What all other ranks waited for this one to arrive: the sum of all, which may "
+        "be more than a step.",
         "makes wait ms",
         "waiting caused",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,9 @@ from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.collectives import page
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.pictures.collective_figures import box_name, size_times
+from tests.dashboard.said import opened, pages_of
+
+TRACES = Path(__file__).parents[3] / "traces"
 
 ALL_TO_ALL = OtherCollectiveRow(
     where="moe.py:3",
@@ -72,3 +76,18 @@ def test_each_size_has_its_own_box() -> None:
     # What a box is stands above: as the axis's title a telephone cuts it.
     assert figure.layout.xaxis.title.text == "ms"
     assert box_name(replace(small, bytes=None)) == "all-reduce size not known"
+
+
+def test_groups_of_one_role_are_told_apart() -> None:
+    """By their ranks; one that is alone by how many they are."""
+    found = [
+        one.words
+        for one in pages_of(opened(TRACES / "healthy-hsdp"))
+        if one.page == "collectives" and one.column == "group"
+    ]
+    assert set(found) == {
+        *("shard, ranks 0-1", "shard, ranks 2-3"),
+        *("replicate, ranks 0, 2", "replicate, ranks 1, 3"),
+    }
+    slow = pages_of(opened(TRACES / "exposed-all-gather"))
+    assert "shard, 8 ranks" in [one.words for one in slow if one.column == "group"]

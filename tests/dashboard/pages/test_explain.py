@@ -24,7 +24,7 @@ PLAIN = {
     *("gathers in forward", "gathers in backward", "forward compute", "group", "kind"),
     *("backward compute", "bytes gathered", "bytes reduced", "peak memory", "size"),
     *("count", "count per step", "median time", "p99", "longest", "forward"),
-    *("backward", "what it does more of than the median rank"),
+    *("backward", "what it does more of than the others do on average"),
 }
 """Heads in plain words: all others are terms."""
 

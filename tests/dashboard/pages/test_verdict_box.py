@@ -9,12 +9,14 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
+from fsdpdoctor.finding import Advice
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.report_view import content_of
-from fsdpdoctor.report.value import BestChange, MostToGain, Verdict
+from fsdpdoctor.report.value import BestChange, FindingRow, MostToGain, Verdict
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
+from tests.dashboard.pages.test_findings import row
 
 BEST = BestChange(
     text="prefetch two ahead",
@@ -27,11 +29,13 @@ BEST = BestChange(
 FIRST = MostToGain(code="FD402", text="feed it faster", up_to_ns=40 * MS)
 
 
-def shown(library: Library, verdict: Verdict) -> str:
+def shown(
+    library: Library, verdict: Verdict, findings: tuple[FindingRow, ...] = ()
+) -> str:
     """The box of a run of 100 ms a step with this verdict."""
     run = library.wait("before")
     step = replace(run.report.step_time_ns, mean=100 * MS)
-    report = replace(run.report, verdict=verdict, step_time_ns=step)
+    report = replace(run.report, verdict=verdict, step_time_ns=step, findings=findings)
     run = replace(run, report=report)
     context = Context(base="/", theme="light", runs=(run,))
     return str(verdict_box(context, run, content_of(report)))
@@ -64,7 +68,7 @@ def test_one_bar_has_now_then_and_the_floor(library: Library) -> None:
 
 
 def test_what_has_most_to_gain_is_told_before_the_best_change(library: Library) -> None:
-    """It says that no simulation backs it; without either there is no box beside."""
+    """It says that no simulation backs it."""
     verdict = Verdict(kind="input", text="It waits", floor_ns=60 * MS)
     both = shown(library, replace(verdict, most_to_gain=FIRST, best_change=BEST))
 
@@ -73,4 +77,45 @@ def test_what_has_most_to_gain_is_told_before_the_best_change(library: Library) 
     )
     assert "explain?run=before&code=FD402" in both
     assert "; what it costs, not simulated" in both
-    assert "todo" not in shown(library, verdict)
+
+
+def test_without_a_gain_there_is_a_first_thing_to_try(library: Library) -> None:
+    """What the verdict is of goes before the first finding; what has nothing to change
+    is nothing to try, and then there is no box.
+    """
+    first = Advice(text="Prefetch it.", code="a = 1\nb = 2")
+    rows = (
+        row("FD101", 3, advice=(first,)),
+        row("FD408", 0, advice=(Advice(text="Look at dmesg."),)),
+    )
+    ended = Verdict(kind="ended", text="It ended", code="FD408", floor_ns=60 * MS)
+    waits = replace(ended, code="FD101")
+
+    found = shown(library, ended, rows)
+    assert "First to try" in found
+    assert "Look at dmesg." in found
+    assert "Copy code" not in found
+    found = shown(library, waits, rows)
+    assert "Prefetch it." in found
+    assert "2 lines" in found
+    none = Advice(text="Nothing to change: it is so.")
+    assert "todo" not in shown(library, waits, (row("FD101", 3, advice=(none,)),))
+    assert "todo" not in shown(library, waits, ())
+
+
+def test_other_changes_are_a_click_away(library: Library) -> None:
+    """With the knobs of What-if as the best change has them."""
+    verdict = Verdict(kind="exposed", text="It waits", best_change=BEST)
+
+    assert "whatif?run=before&plan=%7B%22forward_prefetch%22%3A2%7D" in shown(
+        library, verdict
+    )
+
+
+def test_what_is_gravest_stands_alone(library: Library) -> None:
+    """What costs most beside it comes below, as a sentence of its own."""
+    verdict = Verdict(kind="ended", text="Rank 1 ended; beside that, it waits")
+    found = shown(library, verdict)
+
+    assert "H1('Rank 1 ended.')" in found
+    assert "Beside that, it waits." in found

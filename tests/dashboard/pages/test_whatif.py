@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.changes.plan import Plan
-from fsdpdoctor.finding import Advice
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import Report
 from fsdpdoctor.simulate.plans.predict import Prediction
@@ -18,8 +17,6 @@ from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.plan_knobs import control_values, knobs_of
 from fsdpdoctor_dashboard.pages.whatif import outcome_words, page
-from fsdpdoctor_dashboard.pages.whatif_model import memory_cost
-from tests.dashboard.pages.test_findings import row
 from tests.dashboard.said import said
 from tests.simulate.steps import step
 
@@ -81,17 +78,3 @@ def test_an_address_sets_the_knobs(library: Library) -> None:
     kept, words = controls("{")
     assert kept == usual
     assert "the plan is damaged" in words
-
-
-def test_memory_is_what_advice_to_do_the_same_says(report: Report) -> None:
-    """The larger of the two, and not known where advice does not know it."""
-    found = plan(2, 8, memory=100)
-
-    def advised(cost: int | None) -> Report:
-        advice = Advice(text="merge", change={"merge": 2}, memory_cost_bytes=cost)
-        return replace(report, findings=(row("FD202", 3, advice=(advice,)),))
-
-    assert memory_cost(report, found) == 100
-    assert memory_cost(advised(900), found) == 900
-    assert memory_cost(advised(-9), found) == 100
-    assert memory_cost(advised(None), found) is None

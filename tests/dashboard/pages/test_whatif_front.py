@@ -14,9 +14,7 @@ from dash import html
 
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.report import Report
 from fsdpdoctor.simulate.plans.predict import Prediction
-from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.whatif_front import (
     FASTER,
     NOISE,
@@ -24,12 +22,6 @@ from fsdpdoctor_dashboard.pages.whatif_front import (
     front_tables,
 )
 from tests.simulate.steps import step
-
-
-@pytest.fixture
-def report(library: Library) -> Report:
-    """Without advice."""
-    return replace(library.wait("before").report, findings=())
 
 
 def plan(merge: int, gain_ms: int, memory: int = 0) -> Prediction:
@@ -49,11 +41,11 @@ def plan(merge: int, gain_ms: int, memory: int = 0) -> Prediction:
     )
 
 
-def test_a_plan_that_loses_is_not_worth_it(report: Report) -> None:
+def test_a_plan_that_loses_is_not_worth_it() -> None:
     """Each has its own words, the largest gain first."""
     found = [plan(2, 8), plan(3, 20), plan(4, 2), plan(5, -9, memory=-1)]
-    titles = [part.children for part in front_tables(found, report)[::2]]
-    tables = [str(part) for part in front_tables(found, report)[1::2]]
+    titles = [part.children for part in front_tables(found, ())[::2]]
+    tables = [str(part) for part in front_tables(found, ())[1::2]]
 
     assert titles == [FASTER, NOISE, SMALLER]
     assert tables[0].index("merge 3") < tables[0].index("merge 2")
@@ -61,15 +53,15 @@ def test_a_plan_that_loses_is_not_worth_it(report: Report) -> None:
     assert "merge 5" in tables[2]
 
 
-def test_what_is_not_there_has_no_head(report: Report) -> None:
+def test_what_is_not_there_has_no_head() -> None:
     """Only plans that win: one table."""
     won = replace(plan(2, 50), error_ns=0)
-    assert len(front_tables([won], report)) == 2
+    assert len(front_tables([won], ())) == 2
 
 
-def test_a_row_is_a_button_that_sets_its_plan(report: Report) -> None:
+def test_a_row_is_a_button_that_sets_its_plan() -> None:
     """Reached by key, and named for the change."""
-    table: Any = front_tables([plan(2, 20), plan(3, 10)], report)[1]
+    table: Any = front_tables([plan(2, 20), plan(3, 10)], ())[1]
     buttons: list[Any] = [p for p in table._traverse() if isinstance(p, html.Button)]
     plans = [json.loads(getattr(b, "data-plan"))["plan"] for b in buttons]
 
@@ -77,8 +69,15 @@ def test_a_row_is_a_button_that_sets_its_plan(report: Report) -> None:
     assert plans == ['{"merge":2}', '{"merge":3}']
 
 
-def test_what_is_not_worth_it_is_quiet(report: Report) -> None:
+def test_what_is_not_worth_it_is_quiet() -> None:
     """Its heading and its table are faint; those worth it are not."""
-    parts: list[Any] = front_tables([plan(2, 20), plan(3, 2)], report)
+    parts: list[Any] = front_tables([plan(2, 20), plan(3, 2)], ())
 
     assert [part.className for part in parts] == ["", "", "quiet", "quiet"]
+
+
+def test_what_is_assumed_stands_beside_the_plan() -> None:
+    """A plan is worth it only as far as that holds."""
+    assumed = replace(plan(2, 20), assumptions=("groups do not slow each other",))
+
+    assert "Assumed: groups do not slow each other." in str(front_tables([assumed], ()))

@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
@@ -31,6 +30,10 @@ window, each so many pixels high."""
 LEAST_SPAN = 0.05
 """Of a step: what all colours of a heat map stand for at least."""
 MOST_STEP_TICKS = 25
+RANK_TICKS = 32
+"""Ranks that an axis as wide as the page names; half as wide, half as many."""
+MATRIX_HEIGHT = 460
+"""Of a matrix of ranks at most: with what is above and below it fits a screen."""
 FEW_TIMES = 6
 HEAD_ROOM = 1.06
 """Of an axis's highest value: what the axis ends at. Said, and not left to plotly, so
@@ -126,9 +129,16 @@ def wait_matrix(
             "<extra></extra>",
         )
     )
-    figure.update_xaxes(title="last to arrive: rank", type="category")
-    figure.update_yaxes(title="waiting rank", type="category", autorange="reversed")
-    height = max(220, min(640, 90 + 34 * len(ranks)))
+    figure.update_xaxes(
+        title="last to arrive: rank", type="category", **every_rank(len(ranks))
+    )
+    figure.update_yaxes(
+        title="waiting rank",
+        type="category",
+        autorange="reversed",
+        **every_rank(len(ranks), RANK_TICKS // 2),
+    )
+    height = max(220, min(MATRIX_HEIGHT, 90 + 34 * len(ranks)))
     return _with_bar(styled(figure, theme, height))
 
 
@@ -162,37 +172,32 @@ def _ink(theme: str) -> dict[str, object]:
     return {"color": "#ffffff" if theme == "dark" else "#1f2328", "size": 12}
 
 
-def last_arrivals(report: Report, theme: str) -> go.Figure:
-    """How often each rank was the last, and beside it how much waiting that caused."""
+def last_arrivals(report: Report, theme: str) -> tuple[go.Figure, go.Figure]:
+    """How often each rank was the last, and how much waiting that caused."""
     ranks = [row for row in report.ranks if row.last_arrivals is not None]
     names = [str(row.rank) for row in ranks]
-    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.1)
-    for column, title, values in (
-        (1, "times last to arrive", [row.last_arrivals for row in ranks]),
-        (
-            2,
-            "waiting caused, ms per step",
-            [(row.wait_caused_ns_per_step or 0) / MS for row in ranks],
-        ),
-    ):
-        figure.add_bar(
+    caused = [(row.wait_caused_ns_per_step or 0) / MS for row in ranks]
+    times = [row.last_arrivals or 0 for row in ranks]
+    often = _rank_bars(names, times, "times last to arrive", theme)
+    if max(times, default=0) < FEW_TIMES:
+        often.update_yaxes(dtick=1)
+    return often, _rank_bars(names, caused, "waiting caused, ms per step", theme)
+
+
+def _rank_bars(
+    names: Sequence[str], values: Sequence[float], title: str, theme: str
+) -> go.Figure:
+    figure = go.Figure(
+        go.Bar(
             x=names,
             y=values,
             marker={"color": SERIES["forward"]},
             hovertemplate=f"rank %{{x}}: %{{y:.4g}} {title}<extra></extra>",
-            row=1,
-            col=column,
         )
-        most = max((v or 0 for v in values), default=0)
-        few = most < FEW_TIMES and column == 1
-        figure.update_yaxes(
-            title=title,
-            range=from_nought(most),
-            dtick=1 if few else None,
-            row=1,
-            col=column,
-        )
-        figure.update_xaxes(title="rank", type="category", row=1, col=column)
+    )
+    figure.update_yaxes(title=title, range=from_nought(max(values, default=0)))
+    few = every_rank(len(names), RANK_TICKS // 2)
+    figure.update_xaxes(title="rank", type="category", **few)
     return styled(figure, theme, 260)
 
 
@@ -234,33 +239,57 @@ def step_heat(
         columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
         values[at, columns] = ns[rank.judged] / MS
     words = "stood still for" if exposed else "took"
-    height = max(170, min(640, 90 + 22 * len(measures.ranks)))
-    tall = (height - 90) / max(len(measures.ranks), 1) >= WRITTEN_HEIGHT
-    few = tall and len(steps) <= WRITTEN_STEPS
+    # Many ranks stand beside each other: their few steps are then few rows.
+    across = len(ordered) > WRITTEN_RANKS
+    ranks, names = _rank_names(ordered), [str(step) for step in steps]
+    rows = len(steps) if across else len(ordered)
+    height = max(170, min(640, 90 + 22 * rows))
+    few = not across and len(steps) <= WRITTEN_STEPS
+    few = few and (height - 90) / max(rows, 1) >= WRITTEN_HEIGHT
+    shown = values.T if across else values
+    about = "rank %{x}, step %{y}" if across else "rank %{y}, step %{x}"
     figure = go.Figure(
         go.Heatmap(
             **_coloured(
-                values, theme, (_middle_ns(measures) / MS, span), exposed=exposed
+                shown, theme, (_middle_ns(measures) / MS, span), exposed=exposed
             ),
-            customdata=values,
-            x=[str(step) for step in steps],
-            y=_rank_names(ordered),
+            customdata=shown,
+            x=ranks if across else names,
+            y=names if across else ranks,
             text=_written(values.tolist()) if few else None,
             texttemplate="%{text}" if few else None,
             textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
-            hovertemplate=f"rank %{{y}}, step %{{x}} {words} "
-            "%{customdata:.4g} ms<extra></extra>",
+            hovertemplate=f"{about} {words} %{{customdata:.4g}} ms<extra></extra>",
         )
     )
-    figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
+    _step_axes(figure, ordered, across=across)
+    return _with_bar(styled(figure, theme, height))
+
+
+def _step_axes(
+    figure: go.Figure, ordered: Sequence[RankMeasures], *, across: bool
+) -> None:
+    """The axis of ranks, under their hosts where there are several, and of steps."""
     several = len({rank.header.host for rank in ordered}) > 1
     kind = "multicategory" if several else "category"
+    if across:
+        figure.update_xaxes(title="rank", type=kind, **every_rank(len(ordered)))
+        figure.update_yaxes(title="step", type="category", autorange="reversed")
+        return
+    figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
     figure.update_yaxes(
         title="rank", type=kind, autorange="reversed", automargin=several
     )
-    return _with_bar(styled(figure, theme, height))
+
+
+def every_rank(count: int, room: int = RANK_TICKS) -> dict[str, object]:
+    """Which ranks an axis names: all, or every second, fourth, ..."""
+    every = 1
+    while count / every > room:
+        every *= 2
+    return {"dtick": every, "tickangle": 0}
 
 
 def _rank_names(ordered: Sequence[RankMeasures]) -> list[str] | list[list[str]]:

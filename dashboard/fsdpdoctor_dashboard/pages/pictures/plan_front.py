@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.formatting import visible
-from fsdpdoctor.renderers.palette import INKS, SERIES
+from fsdpdoctor.renderers.palette import INKS, SERIES, series_colours
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.pages.pictures.figures import styled
 from fsdpdoctor_dashboard.pages.plan_knobs import setting
@@ -87,7 +87,11 @@ def front(
         x=[0],
         y=[measured_ns / MS],
         mode="markers",
-        marker={"color": SERIES["sync"], "size": 12, "symbol": "diamond"},
+        marker={
+            "color": series_colours(theme)["sync"],
+            "size": 12,
+            "symbol": "diamond",
+        },
         name="as it was",
         hovertemplate="as it was: %{y:.4g} ms<extra></extra>",
     )

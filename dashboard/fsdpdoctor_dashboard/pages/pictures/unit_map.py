@@ -6,6 +6,7 @@ unit_map.js lights the units that are gathered at the slider's moment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import ceil, sqrt
 
 import numpy as np
@@ -50,22 +51,48 @@ def unit_map(run: OpenRun) -> Iterator[Component]:
         for row in rows
         if (whole_of_row := sum(units[at].all_gather_bytes or 0 for at in row))
     ]
-    slider = dcc.Input(type="range", min=0, max=MOMENTS, value=MOMENTS // 3, step=1)
+    slider = dcc.Input(
+        type="range",
+        min=0,
+        max=MOMENTS,
+        value=fullest(windows, length),
+        step=1,
+    )
     label = html.Label([f"Step {step} of rank {rank.rank}, moment: ", slider])
-    tank = html.Div(html.I(), className="tank")
+    samples = _samples(rank, step, begin, length)
+    tank = [html.Div(html.I(), className="tank")] if samples else []
     yield with_data(
         html.Div(
             [
                 html.Div([label, html.Span(role="status")], className="map-tools"),
-                tank,
+                *tank,
                 html.Div(lines, className="map"),
             ],
             className="unit-map",
         ),
         length=str(length),
-        memory=_samples(rank, step, begin, length),
+        memory=samples,
         most=str(_most(rank)),
     )
+
+
+def fullest(windows: dict[str, list[str]], length: int) -> int:
+    """The slider's place in the middle of the first stretch in which most units are
+    whole: where a map begins, something is lit.
+    """
+    ends = [
+        (int(at), number)
+        for window in windows.values()
+        for each in window
+        for at, number in zip(each.split(","), (1, -1), strict=True)
+    ]
+    most, whole, best = 0, 0, (0, length)
+    ordered = sorted(ends)
+    for (at, number), (until, _) in pairwise([*ordered, (length, 0)]):
+        whole += number
+        if whole > most and until > at:
+            most, best = whole, (at, until)
+    return round(MOMENTS * sum(best) / 2 / max(length, 1))
 
 
 def full_colour_ns(exposed: Sequence[int], step_ns: int) -> float:

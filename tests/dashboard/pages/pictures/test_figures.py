@@ -12,7 +12,11 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.pages.pictures.figures import LEAST_SPAN, step_heat
+from fsdpdoctor_dashboard.pages.pictures.figures import (
+    LEAST_SPAN,
+    every_rank,
+    step_heat,
+)
 from fsdpdoctor_dashboard.pages.pictures.memory_figures import curves_of
 from tests.dashboard.synthetic import Shape, write_run
 
@@ -78,3 +82,22 @@ def test_cells_have_the_tables_digits(measures: Measures) -> None:
 
     assert list(cells.text[0]) == [ms(step).removesuffix(" ms") for step in steps]
     assert all("." in text for text in cells.text[0])
+
+
+def test_many_ranks_fit_a_screen(measures: Measures, wide: Measures) -> None:
+    """They stand beside each other, and their few steps are few rows."""
+    few, many = (step_heat(m, "light", exposed=True) for m in (measures, wide))
+
+    assert few.layout.yaxis.title.text == "rank"
+    assert few.data[0].z.shape == (4, len(measures.ranks[0].judged_steps))
+    assert (many.layout.xaxis.title.text, many.layout.height) == ("rank", 170)
+    assert many.data[0].z.shape == (3, 64)
+    assert many.data[0].x[-1] == "63"
+
+
+def test_so_many_ranks_are_named_as_have_room() -> None:
+    """All, or every second, fourth, ..., and never upright."""
+    assert every_rank(32) == {"dtick": 1, "tickangle": 0}
+    assert every_rank(64)["dtick"] == 2
+    assert every_rank(512)["dtick"] == 16
+    assert every_rank(512, 16)["dtick"] == 32

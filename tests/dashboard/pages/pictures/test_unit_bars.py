@@ -9,7 +9,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns, parts_of
-from fsdpdoctor_dashboard.pages.pictures.unit_map import full_colour_ns, strips
+from fsdpdoctor_dashboard.pages.pictures.unit_map import full_colour_ns, fullest, strips
 from fsdpdoctor_dashboard.pages.units import page
 
 
@@ -52,3 +52,11 @@ def test_a_map_does_not_paint_noise() -> None:
     assert full_colour_ns([30, 10], 100) == 30
     assert full_colour_ns([2, 1, 0, 1], 1000) == 12.5
     assert full_colour_ns([0], 0) == 1
+
+
+def test_a_map_begins_where_most_is_whole() -> None:
+    """In the middle of the first such stretch, in thousandths of the step."""
+    windows = {"<root>": ["0,900"], "layers.0": ["100,300", "500,600"]}
+
+    assert fullest(windows, 1000) == 200
+    assert fullest({"a": ["0,400"], "b": ["400,1000"]}, 1000) == 200
