@@ -96,11 +96,14 @@ def _first_to_try(
     context: Context, run: OpenRun, row: FindingRow, advice: Advice
 ) -> Component:
     copier, code = _code(f"first-{run.id}", advice.code)
+    said = [f"{row.code} {row.name}"]
+    if advice.memory_cost_bytes is not None:
+        said.append(_memory(advice.memory_cost_bytes))
     return html.Section(
         [
             html.H2("First to try"),
             html.P(with_codes(context, visible(advice.text))),
-            html.P(with_codes(context, f"{row.code} {row.name}"), className="faint"),
+            html.P(with_codes(context, "; ".join(said)), className="faint"),
             html.Div([*copier, *_show(context, run, row)], className="toolbar"),
             *code,
         ]
@@ -113,7 +116,8 @@ def _code(name: str, code: str | None) -> tuple[list[Component], list[Component]
         return [], []
     lines = visible_lines(code.strip("\n"))
     copier = _copier("Copy code", f"{name}-code", len(lines.splitlines()))
-    return [copier], [html.Pre(lines, id=f"{name}-code")]
+    # Long code scrolls: a key has to be able to, as well.
+    return [copier], [html.Pre(lines, id=f"{name}-code", tabIndex=0)]
 
 
 def _most_to_gain(context: Context, run: OpenRun, first: MostToGain) -> Component:
@@ -218,9 +222,13 @@ def _bar(report: Report) -> Iterator[Component]:
 
 def _outlook_words(mean: int, after: int | None, floor: int) -> list[Component | str]:
     """The bar's ends in words, each with its colour."""
-    said: list[Component | str] = [html.B(f"Now {ms(mean)}"), " (mean step)"]
+    said: list[Component | str] = [html.B(f"Now {ms(mean)}"), " (mean step), "]
     if after is not None:
-        said += [", ", html.I(className="key left"), f"after the change {ms(after)}"]
-        said += [" (", html.I(className="key gain"), f"{ms(mean - after)} less)"]
-    said += [", ", html.I(className="key floor"), f"cannot go below {ms(floor)}"]
-    return said
+        said += [_key("left", f"after the change {ms(after)}"), " ("]
+        said += [_key("gain", f"{ms(mean - after)} less"), "), "]
+    return [*said, _key("floor", f"cannot go below {ms(floor)}")]
+
+
+def _key(kind: str, words: str) -> Component:
+    """A piece's colour, and what it is: one never stands without the other."""
+    return html.Span([html.I(className=f"key {kind}"), words], className="together")
