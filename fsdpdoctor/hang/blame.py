@@ -17,6 +17,7 @@ from typing import Any
 from fsdpdoctor.hang.first_divergence import Divergence, first_divergence
 from fsdpdoctor.hang.standing import LOST_PEER, Standing, State
 from fsdpdoctor.hang.wait_graph import Wait, circle, ends, waits
+from fsdpdoctor.schema import element_bytes
 
 
 class Cause(StrEnum):
@@ -193,11 +194,10 @@ def _crashed(scene: _Scene) -> Verdict | None:
     if first.call is None:
         cause = Cause.ABORTED if _by_a_library(first, scene) else Cause.CRASHED
         return scene.verdict(cause, [first])
-    together = [one for one in scene.ranks if one.call is not None]
     return (
         _other_call(scene)
         or _other_shape(scene)
-        or scene.verdict(Cause.OTHER_SHAPE, together)
+        or scene.verdict(Cause.OTHER_SHAPE, _together_in_it(scene))
     )
 
 
@@ -298,11 +298,24 @@ def _circle(scene: _Scene) -> Verdict | None:
 
 
 def _other_shape(scene: _Scene) -> Verdict | None:
-    inside = [one for one in scene.ranks if one.call is not None]
+    inside = _together_in_it(scene)
     if not _sizes_must_agree(inside):
         return None
-    sides = _by_size(inside) or _by_operands(inside)
-    return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides)) if len(sides) > 1 else None
+    for sides in (_by_size(inside), _by_operands(inside), _by_bytes(inside)):
+        if len(sides) > 1:
+            return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides))
+    return None
+
+
+def _together_in_it(scene: _Scene) -> list[Standing]:
+    """Who is in a collective; and who was ended after one of the script's was the last
+    that it noted: a rank that loses a peer in it comes out, and is ended as it ends.
+    """
+    return [
+        one
+        for one in scene.ranks
+        if one.call is not None or (one.state == State.SIGNALLED and one.issued_bytes)
+    ]
 
 
 def _by_size(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
@@ -334,6 +347,32 @@ def _by_operands(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
     return sides
 
 
+def _by_bytes(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
+    """By what each said or noted, whichever there is; of who crashed as above."""
+    sides: dict[Any, list[Standing]] = {}
+    for one in inside:
+        if given := one.issued_bytes or _operand_bytes(one.operands or ""):
+            sides.setdefault(given, []).append(one)
+    if len(sides) > 1:
+        known = [one for side in sides.values() for one in side]
+        sides[min(sides)] += [
+            one for one in inside if one not in known and one.state == State.CRASHED
+        ]
+    return sides
+
+
+_OPERAND = re.compile(r"(\w+)\[([\d, ]*)\]")
+
+
+def _operand_bytes(operands: str) -> int:
+    """Of all tensors, as `float32[2, 4]`; 0: not known."""
+    sizes = [
+        (element_bytes(dtype) or 0) * _elements(f"[{shape}]")
+        for dtype, shape in _OPERAND.findall(operands)
+    ]
+    return sum(sizes) if all(sizes) else 0
+
+
 def _elements(operands: str) -> int:
     """Of all tensors, as `float32[2, 4]`."""
     shapes = re.findall(r"\[([\d, ]*)\]", operands)
@@ -341,7 +380,7 @@ def _elements(operands: str) -> int:
 
 
 def _sizes_must_agree(inside: Sequence[Standing]) -> bool:
-    names = {one.call or "" for one in inside}
+    names = {one.call for one in inside if one.call is not None}
     return len(names) == 1 and not any(
         word in name for name in names for word in ("to_all", "scatter", "object")
     )

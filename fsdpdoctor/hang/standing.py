@@ -159,9 +159,10 @@ class Standing:
 
     @property
     def issued_bytes(self) -> int:
-        """Of the collective that it was in, as it noted before; 0: not known."""
-        inside = self.call is not None and self.last is not None
-        return self.last.size if inside and self.last is not None else 0
+        """Of the collective of the script's that it noted last, which it was in or had
+        come out of; 0: not known.
+        """
+        return 0 if self.last is None else self.last.size
 
     @property
     def _call(self) -> Call | None:

@@ -314,9 +314,10 @@ def _other_call(v: Verdict, blamed: list[Standing], others: list[Standing]) -> s
 
 
 def _other_shape(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
-    one = blamed[0]
+    ranks = (*blamed, *others)
+    one = next((rank for rank in ranks if rank.call is not None), blamed[0])
     sides: dict[str, list[Standing]] = {}
-    for rank in (*blamed, *others):
+    for rank in ranks:
         sides.setdefault(_what_it_gave(rank), []).append(rank)
     texts = [f"{named(side)} {what}" for what, side in sides.items()]
     return (

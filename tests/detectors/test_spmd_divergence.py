@@ -13,10 +13,12 @@ from fsdpdoctor.hang.standing import COLLECTIVE_FILES
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_end import (
     Call,
+    EndKind,
     Fatal,
     Frame,
     GroupCount,
     Position,
+    RankEnd,
     Stall,
     ThreadPosition,
 )
@@ -156,6 +158,55 @@ def test_who_crashed_was_sent_too_much() -> None:
     assert "rank 2 float32[1000], rank 0 float32[10], rank 1 one that is not known" in (
         finding.summary
     )
+
+
+def ended_by_the_launcher(rank: int, size: int) -> RankData:
+    """A rank that lost its peer in the collective, and got SIGTERM as it ended."""
+    end = RankEnd(
+        kind=EndKind.SIGNAL,
+        time_unix_ns=60 * MS,
+        signal="SIGTERM",
+        position=Position(
+            step=9, stack=(Frame(file="x.py", line=1, function="end", user=False),)
+        ),
+    )
+    data = draw(TWO_LAYERS, rank=rank)
+    header = replace(data.header, ended="signal: SIGTERM", end=end)
+    return issuing(replace(data, header=header), size)
+
+
+def test_who_came_out_of_it_and_was_ended_gave_what_it_noted() -> None:
+    """Rank 2 gave a thousand numbers; only its last event says so."""
+    finding = only(
+        spmd_divergence,
+        measured(
+            issuing(
+                standing(0, (9, 0), call="all_reduce", operands="float32[10]", line=4),
+                40,
+            ),
+            crashing(1),
+            ended_by_the_launcher(2, 4000),
+        ),
+    )
+
+    assert finding.ranks == (2,)
+    assert finding.summary == (
+        "ranks give different shapes to all_reduce at train.py:4 in log: rank 2 3.91 "
+        "KiB (signalled in it), rank 0 float32[10], rank 1 one that is not known "
+        "(crashed in it) in step 9, micro-batch 0"
+    )
+
+
+def test_of_two_ranks_neither_is_more_to_blame() -> None:
+    """One crashed, and the other was ended: what the one gave is told, of the other
+    it is not known.
+    """
+    finding = only(
+        spmd_divergence, measured(crashing(0), ended_by_the_launcher(1, 4000))
+    )
+
+    assert finding.ranks == (0, 1)
+    assert "rank 1 3.91 KiB (signalled in it)" in finding.summary
 
 
 def test_what_a_crashed_rank_gave_is_in_its_last_event() -> None:
