@@ -113,6 +113,20 @@ def test_a_disk_that_fails_in_the_middle(disk: Path, tmp_path: Path, how: str) -
             assert [step.step for step in rank.steps][:4] == [0, 1, 2, 3]
 
 
+def test_a_folder_that_is_removed_in_the_middle(tmp_path: Path) -> None:
+    """Nobody is told of a record that is not there, and each rank says it once."""
+    run = tmp_path / "run"
+    plain = job(tmp_path / "plain", "folder-removed")
+    ours = job(tmp_path / "recorded", "folder-removed", *recorder(run))
+    note("folder removed by a rank", plain, ours, "", "")
+
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
+    said = [line for line in ours.stderr.splitlines() if "training goes on" in line]
+    assert len(said) == 2, ours.stderr[-3000:]
+    assert "Traceback" not in ours.stderr
+    assert "again with" not in ours.stderr
+
+
 def test_a_disk_of_one_rank_is_full(disk: Path, tmp_path: Path) -> None:
     """The other one's record is whole, and says nothing of it."""
     run = tmp_path / "run"

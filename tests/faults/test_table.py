@@ -70,6 +70,13 @@ TABLE = (
         ended=("running", "running"),
         says="ended without a word",
     ),
+    Fault(
+        name="os-exit-one",
+        whole=(AT - 1, AT - 2),
+        ended=(PEER, "running"),
+        says="ended without a word",
+    ),
+    Fault(name="uneven-steps", whole=(AT - 1, AT - 1), ended=(PEER, "done")),
     Fault(name="sys-exit", whole=(AT - 1, AT - 1), ended=("exit: 3", "exit: 3")),
     Fault(name="forward-raises", whole=(AT - 1, AT - 1), ended=(RAISED, PEER)),
     Fault(name="backward-raises", whole=(AT - 1, AT - 1), ended=(RAISED, RAISED)),

@@ -178,7 +178,7 @@ def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
     name, _, who = FAULT.partition("-")
     if name in signals and hit(FAULT):
         send(signals[name], *((0, 1) if who == "all" else (1,)))
-    if hit("os-exit-all"):
+    if hit("os-exit-all") or (hit("os-exit-one") and RANK == 1):
         os._exit(7)
     if hit("sys-exit"):
         sys.exit(3)
@@ -255,6 +255,8 @@ def main() -> None:
     profiler = torch.profiler.profile() if FAULT == "profiler" else None
     for step, batch in enumerate(loader):
         NOW["step"] = step
+        if hit("uneven-steps") and RANK == 1:
+            break  # its data has ended, and the other one's has not
         if profiler is not None and step in (4, 9):
             (profiler.start if step == 4 else profiler.stop)()
         model, optimizer = before_step(model, optimizer)
