@@ -13,8 +13,10 @@ script, during it and after it. What is caught at the border:
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from fsdpdoctor import redact
 from fsdpdoctor.recorder.own_threads import unsignalled
 
 _STDERR = 2
+_HIGH_DESCRIPTOR = 900
 
 
 def identity(descriptor: int) -> tuple[int, int] | None:
@@ -34,6 +37,22 @@ def identity(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return there.st_dev, there.st_ino
+
+
+def raised(descriptor: int) -> int:
+    """The same under a high number; the one that it had is given back. Numbers are
+    given from below: so nobody gets this one once a script has closed all that it did
+    not open itself, and what still goes to it goes nowhere.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _HIGH_DESCRIPTOR
+    least = most if limit < 0 else min(most, limit * 3 // 4)
+    there = identity(descriptor)
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+    finally:
+        if identity(descriptor) == there:
+            os.close(descriptor)
 
 
 _stderr_was = identity(_STDERR)

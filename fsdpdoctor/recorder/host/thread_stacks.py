@@ -22,23 +22,19 @@ import _thread
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import mmap
 import os
 import re
-import resource
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from fsdpdoctor.recorder import border
+
 SIZE_BYTES = 1 << 18
 ROOM_BYTES = 1 << 16
 """That a dump of an ordinary process needs: with less left it begins at the top."""
-HIGH_DESCRIPTOR = 900
-"""Descriptors are given from below, so that nobody gets the number of one up here
-after a script has closed all that it did not open itself."""
-
 WHOLE_WHEN_LINKED = sys.version_info >= (3, 12)
 """Whether all threads may be written down at any time, see the note."""
 
@@ -218,16 +214,17 @@ class ThreadStacks:
     def _open(self) -> None:
         self._map = None
         with contextlib.suppress(OSError, ValueError):
-            low = _file()
+            file = border.raised(_file())
             try:
-                os.write(low, bytes(SIZE_BYTES))  # so that no page is missing later
-                os.lseek(low, 0, os.SEEK_SET)
-                os.set_blocking(low, False)
-                self._map = mmap.mmap(low, SIZE_BYTES)
-                self._at = 0
-                self._descriptor = _high(low)
-            finally:
-                os.close(low)
+                os.write(file, bytes(SIZE_BYTES))  # so that no page is missing later
+                os.lseek(file, 0, os.SEEK_SET)
+                os.set_blocking(file, False)
+                self._map = mmap.mmap(file, SIZE_BYTES)
+            except BaseException:
+                os.close(file)
+                raise
+            self._at = 0
+            self._descriptor = file
 
 
 def _file() -> int:
@@ -235,12 +232,6 @@ def _file() -> int:
         return os.memfd_create("fsdpdoctor-stacks")
     with tempfile.TemporaryFile(buffering=0) as file:
         return os.dup(file.fileno())
-
-
-def _high(low: int) -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = HIGH_DESCRIPTOR if limit < 0 else min(HIGH_DESCRIPTOR, limit * 3 // 4)
-    return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, least)
 
 
 def _plain(text: bytes) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fsdpdoctor.rank_end import FATAL_SUFFIX
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.schema import rank_stem
 
@@ -33,7 +34,8 @@ class FatalSignals:
         if faulthandler.is_enabled():
             return False
         try:
-            file = self._path.open("wb")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            file = os.fdopen(border.raised(os.open(self._path, flags, 0o666)), "wb")
         except OSError:
             return False
         self._file = file

@@ -83,7 +83,9 @@ class SigtermHandler:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return False
         try:
-            read, self._write = os.pipe()
+            read, write = os.pipe()
+            # Once a script has closed it, signals come before our thread hears of that.
+            self._write = border.raised(write)
             os.set_blocking(self._write, False)
             self._pipe = border.identity(read)
             before = _set_wakeup_fd(self._write, warn_on_full_buffer=False)

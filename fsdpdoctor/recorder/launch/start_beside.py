@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fsdpdoctor.recorder import border
+
 _OF_THE_JOB = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCH")
 """How variables begin that say what a rank is. What is started is none."""
 
@@ -20,7 +22,9 @@ class Beside:
 
     def __init__(self, module: str, folder: Path, *arguments: str) -> None:
         """Start it. Raises OSError, or CalledProcessError."""
-        there, self._pipe = os.pipe()
+        there, pipe = os.pipe()
+        self._pipe = border.raised(pipe)
+        self._identity = border.identity(self._pipe)
         command = [sys.executable, "-m", module, str(folder), str(there), *arguments]
         kept = {n: v for n, v in os.environ.items() if not n.startswith(_OF_THE_JOB)}
         try:
@@ -42,4 +46,5 @@ class Beside:
 
     def close(self) -> None:
         """The training has ended."""
-        os.close(self._pipe)
+        if border.identity(self._pipe) == self._identity:
+            os.close(self._pipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -47,6 +48,23 @@ def watched() -> bool:
     """Whether SIGTERM is ours."""
     handler = signal.getsignal(signal.SIGTERM)
     return isinstance(getattr(handler, "__self__", None), SigtermHandler)
+
+
+def test_its_descriptor_has_a_number_that_nobody_is_given(
+    watch: SigtermHandler,
+) -> None:
+    """A script that closes all, and opens files of its own, is signalled before our
+    thread has heard of it: the signal's number went into one of them.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert watch.start()
+    number = watch._write
+    assert number >= min(900, limit * 3 // 4)
+    os.close(number)
+    mine = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    assert number not in mine
+    for one in mine:
+        os.close(one)
 
 
 def test_an_event_loop_has_it_for_as_long_as_it_wants(
