@@ -174,7 +174,8 @@ def _keep(text: str) -> None:
     RESULTS.write_text(
         "# From page to page, measured\n\n"
         "`python -m tests.benchmarks.dashboard_pages --write` made this page; what is "
-        "measured stands in it.\n\n"
+        "measured stands in it.\n\"Answers\": plotly's chart is in the still's place "
+        "and painted.\n\n"
         f"{time.strftime('%Y-%m-%d', time.gmtime())}\n\n```text\n{text}\n```\n",
         encoding="utf-8",
     )
