@@ -5,6 +5,7 @@
     |   +-- NewerFormatError    written by a newer fsdpdoctor
     +-- UsageError          arguments that do not fit together
     |   +-- PlanError           a plan that does not fit the job or its model
+    |       +-- NoRoomError         ... or the memory that is free
     +-- RehearsalError      a script that cannot be rehearsed as it is
     +-- MissingDependencyError  an optional package, or torch, is not installed
 
@@ -35,6 +36,14 @@ class UsageError(FsdpDoctorError):
 
 class PlanError(UsageError):
     """A plan that `run --apply` was given does not fit this torch, job or model."""
+
+
+class NoRoomError(PlanError):
+    """A plan needs more memory than is free; `fits_bytes` more there is."""
+
+    def __init__(self, words: str, fits_bytes: int) -> None:
+        super().__init__(words)
+        self.fits_bytes = fits_bytes
 
 
 class RehearsalError(FsdpDoctorError):

@@ -131,7 +131,8 @@ def train(kind: Kind, place: Place, micro_batches: int, sync_last: bool) -> None
 
 
 @contextmanager
-def _machine(ground: Ground, wire: str, world: int, replicas: int) -> Iterator[None]:
+def machine(ground: Ground, wire: str, world: int, replicas: int) -> Iterator[None]:
+    """The ranks, their wire and the device of a job."""
     network = parse_network(wire)
     if ground.device == "cpu":
         modelled = World(
@@ -180,7 +181,7 @@ def recorded(
             applied = _settings(plan, prediction, known, Path(folder))
         applier = nullcontext() if applied is None else _applying(applied)
         with (
-            _machine(ground, plan.bandwidth or ground.wire, world, replicas),
+            machine(ground, plan.bandwidth or ground.wire, world, replicas),
             fsdpdoctor.record(f"{folder}/runs", every=1),
             applier,
         ):
@@ -216,10 +217,15 @@ def _applying(said: Settings) -> Iterator[None]:
         applier.detach()
 
 
+def replayed(kind: Kind, ground: Ground) -> Replay:
+    """As it is."""
+    return replay(calibrate(recorded(kind, ground)))
+
+
 @cache
 def base(kind: str, ground: str) -> Replay:
     """A kind as it is, replayed."""
-    return replay(calibrate(recorded(KINDS[kind], GROUNDS[ground])))
+    return replayed(KINDS[kind], GROUNDS[ground])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,19 +56,25 @@ def write_ranking(folder: Path, ranking: Ranking) -> None:
 
 def _ranking(folder: Path, ended: threading.Event) -> Ranking | None:
     while not ended.wait(LOOK_S):
-        try:
-            run = open_run(folder)
-            measures = measure(run)
-        except FsdpDoctorError:
-            continue  # the first record is being written
-        judged = [len(rank.judged_steps) for rank in measures.ranks]
-        if min(judged, default=0) < ENOUGH_STEPS:
-            continue
-        try:
-            return ranked(replay_run(run, measures))
-        except FsdpDoctorError as error:
-            return Ranking(measured_ns=0, withheld=str(error))
+        if (found := ranking_of(folder)) is not None:
+            return found
     return None
+
+
+def ranking_of(folder: Path) -> Ranking | None:
+    """Of a run's record; None: there is too little of it yet."""
+    try:
+        run = open_run(folder)
+        measures = measure(run)
+    except FsdpDoctorError:
+        return None  # the first record is being written
+    judged = [len(rank.judged_steps) for rank in measures.ranks]
+    if min(judged, default=0) < ENOUGH_STEPS:
+        return None
+    try:
+        return ranked(replay_run(run, measures))
+    except FsdpDoctorError as error:
+        return Ranking(measured_ns=0, withheld=str(error))
 
 
 def ranked(base: Replay) -> Ranking:
@@ -77,14 +83,16 @@ def ranked(base: Replay) -> Ranking:
     if not base.usable:
         return Ranking(measured_ns=measured_ns, withheld=base.why_withheld)
     ends = time.monotonic() + LONGEST_S
-    found = InPlaceSearch(
+    in_place = InPlaceSearch(
         base=base,
         room_bytes=_room_bytes(base),
         going_on=lambda: time.monotonic() < ends,
-    ).candidates()
+    )
+    found = in_place.candidates()
     return Ranking(
         measured_ns=measured_ns,
         candidates=tuple(_candidate(base, one) for one in found),
+        rungs=tuple(_candidate(base, one) for one in in_place.rungs()),
         others=tuple(_others(base, max((p.gain_ns for p in found), default=0))),
     )
 

@@ -35,7 +35,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.errors import FsdpDoctorError, NoRoomError
 from fsdpdoctor.recorder.autotune.decisions import Decision, What
 
 COMMIT = "commit"
@@ -43,6 +43,9 @@ LATE = "late: "
 """How a verdict begins that may be otherwise at a later pass."""
 GONE = "gone: "
 """How the verdicts of a rank begin that takes part in nothing more."""
+SHORT = "short: "
+"""How the verdicts of a rank begin that has no memory for it. What it has memory for
+follows, in bytes, then `: ` and words."""
 
 WAIT_S = 20.0
 """How long a rank stands at a pass for a verdict that it does not know: once in a job,
@@ -141,6 +144,10 @@ class Voter:
         number = decision.number
         try:
             self.prepared = self._prepare(decision)
+        except NoRoomError as error:
+            why = f"{SHORT}{error.fits_bytes}: rank {self._rank}: {error}"
+            self._refuse(number, why)
+            return
         except FsdpDoctorError as error:
             self._refuse(number, f"rank {self._rank}: {error}")
             return

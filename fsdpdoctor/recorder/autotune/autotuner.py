@@ -305,8 +305,7 @@ class Autotuner:
         changes: Sequence[Change] = _NOTHING
         if decision.what is not What.BACK:
             changes = self._changes(decision)
-            if lacks := self._room.lacks(decision.bytes):
-                raise PlanError(lacks)
+            self._room.need(decision.bytes)
         # The one before it may have begun, and not been looked up yet.
         before = self._prepared.get(decision.number - 1, _NOTHING)
         self._prepared = {decision.number - 1: before, decision.number: changes}

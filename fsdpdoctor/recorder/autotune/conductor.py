@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fsdpdoctor.quantities import SECOND
@@ -11,6 +12,7 @@ from fsdpdoctor.recorder.autotune.agreement import (
     COMMIT,
     GONE,
     LATE,
+    SHORT,
     Proposer,
     Store,
     Voter,
@@ -36,6 +38,14 @@ lead of the one before."""
 def over_key(number: int) -> str:
     """Where a rank writes that memory gets short under a decision."""
     return f"{number}/over"
+
+
+def _room_and_words(verdict: str) -> tuple[int, str]:
+    """How many bytes a rank has room for, 0 where it is not for them, and its words."""
+    if not verdict.startswith(SHORT):
+        return 0, verdict
+    fits, _, words = verdict.removeprefix(SHORT).partition(": ")
+    return int(fits), words
 
 
 class Conductor:
@@ -126,7 +136,8 @@ class Conductor:
             self._late += 1
         else:
             self._before = None
-            self._say(f"not in force after the restart: {verdict}")
+            _, words = _room_and_words(verdict)
+            self._say(f"not in force after the restart: {words}")
             self._withhold("what was kept before the restart cannot be")
 
     def _withhold(self, why: str) -> None:
@@ -139,18 +150,16 @@ class Conductor:
             return
         self._usual_ns, self._short = usual_ns, None
         blocks = self._in_passes(proposal)
-        self._send(self._decision(proposal.what, proposal.candidate, usual_ns, blocks))
+        decision = self._decision(proposal.what, proposal.candidate, usual_ns)
+        self._send(replace(decision, blocks=blocks, bytes=proposal.bytes))
 
-    def _decision(
-        self, what: What, candidate: Candidate, usual_ns: float, blocks: Blocks = ()
-    ) -> Decision:
+    def _decision(self, what: What, candidate: Candidate, usual_ns: float) -> Decision:
         return Decision(
             number=self._voter.number,
             at_pass=self._pass_ahead(usual_ns),
             what=what,
             settings=candidate.apply,
             words=candidate.summary,
-            blocks=blocks,
             bytes=candidate.bytes,
             model=self._model,
         )
@@ -191,6 +200,9 @@ class Conductor:
         self._asked = None
         if verdict.startswith(GONE):
             tuning.end(verdict.removeprefix(GONE))
+        elif verdict.startswith(SHORT):
+            fits_bytes, words = _room_and_words(verdict)
+            tuning.no_room(words, fits_bytes)
         elif not verdict.startswith(LATE):
             tuning.refused(verdict)
         elif self._late < MOST_LATE:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from fsdpdoctor.errors import NoRoomError
 from fsdpdoctor.quantities import size as size_words
 from fsdpdoctor.recorder.storage.run_folder import number
 
@@ -47,20 +48,28 @@ class MemoryRoom:
         elif not torch.cuda.is_current_stream_capturing():
             self._free, self._total = torch.cuda.mem_get_info(self._device)
 
-    def lacks(self, more_bytes: int) -> str | None:
-        """Why so much more does not fit; None: it does."""
-        if more_bytes <= 0:
-            return None
+    def need(self, more_bytes: int) -> None:
+        """Raise NoRoomError where so much more does not fit. Where memory is short
+        already nothing does.
+        """
+        if more_bytes <= 0 and not self.over:
+            return
         if self._free is None or self._total is None:
-            return "how much memory is free is not known"
-        needed = round(SURE * more_bytes + MARGIN * self._total)
-        if needed <= self._free:
-            return None
-        return (
-            f"{size_words(self._free)} of memory are free, and "
-            f"{size_words(needed)} are to be: {size_words(more_bytes)} more, with a "
-            "margin"
-        )
+            raise NoRoomError("how much memory is free is not known", 0)
+        margin = round(MARGIN * self._total)
+        needed = round(SURE * more_bytes) + margin
+        if needed > self._free:
+            raise NoRoomError(
+                f"{size_words(self._free)} of memory are free, and "
+                f"{size_words(needed)} are to be: {size_words(more_bytes)} more, with "
+                "a margin",
+                fits_bytes=self._fits(margin),
+            )
+
+    def _fits(self, margin: int) -> int:
+        """Less than nothing, where not even what takes nothing may be tried."""
+        assert self._free is not None
+        return -1 if self.over else max(int((self._free - margin) / SURE), 0)
 
     @property
     def over(self) -> bool:

@@ -34,6 +34,7 @@ class Ranking:
 
     measured_ns: int  # of a step, as it is
     candidates: tuple[Candidate, ...] = ()
+    rungs: tuple[Candidate, ...] = ()  # that hold less and less, for who has no room
     withheld: str | None = None  # why there are none
     others: tuple[str, ...] = ()  # what promises more, and needs a new start
 
@@ -48,6 +49,7 @@ def read_ranking(folder: Path) -> Ranking | None:
         return Ranking(
             measured_ns=said["measured_ns"],
             candidates=tuple(Candidate(**one) for one in said["candidates"]),
+            rungs=tuple(Candidate(**one) for one in said["rungs"]),
             withheld=said["withheld"],
             others=tuple(said["others"]),
         )

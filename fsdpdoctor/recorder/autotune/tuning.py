@@ -51,6 +51,7 @@ class Proposal:
     what: What
     candidate: Candidate
     blocks: Blocks = ()
+    bytes: int = 0  # of memory, more than is in use by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class Tuning:
         self._in_time = in_time
         self._measured_ns = ranking.measured_ns
         self._left = list(ranking.candidates)
+        self._rungs = ranking.rungs
+        self._had: list[Candidate] = []  # their turn
         self._tries = 0
         self._now: _Trial | None = None
         self.kept: list[Kept] = []
@@ -94,8 +97,12 @@ class Tuning:
             return None
         if now.won is not None:
             return Proposal(what=What.KEEP, candidate=now.candidate)
-        blocks = ROUND if now.probed else PROBE
-        return Proposal(what=What.TRY, candidate=now.candidate, blocks=blocks)
+        if now.probed:
+            return Proposal(what=What.TRY, candidate=now.candidate, blocks=ROUND)
+        more = max(now.candidate.bytes - self._held_bytes, 0)
+        return Proposal(
+            what=What.TRY, candidate=now.candidate, blocks=PROBE, bytes=more
+        )
 
     def _next(self) -> _Trial | None:
         if self.stopped is not None:
@@ -113,19 +120,44 @@ class Tuning:
             return None
         self._tries += 1
         self._now = _Trial(candidate=self._left.pop(0))
+        self._had.append(self._now.candidate)
         return self._now
 
     @property
     def _best_ns(self) -> float:
         return self.kept[-1].candidate.step_ns if self.kept else self._measured_ns
 
+    @property
+    def _fate(self) -> str:
+        tried = self._now is not None and self._now.steps > 0
+        return "put back" if tried else "not tried"
+
+    @property
+    def _held_bytes(self) -> int:
+        return self.kept[-1].candidate.bytes if self.kept else 0
+
     def refused(self, why: str) -> None:
         """Ranks did not agree to the last proposal, and will not."""
-        self._drop(f"not tried: {why}")
+        self._drop(f"{self._fate}: {why}")
+
+    def no_room(self, why: str, fits_bytes: int) -> None:
+        """A rank has no memory for what was proposed, but for so much more than now."""
+        self._drop(f"{self._fate}: {why}")
+        self._tries -= 1
+        self._hold_at_most(self._held_bytes + fits_bytes)
 
     def over(self, why: str) -> None:
         """Memory got short in the last trial."""
+        most = -1 if self._now is None else self._now.candidate.bytes - 1
         self._drop(f"put back: {why}")
+        self._hold_at_most(most)
+
+    def _hold_at_most(self, most_bytes: int) -> None:
+        """What holds more has no turn; what promises most of what does not, has."""
+        fitting = [one for one in self._rungs if one.bytes <= most_bytes]
+        left = [one for one in self._left if one.bytes <= most_bytes]
+        left += [one for one in fitting[:1] if one not in (*left, *self._had)]
+        self._left = sorted(left, key=lambda one: one.step_ns)
 
     def end(self, why: str) -> None:
         """Try nothing more."""

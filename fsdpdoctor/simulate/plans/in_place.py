@@ -2,16 +2,21 @@
 steps, and nothing that changes a number.
 
 They are found one kind after the other, each on top of what is best so far: prefetch of
-all units, then which units stay gathered after forward, then prefetch of single units.
+all units, input buffers, which units stay gathered after forward; and again, until
+nothing is better: what pays may pay on top of another alone. Then prefetch of single
+units. What is on the way to the best is a candidate as well: the simulator may be wrong
+about the last step of the way.
+
 Which units stay gathered is chosen unit by unit, the one first that saves most time for
-each byte that it holds, as long as there is room. What is on the way to the best is a
-candidate as well: the simulator may be wrong about the last step of the way.
+each byte that it holds, as long as there is room. Each of them is a rung: where ranks
+have less room than the search knows, what they have room for is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from fsdpdoctor.changes.plan import Plan
@@ -48,8 +53,13 @@ MIN_STEP = 0.001
 MOST_UNITS = 128
 """Of which each is looked at by itself: more take minutes of a core."""
 
+MOST_ROUNDS = 4
+"""Of one kind after the other: a third seldom finds anything."""
+
 MOST = 12
 """Candidates that are handed on."""
+
+Policies = dict[str, bool | int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +71,8 @@ class InPlaceSearch:
     going_on: Callable[[], bool] = lambda: True  # False: come to an end
     best: Plan = field(default_factory=Plan)
     _seen: dict[str, tuple[Plan, Outcome]] = field(default_factory=dict)
+    _tried: set[str] = field(default_factory=set)  # of these, what is no mere rung
+    _rungs: list[Plan] = field(default_factory=list)  # of the last ladder
 
     @property
     def _step(self) -> Step:
@@ -68,16 +80,32 @@ class InPlaceSearch:
 
     def candidates(self) -> list[Prediction]:
         """What promises most comes first; none that promises nothing."""
-        self._prefetch()
-        self._buffers()
-        self._gathered()
+        for _ in range(MOST_ROUNDS):
+            before = self.best
+            self._prefetch()
+            self._buffers()
+            self._gathered()
+            if self.best == before or not self.going_on():
+                break
         self._single_units()
-        found: list[Prediction] = []
-        for plan in self._distinct():
-            prediction = predict(self.base, plan)
-            if prediction.gain_ns > 0:
-                found.append(prediction)
-        return found
+        return self._promising(self._distinct())
+
+    def rungs(self) -> list[Prediction]:
+        """Once candidates are found: the best settings with more and more units that
+        stay gathered, so that there is one for each room.
+        """
+        of = replace(self.best, reshard_after_forward={}).changes
+        plans = [
+            plan
+            for rung in self._rungs
+            if self._outcome(plan := replace(rung, **of)) is not None
+        ]
+        return self._promising(plans)
+
+    def _promising(self, plans: Iterable[Plan]) -> list[Prediction]:
+        found = [predict(self.base, plan) for plan in plans]
+        found = [prediction for prediction in found if prediction.gain_ns > 0]
+        return sorted(found, key=lambda prediction: prediction.step_ns)
 
     def _distinct(self) -> list[Plan]:
         """The fastest; of those as fast the one that holds least, then the one that is
@@ -85,7 +113,8 @@ class InPlaceSearch:
         """
         alike = max(1, round(MIN_STEP * self.base.calibration.measured_ns))
         best: dict[int, tuple[int, int, str]] = {}
-        for name, (plan, outcome) in self._seen.items():
+        for name in self._tried:
+            plan, outcome = self._seen[name]
             key = outcome.step_ns // alike
             cost = (outcome.peak_bytes, code_cost(plan), name)
             best[key] = min(best.get(key, cost), cost)
@@ -99,7 +128,7 @@ class InPlaceSearch:
         more: dict[str, Any] = {"unshard_async_op": True} if step.blocking else {}
         depths = (None, *DEPTHS)
         self._take_best(
-            Plan(forward_prefetch=ahead, backward_prefetch=back, **more)
+            replace(self.best, forward_prefetch=ahead, backward_prefetch=back, **more)
             for ahead in (depths if not recomputes(step) else (None,))
             for back in depths
         )
@@ -109,43 +138,50 @@ class InPlaceSearch:
             self._take_best(replace(self.best, max_input_buffers=n) for n in BUFFERS)
 
     def _gathered(self) -> None:
-        step = self._step
-        left = [
-            u
+        rungs = self._ladder()
+        if not rungs:
+            return
+        self._rungs = rungs
+        outcomes = [self._seen[str(plan)][1] for plan in rungs]
+        least = MIN_STEP * self.base.calibration.measured_ns
+        fastest_ns = min(outcome.step_ns for outcome in outcomes)
+        best = next(
+            at for at, o in enumerate(outcomes) if o.step_ns <= fastest_ns + least
+        )
+        # What is less is tried, too, where it was said wrongly of the best.
+        some = {0, best // 4, best // 2, best}
+        self._take_best(rungs[at] for at in sorted(some))
+
+    def _ladder(self) -> list[Plan]:
+        """One unit more each time, the one that saves most time for each byte, as far
+        as there is room.
+        """
+        step, on_top = self._step, replace(self.best, reshard_after_forward={})
+        names = [
+            step.units[u].fqn
             for u in backward_order(step)
             if step.units[u].reshard_after_forward is True
         ][:MOST_UNITS]
-        # Backward's first units are had at no cost of memory: their turn is next.
-        for many in (len(left) // 4, len(left) // 2, len(left)):
-            names = {step.units[u].fqn: False for u in left[:many]}
-            self._take_best([replace(self.best, reshard_after_forward=names)])
-        kept = self.best.reshard_after_forward
-        left = [u for u in left if step.units[u].fqn not in kept]
-        policies = dict(kept)
-        while left and self.going_on():
-            before = self._outcome(self.best)
-            assert before is not None
-            rated = [
-                (self._rate(before, policies | {step.units[u].fqn: False}), u)
-                for u in left
-            ]
-            rate, best = max(rated)
-            if rate <= 0:
-                return
-            left.remove(best)
-            policies |= {step.units[best].fqn: False}
-            plan = replace(self.best, reshard_after_forward=policies)
-            if not self._take_best([plan]):
-                return
-
-    def _rate(self, before: Outcome, policies: dict[str, bool | int]) -> float:
-        """Time saved for each byte, of one more unit that stays gathered."""
-        plan = replace(self.best, reshard_after_forward=policies)
-        after = self._outcome(plan)
-        if after is None:
-            return 0.0
-        saved = before.step_ns - after.step_ns
-        return saved / max(after.peak_bytes - before.peak_bytes, 1)
+        now = self._outcome(on_top)
+        rungs: list[Plan] = []
+        kept: Policies = {}
+        # Of those alike the first in backward: its gather is had at no cost of memory.
+        rated = [(float("-inf"), at) for at in range(len(names))]
+        heapify(rated)
+        while rated and now is not None and self.going_on():
+            _, at = heappop(rated)
+            plan = replace(on_top, reshard_after_forward=kept | {names[at]: False})
+            after = self._outcome(plan)
+            if after is None:
+                continue  # it has no room, nor will it have
+            rate = -_saved_per_byte(now, after)
+            if rated and rate > rated[0][0]:
+                heappush(rated, (rate, at))  # another may save more
+                continue
+            kept[names[at]] = False
+            now = after
+            rungs.append(plan)
+        return rungs
 
     def _single_units(self) -> None:
         step = self._step
@@ -167,17 +203,19 @@ class InPlaceSearch:
 
     # One plan
 
-    def _take_best(self, plans: Iterator[Plan] | list[Plan]) -> bool:
-        """Whether one of them is better than the best, and is it now."""
+    def _take_best(self, plans: Iterable[Plan]) -> None:
+        """Where one of them is better than the best, it is the best now."""
         now = self._outcome(self.best)
         assert now is not None
         least = MIN_STEP * self.base.calibration.measured_ns
-        better = False
         for plan in plans:
             outcome = self._outcome(plan)
-            if outcome is not None and outcome.step_ns < now.step_ns - least:
-                self.best, now, better = plan, outcome, True
-        return better
+            if outcome is None:
+                continue
+            if plan.changes:
+                self._tried.add(str(plan))
+            if outcome.step_ns < now.step_ns - least:
+                self.best, now = plan, outcome
 
     def _outcome(self, plan: Plan) -> Outcome | None:
         """What it comes to; None where it cannot be, or has no room."""
@@ -205,3 +243,9 @@ class InPlaceSearch:
         if self.room_bytes is not None and more > self.room_bytes:
             return None
         return outcome
+
+
+def _saved_per_byte(before: Outcome, after: Outcome) -> float:
+    """Of time, for each byte more that is held."""
+    saved = before.step_ns - after.step_ns
+    return saved / max(after.peak_bytes - before.peak_bytes, 1)

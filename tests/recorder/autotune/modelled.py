@@ -7,19 +7,27 @@ same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from fsdpdoctor.cli.processes.rank_in_place import write_ranking
+from fsdpdoctor.cli.processes.rank_in_place import ranking_of, write_ranking
+from fsdpdoctor.plan_file import settings_of
 from fsdpdoctor.recorder.autotune import autotuner, start
 from fsdpdoctor.recorder.autotune.autotuner import Autotuner, Setup
+from fsdpdoctor.recorder.autotune.in_force import InForce
 from fsdpdoctor.recorder.autotune.job_store import job_store
 from fsdpdoctor.recorder.autotune.ranking import Ranking
+from fsdpdoctor.recorder.autotune.step_lengths import StepLengths
+from fsdpdoctor.recorder.changes.apply_plan import units_in
+from fsdpdoctor.recorder.fsdp2.running_settings import Change, changes_of
 
 LOOKS = 4
 """Of the thread, at each pass: a step of a tenth of a second has ten."""
@@ -51,9 +59,26 @@ class Looking(Autotuner):
         super().pass_begins(root)
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more is tried, and what was kept is in force."""
+        return self._voter.over
+
+    @property
+    def kept(self) -> list[str]:
+        """What was kept, in its order."""
+        tuning = None if self._conductor is None else self._conductor.tuning
+        return [] if tuning is None else [k.candidate.summary for k in tuning.kept]
+
+    @property
     def failed(self) -> bool:
         """Whether an error of ours was met."""
         return self._first.failed
+
+    @property
+    def apply(self) -> dict[str, Any]:
+        """What is in force, as a plan file has it."""
+        tuning = None if self._conductor is None else self._conductor.tuning
+        return dict(tuning.kept[-1].candidate.apply) if tuning and tuning.kept else {}
 
 
 Search = Any
@@ -62,7 +87,7 @@ Rank = Callable[[Path], Ranking | None]
 
 
 @contextmanager
-def one_thread_tuning(rank: Rank) -> Iterator[None]:
+def one_thread_tuning(rank: Rank = ranking_of) -> Iterator[None]:
     """Inside, a recording that tunes does all in the training's thread."""
 
     class Beside:
@@ -91,3 +116,43 @@ def one_thread_tuning(rank: Rank) -> Iterator[None]:
         yield
     finally:
         patch.undo()
+
+
+def changes_in(model: Any, applied: Sequence[dict[str, Any]]) -> list[list[Change]]:
+    """What plans come to for a model that has run."""
+    root = next(
+        state
+        for state in (module._get_fsdp_state() for module in _sharded(model))
+        if state._is_root
+    )
+    states = units_in(root._modules[0])
+    return [changes_of(settings_of(one), root, states) for one in applied]
+
+
+def _sharded(model: Any) -> Iterator[Any]:
+    return (m for m in model.modules() if hasattr(m, "_get_fsdp_state"))
+
+
+def measured_in_place(
+    step: Callable[[], None], changes: Sequence[list[Change]], *, on_device: bool
+) -> list[int]:
+    """A step's length under each of them. On a device a step that settles comes first:
+    its allocator looks for other blocks. On the host there is nothing to settle, the
+    second step under each is exactly as long as the first.
+    """
+    force, lengths = InForce(), StepLengths(on_device=on_device)
+    lengths.known = deque()  # all of them
+    hook = register_optimizer_step_pre_hook(lambda *_: force.optimizer_begins())
+    each = 2 if on_device else 1
+    for at, one in enumerate(changes):
+        force.use(one)
+        for number in range(each):
+            lengths.begins(each * at + number)
+            step()
+    lengths.begins(each * len(changes))
+    if on_device:
+        torch.cuda.synchronize()
+        lengths.begins(-1)  # has the last events read
+    hook.remove()
+    force.put_back()
+    return [round(length.ns) for length in lengths.known][each - 1 :: each]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.errors import PlanError
+from fsdpdoctor.errors import NoRoomError, PlanError
 from fsdpdoctor.recorder.autotune import step_lengths
 from fsdpdoctor.recorder.autotune.agreement import GONE, LATE, Proposer, Voter
 from fsdpdoctor.recorder.autotune.conductor import MOST_LATE, Conductor, over_key
@@ -32,6 +32,7 @@ class Driven:
         self.keys: dict[str, str] = {}
         self.store = FaultyStore(self.keys, lambda: "")
         self.unable: str | None = None
+        self.room_bytes = 1000
         self.voter = Voter(self.store, 0, self._prepare)
         self.lengths = StepLengths(on_device=False)
         self.said: list[str] = []
@@ -56,6 +57,8 @@ class Driven:
     def _prepare(self, decision: Decision) -> str:
         if self.unable is not None:
             raise PlanError(self.unable)
+        if decision.bytes > self.room_bytes:
+            raise NoRoomError("no room", self.room_bytes)
         return "the same"
 
     def steps(self, count: int) -> None:
@@ -132,6 +135,24 @@ def test_what_a_rank_cannot_is_not_tried(
 
     assert one.said == ["half: not tried: rank 0: there is no room"]
     assert one.begun == []
+
+
+def test_what_a_rank_has_room_for_is_tried_instead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It says how much that is."""
+    ranked = ranking(all=400)
+    rungs = (replace(candidate("some", 500), bytes=70),)
+    all_ = (replace(ranked.candidates[0], bytes=90),)
+    one = driven(monkeypatch, tmp_path, replace(ranked, candidates=all_, rungs=rungs))
+    one.room_bytes = 80
+    one.steps(140)
+
+    assert one.said[0] == "all: not tried: rank 0: no room"
+    assert one.kept == ["some"]
+    assert [(d.what, d.bytes) for d in one.begun] == [
+        *((What.TRY, 70), (What.TRY, 0), (What.KEEP, 0)),
+    ]
 
 
 def test_a_rank_that_is_gone_ends_it(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.errors import NoRoomError
 from fsdpdoctor.quantities import GIB
 from fsdpdoctor.recorder.autotune import memory_room
 from fsdpdoctor.recorder.autotune.memory_room import MemoryRoom, host_memory
@@ -19,23 +20,42 @@ def room(monkeypatch: pytest.MonkeyPatch, free: int, total: int) -> MemoryRoom:
     return found
 
 
+def refused(found: MemoryRoom, more_bytes: int) -> tuple[str, int]:
+    """Why, and what would fit."""
+    with pytest.raises(NoRoomError) as error:
+        found.need(more_bytes)
+    return str(error.value), error.value.fits_bytes
+
+
 def test_what_fits_with_a_margin_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.2 times 10 GiB and 5 % of 100 are 17."""
-    assert room(monkeypatch, 17 * GIB, 100 * GIB).lacks(10 * GIB) is None
-    assert room(monkeypatch, 17 * GIB - 1, 100 * GIB).lacks(10 * GIB) == (
-        "17.0 GiB of memory are free, and 17.0 GiB are to be: 10.0 GiB more, with a "
+    room(monkeypatch, 17 * GIB, 100 * GIB).need(10 * GIB)
+    words, fits_bytes = refused(room(monkeypatch, 16 * GIB, 100 * GIB), 10 * GIB)
+    assert words == (
+        "16.0 GiB of memory are free, and 17.0 GiB are to be: 10.0 GiB more, with a "
         "margin"
     )
+    assert fits_bytes == int(11 * GIB / 1.2)
 
 
 def test_what_takes_nothing_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefetch lists of FSDP2's own depth, say."""
-    assert room(monkeypatch, 0, 100 * GIB).lacks(0) is None
+    """Prefetch lists of FSDP2's own depth, say: but half of the margin has to be free,
+    or its trial would be ended at once.
+    """
+    tight = room(monkeypatch, 3 * GIB, 100 * GIB)
+    tight.need(0)
+    assert refused(tight, 1)[1] == 0
+
+    assert refused(room(monkeypatch, 2 * GIB, 100 * GIB), 0) == (
+        "2.00 GiB of memory are free, and 5.00 GiB are to be: 0 B more, with a margin",
+        -1,
+    )
 
 
 def test_what_is_not_known_is_not_there() -> None:
-    """Before the first look."""
-    assert MemoryRoom(None).lacks(1) == "how much memory is free is not known"
+    """Before the first look; what takes nothing may be tried."""
+    MemoryRoom(None).need(0)
+    assert refused(MemoryRoom(None), 1) == ("how much memory is free is not known", 0)
 
 
 def test_half_a_margin_is_too_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsdpdoctor.recorder.autotune.decisions import What
@@ -103,6 +104,54 @@ def test_a_far_slower_step_is_the_only_one() -> None:
 
     assert [steps for _, _, steps in proposed] == [1]
     assert lines[0].startswith("bad: put back: its first step took")
+
+
+def test_what_there_is_room_for_is_tried() -> None:
+    """Of the rungs the fastest that fits, of the rest what fits; a refusal is no try,
+    and what has had its turn has no other. On top of what is kept, less is needed.
+    """
+    lines: list[str] = []
+    made = ranking(all=500, lists=900)
+    rungs = [
+        replace(candidate(name, ns), bytes=size)
+        for name, ns, size in (("three", 600, 30), ("two", 700, 20), ("one", 800, 10))
+    ]
+    made = replace(
+        made,
+        candidates=(replace(made.candidates[0], bytes=40), made.candidates[1]),
+        rungs=(*rungs,),
+    )
+    tuning = Tuning(made, lines.append, lambda: True)
+    asked = []
+    room = iter([25, 15, 9])
+    for _ in range(3):
+        proposal = tuning.proposal()
+        assert proposal is not None
+        asked.append((proposal.candidate.summary, proposal.bytes))
+        tuning.no_room("no room", next(room))
+    assert asked == [("all", 40), ("two", 20), ("one", 10)]
+    found = play(tuning, steady({"as it is": 1000, "lists": 900}))
+    assert [name for _, name, _ in found] == ["lists"] * 3
+    assert lines[:3] == [f"{n}: not tried: no room" for n in ("all", "two", "one")]
+
+
+def test_what_holds_as_much_as_was_too_much_is_not_tried() -> None:
+    """Memory got short in a trial: the next is what holds less."""
+    lines: list[str] = []
+    made = ranking(all=500, half=700, alike=510)
+    held = {"all": 40, "half": 20, "alike": 40}
+    made = replace(
+        made,
+        candidates=tuple(replace(c, bytes=held[c.summary]) for c in made.candidates),
+        rungs=(replace(candidate("rung", 600), bytes=39),),
+    )
+    tuning = Tuning(made, lines.append, lambda: True)
+    assert tuning.proposal() is not None
+    tuning.over("memory got short on rank 0")
+
+    found = play(tuning, steady({"as it is": 1000, "rung": 1000, "half": 700}))
+    assert [name for what, name, _ in found if what is What.KEEP] == ["half"]
+    assert next(name for _, name, _ in found) == "rung"
 
 
 def test_noise_keeps_nothing() -> None:

@@ -15,7 +15,8 @@ from fsdpdoctor.simulate.engine.step import CommCosts, Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.in_place import DEPTHS, IN_PLACE, InPlaceSearch
-from fsdpdoctor.simulate.plans.predict import Replay, replay
+from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
+from tests.simulate import tried as trained
 from tests.simulate.steps import step, wire
 
 LAYERS = 4
@@ -94,6 +95,49 @@ def test_the_best_that_fits_is_found(speed: str, layers_of_room: int) -> None:
     assert all(outcome.peak_bytes <= most for outcome in outcomes)
     reached = min([base.outcome.step_ns, *(o.step_ns for o in outcomes)])
     assert reached <= 1.02 * best
+
+
+def test_there_is_a_rung_for_each_room() -> None:
+    """One unit more stays gathered each time; the best is one of them."""
+    search = InPlaceSearch(base=on("slow"))
+    best = search.candidates()[0]
+
+    rungs = search.rungs()
+
+    assert [one.step_ns for one in rungs] == sorted(one.step_ns for one in rungs)
+    assert best.plan in [one.plan for one in rungs]
+    rungs.sort(key=lambda one: len(one.plan.reshard_after_forward))
+    kept = [set(one.plan.reshard_after_forward) for one in rungs]
+    assert [len(one) for one in kept] == [1, 2, 3, 4]
+    assert all(fewer < more for fewer, more in itertools.pairwise(kept))
+    held = [one.memory_cost_bytes for one in rungs]
+    assert held == sorted(held)
+
+
+def test_what_pays_on_top_of_another_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two buffers of reductions are no gain of experts' as they are, but are where all
+    of them stay gathered.
+    """
+    slow = replace(trained.STREAMS, wire="30MB/s@60us")
+    monkeypatch.setattr(trained, "GROUNDS", {"slow": slow})
+    base = trained.base("experts", "slow")
+    every = {u.fqn: False for u in base.calibration.step.units if u.fqn != "<root>"}
+    alone, both, all_ = (
+        predict(base, plan).gain_ns
+        for plan in (
+            Plan(max_input_buffers=2),
+            Plan(max_input_buffers=2, reshard_after_forward=every),
+            Plan(reshard_after_forward=every),
+        )
+    )
+
+    found = InPlaceSearch(base=base).candidates()[0]
+
+    assert alone < 0.001 * base.calibration.measured_ns
+    assert both > 1.1 * all_
+    assert found.gain_ns >= both
 
 
 def test_what_torch_lacks_is_not_proposed() -> None:

@@ -2,63 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.recorder.autotune.paired_test import MIN_GAIN
 from fsdpdoctor.recorder.autotune.tuning import MOST_TRIES
 from fsdpdoctor.simulate.engine.simulate import simulate
-from fsdpdoctor.simulate.plans.change_step import changed, recomputes
-from fsdpdoctor.simulate.plans.in_place import DEPTHS, InPlaceSearch
+from fsdpdoctor.simulate.plans.in_place import InPlaceSearch
 from fsdpdoctor.simulate.plans.predict import Replay
 from tests.simulate import tried
+from tests.simulate.in_place_grid import grid
 
 pytestmark = pytest.mark.slow
 
 FASTEST, OTHERS = 6, 6
 """Of the grid, by simulation; so many are measured, and so many others by chance."""
-
-MOST_SUBSETS = 64
-
-
-def grid(base: Replay) -> Iterator[tuple[int, Plan]]:
-    """Every depth for all units with choices of units that stay gathered."""
-    calibration, chance = base.calibration, random.Random(0)
-    step = calibration.step
-    units = [
-        unit.fqn
-        for at, unit in enumerate(step.units)
-        if at not in step.root.units and unit.reshard_after_forward is True
-    ]
-    subsets = [
-        one for n in range(len(units) + 1) for one in itertools.combinations(units, n)
-    ]
-    if len(subsets) > MOST_SUBSETS:
-        subsets = [(), tuple(units), *chance.sample(subsets, MOST_SUBSETS - 2)]
-    more: dict[str, Any] = (
-        {"unshard_async_op": True} if step.blocking else {"max_input_buffers": 2}
-    )
-    depths = (None, *DEPTHS)
-    ahead = (None,) if recomputes(step) else depths
-    for gathered, forward, back, others in itertools.product(
-        subsets, ahead, depths, ({}, more)
-    ):
-        plan = Plan(
-            forward_prefetch=forward,
-            backward_prefetch=back,
-            reshard_after_forward=dict.fromkeys(gathered, False),
-            **others,
-        )
-        if plan.changes:
-            made = changed(plan, step, calibration.constraints).step
-            yield simulate(made).step_ns, plan
 
 
 def kept(kind: str, ground: str, base: Replay) -> int:
@@ -91,7 +52,8 @@ def test_what_is_kept_is_the_best(
     grounds = {**tried.GROUNDS, ground: replace(tried.HOST, wire=wire)}
     monkeypatch.setattr(tried, "GROUNDS", grounds)
     base = tried.base(kind, ground)
-    ranked = [plan for _, plan in sorted(grid(base), key=lambda one: one[0])]
+    plans = sorted(grid(base), key=lambda one: simulate(one[1]).step_ns)
+    ranked = [plan for plan, _ in plans]
     left = ranked[FASTEST:]
     some = random.Random(1).sample(left, min(OTHERS, len(left)))
     measured = [base.calibration.measured_ns]
