@@ -23,6 +23,7 @@ from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.engine.step import Step
 from fsdpdoctor.simulate.plans.change_step import changed, forbidden
 from fsdpdoctor.simulate.plans.forecast import code_of
+from fsdpdoctor.simulate.plans.in_place import IN_PLACE
 from fsdpdoctor.simulate.plans.plan_code import plan_code
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 from fsdpdoctor.simulate.plans.search import code_cost, possible, search, single_changes
@@ -177,8 +178,22 @@ class Tuning:
         return next((row for row in self.rows if row.verdict is Verdict.KEPT), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Changes that are tried."""
+
+    same_bits: bool = False  # which promise them
+    restart_only: bool = False  # which no running job can be told
+
+    def takes(self, plan: Plan) -> bool:
+        """Whether a change is one of them."""
+        if self.restart_only and set(plan.changes) <= IN_PLACE:
+            return False
+        return promises_same_bits(plan) or not self.same_bits
+
+
 def candidates_of(
-    base: Replay, *, same_bits: bool = False, limit_bytes: int | None = None
+    base: Replay, which: Which, limit_bytes: int | None = None
 ) -> list[Candidate]:
     """What is worth trying, most promising first.
 
@@ -198,7 +213,7 @@ def candidates_of(
         ]
     else:
         found = list(_unpredicted(base))
-    return [c for c in found if c.same_bits or not same_bits]
+    return [candidate for candidate in found if which.takes(candidate.plan)]
 
 
 def _unpredicted(base: Replay) -> list[Candidate]:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from fsdpdoctor.tune import (
     Tuner,
     Tuning,
     Verdict,
+    Which,
     promises_same_bits,
 )
 from tests.rig.ranks import TRAIN, run_python
@@ -257,6 +258,16 @@ def test_no_run_is_started_that_would_end_too_late() -> None:
 def test_what_promises_the_same_bits(plan: Plan, same: bool) -> None:
     """Moving a gather does; another order of sums, or dtype, does not."""
     assert promises_same_bits(plan) is same
+    assert Which(same_bits=True).takes(plan) is same
+
+
+def test_what_a_running_job_can_be_told_needs_no_restart() -> None:
+    """A merge on top of it does."""
+    lists, which = Plan(forward_prefetch=1), Which(restart_only=True)
+    both = replace(lists, merge=2)
+
+    assert [which.takes(plan) for plan in (lists, both)] == [False, True]
+    assert [Which().takes(plan) for plan in (lists, both)] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,17 @@ import click
 from fsdpdoctor import recorder, redact
 from fsdpdoctor.cli.processes import launchers
 from fsdpdoctor.cli.processes.leaving import reraise_sigint
+from fsdpdoctor.cli.processes.then_tune import train_then_tune
 from fsdpdoctor.cli.run_options import (
     AUTOTUNE,
+    Autotune,
     RunCommand,
     RunOptions,
+    autotune_asked,
     given_to_torchrun,
     metrics_address,
     option,
+    refuse_restart,
 )
 from fsdpdoctor.errors import PlanError, RehearsalError, UsageError
 from fsdpdoctor.plan_file import read_settings
@@ -65,10 +69,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     AUTOTUNE,
-    type=click.FloatRange(min=0),
-    metavar="[=MINUTES]",
+    type=autotune_asked,
+    metavar="[=MINUTES|restart]",
     help="Try other settings of FSDP2 meanwhile, between steps, and keep what is "
-    "faster; no number of the training changes. See docs/autotune.md.",
+    "faster; no number of the training changes. restart: at its end fsdpdoctor tune "
+    "tries what needs a new start. See docs/autotune.md.",
 )
 @click.option(
     "--stop-after", type=click.IntRange(min=1), help="End after so many FSDP2 steps."
@@ -129,7 +134,7 @@ def command(
     steps: str | None,
     every: int | None,
     plan: Path | None,
-    autotune: float | None,
+    autotune: Autotune | None,
     stop_after: int | None,
     check_bits: bool,
     kineto: int | None,
@@ -175,7 +180,7 @@ def command(
             *option("--steps", steps),
             *option("--every", every),
             *option("--apply", plan),
-            *([] if autotune is None else [f"{AUTOTUNE}={autotune}"]),
+            *([] if autotune is None else [f"{AUTOTUNE}={autotune.minutes}"]),
             *option("--stop-after", stop_after),
             *["--check-bits"] * check_bits,
             *option("--kineto", kineto),
@@ -186,7 +191,11 @@ def command(
             *option("--hang-after", hang_after),
             *["--no-report"] * no_report,
         ]
+        if autotune is not None and autotune.restart:
+            command = launching.torchrun_command(options, target, own)
+            train_then_tune(command, nproc_per_node, target)
         launching.torchrun(options, target, own)
+    refuse_restart(autotune)
     run_rank(
         RunOptions(
             target=target,
@@ -195,7 +204,7 @@ def command(
             every=every,
             report=not no_report,
             settings=settings,
-            autotune=autotune,
+            autotune=None if autotune is None else autotune.minutes,
             stop_after=stop_after,
             check_bits=check_bits,
             capture=capture,

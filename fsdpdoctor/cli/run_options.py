@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fsdpdoctor.errors import FsdpDoctorError
+from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.plan_file import Settings
 from fsdpdoctor.recorder.launch import run_script as launching
 from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule
@@ -17,6 +17,16 @@ from fsdpdoctor.recorder.launch.profiler_schedule import ProfilerSchedule
 AUTOTUNE = "--autotune"
 NO_LIMIT = 0.0
 """Minutes of `--autotune` alone: as long as there is something to try."""
+
+RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autotune:
+    """What `--autotune` asks for."""
+
+    minutes: float = NO_LIMIT
+    restart: bool = False  # afterwards try what needs a new start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +82,34 @@ class RunCommand(click.Command):
         yield from left
 
 
+def autotune_asked(text: str) -> Autotune:
+    """`restart`, or minutes."""
+    if text == RESTART:
+        return Autotune(restart=True)
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1.0
+    if not minutes >= 0:
+        raise click.BadParameter(f"{text!r} is no number of minutes, nor {RESTART}")
+    return Autotune(minutes=minutes)
+
+
 def metrics_address(text: str) -> str:
     """A port of this machine alone, or HOST:PORT."""
     port = text.rpartition(":")[2]
     if not port.isdecimal() or int(port) >= 1 << 16:
         raise click.BadParameter(f"{text!r} is no port; expected 9464, or HOST:PORT")
     return text
+
+
+def refuse_restart(autotune: Autotune | None) -> None:
+    """A rank starts no job. Raises UsageError."""
+    if autotune is not None and autotune.restart:
+        raise UsageError(
+            f"{AUTOTUNE}={RESTART} starts the job again, which a rank cannot: give "
+            f"--nproc-per-node, or {AUTOTUNE} here and fsdpdoctor tune afterwards"
+        )
 
 
 def option(name: str, value: object) -> list[str]:

@@ -19,7 +19,7 @@ from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
-from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, candidates_of
+from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, Which, candidates_of
 
 
 @click.command(
@@ -50,6 +50,11 @@ from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, candidates_of
     help="Try only changes that promise the same parameters to the bit.",
 )
 @click.option(
+    "--restart-only",
+    is_flag=True,
+    help="Try no change that run --autotune makes in a running job.",
+)
+@click.option(
     "--memory", type=byte_size, metavar="SIZE", help="At most so much, such as 80GiB."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.")
@@ -68,6 +73,7 @@ def command(
     steps: int,
     timeout: float | None,
     same_bits: bool,
+    restart_only: bool,
     memory: int | None,
     out: Path | None,
     save: Path | None,
@@ -104,7 +110,8 @@ def command(
         timeout_s=timeout,
         say=lambda line: click.echo(line, err=True),
     )
-    tuning = _tune(runs, budget, same_bits=same_bits, memory=memory)
+    which = Which(same_bits=same_bits, restart_only=restart_only)
+    tuning = _tune(runs, budget, which, memory)
     never_fail_to_encode()
     if as_json:
         click.echo(encode_tuning(tuning), nl=False)
@@ -125,14 +132,14 @@ def _launch(nproc: str | None, launcher: str | None) -> list[str]:
 
 
 def _tune(
-    runs: TrialRuns, budget: TuneLimits, *, same_bits: bool, memory: int | None
+    runs: TrialRuns, budget: TuneLimits, which: Which, memory: int | None
 ) -> Tuning:
     tuner = Tuner(runs.run, time.monotonic, budget)
     tuner.measure_baseline()
     base = runs.first
     assert base is not None  # the baseline was measured
     limit = memory or base.calibration.constraints.device_bytes
-    candidates = candidates_of(base, same_bits=same_bits, limit_bytes=limit)
+    candidates = candidates_of(base, which, limit)
     return tuner.tune(candidates, None if base.usable else base.why_withheld)
 
 

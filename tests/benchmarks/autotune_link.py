@@ -16,18 +16,17 @@ is faster than those beside it, and by what was said to within 5 % of the step.
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.run import open_run
-from tests.benchmarks.closed_loop import ADDRESSES, namespaces
-from tests.rig.ranks import ROOT, SCRIPTS, free_port
+from tests.rig.ranks import SCRIPTS
+from tests.rig.slow_link import slow_link, start_ranks
 
 RESULTS = Path(__file__).with_name("autotune-link-results.md")
 
@@ -42,36 +41,19 @@ WITHIN = 0.05
 
 def run(folder: Path, steps: int, *options: str) -> str:
     """Two ranks; what they said on stderr."""
-    port = str(free_port())
-    command = [
-        *(sys.executable, "-m", "fsdpdoctor", "run", "--no-report"),
+    argv = [
+        *("-m", "fsdpdoctor", "run", "--no-report"),
         *("--out", str(folder), *options, SLEEP, "--steps", str(steps)),
         *("--forward-ms", "10", "--backward-ms", "20"),
     ]
-    ranks = []
-    for rank in range(2):
-        name = f"{PREFIX}{rank}"
-        environment = {
-            "RANK": str(rank),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": ADDRESSES[0],
-            "MASTER_PORT": port,
-            "GLOO_SOCKET_IFNAME": name,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            "FSDPDOCTOR_RUN": f'{{"folder": "{folder}", "run_id": "{folder.name}"}}',
-        }
-        ranks.append(
-            subprocess.Popen(
-                ("ip", "netns", "exec", name, *command),
-                env=os.environ | environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+    place = json.dumps({"folder": str(folder), "run_id": folder.name})
+    ranks = start_ranks(
+        PREFIX,
+        argv,
+        {"FSDPDOCTOR_RUN": place},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
     try:
         said = [rank.communicate()[1] for rank in ranks]
     finally:
@@ -96,7 +78,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=400, help="of the tuned run")
     args = parser.parse_args()
-    with namespaces(args.rate, PREFIX), tempfile.TemporaryDirectory() as temporary:
+    with slow_link(args.rate, PREFIX), tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         said = run(folder / "tuned", args.steps, "--autotune")
         ours = [line for line in said.splitlines() if "autotune:" in line]

@@ -2,13 +2,11 @@
 
     python -m tests.benchmarks.closed_loop [--rate 100mbit] [--max-runs 8] [--llama]
 
-Needs root, `ip` and `tc`. Each rank has a namespace of its own; the veth pair between
-them is limited to --rate by a token bucket at both ends, so gloo's collectives take
-real time on a real wire. The script has FSDP2's defaults: on a CPU every gather then
-blocks. `tune` should find explicit prefetch with asynchronous unshards. Compute is
-sleeps, so that the other users of the machine do not decide; with --llama it is the
-rig's Llama, and needs a quiet one. Ends with 1 unless the measured exposed all-gather
-time fell by half and every rank's parameters are the same to the bit.
+Needs root, `ip` and `tc`: `tests/rig/slow_link.py`. The script has FSDP2's defaults: on
+a CPU every gather then blocks. `tune` should find explicit prefetch with asynchronous
+unshards. Compute is sleeps, so that the other users of the machine do not decide; with
+--llama it is the rig's Llama, and needs a quiet one. Ends with 1 unless the measured
+exposed all-gather time fell by half and all ranks' parameters are the same to the bit.
 """
 
 # ruff: noqa: T201 - it prints a table
@@ -17,24 +15,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.rig.ranks import ROOT, SCRIPTS, TRAIN, free_port
+from tests.rig.ranks import ROOT, SCRIPTS, TRAIN
+from tests.rig.slow_link import slow_link, start_ranks
 
 PREFIX = "fsdpdoctor"
 """Of the names of namespaces and interfaces: two ranks, 0 and 1."""
 
 SLEEP = SCRIPTS / "sleep.py"
-
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 MUST_FALL = 0.5
 """The share of exposed all-gather time that must be gone."""
@@ -50,7 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--llama", action="store_true", help="compute for real")
     args = parser.parse_args()
-    with namespaces(args.rate), tempfile.TemporaryDirectory() as folder:
+    with slow_link(args.rate, PREFIX), tempfile.TemporaryDirectory() as folder:
         found = tune(args, Path(folder))
     raise SystemExit(check(found))
 
@@ -112,70 +106,9 @@ def milliseconds(ns: float | None) -> str:
     return "" if ns is None else f"{ns / 1e6:.1f}"
 
 
-@contextmanager
-def namespaces(rate: str, prefix: str = PREFIX) -> Iterator[None]:
-    """Two namespaces joined by a limited veth pair; gone at the end."""
-    remove(prefix)
-    try:
-        ends = [f"{prefix}{rank}" for rank in range(2)]
-        for name in ends:
-            ip("netns", "add", name)
-        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for rank, name in enumerate(ends):
-            ip("link", "set", name, "netns", name)
-            inside = ("-n", name)
-            ip(*inside, "addr", "add", f"{ADDRESSES[rank]}/24", "dev", name)
-            ip(*inside, "link", "set", name, "up")
-            ip(*inside, "link", "set", "lo", "up")
-            limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
-            call("tc", "-n", name, "qdisc", "add", "dev", name, "root", *limit)
-        yield
-    finally:
-        remove(prefix)
-
-
-def remove(prefix: str) -> None:
-    """Delete the namespaces; the veth pair goes with them."""
-    for rank in range(2):
-        subprocess.run(
-            ("ip", "netns", "del", f"{prefix}{rank}"), capture_output=True, check=False
-        )
-
-
-def ip(*args: str) -> None:
-    """Call ip."""
-    call("ip", *args)
-
-
-def call(*args: str) -> None:
-    """Call a program, which must succeed."""
-    subprocess.run(args, check=True)
-
-
 def run_ranks(argv: list[str]) -> int:
     """Be `tune`'s launcher: `python ARGV...` in each namespace, as two ranks."""
-    port = str(free_port())
-    ranks = []
-    for rank in range(2):
-        name = f"{PREFIX}{rank}"
-        environment = {
-            "RANK": str(rank),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": ADDRESSES[0],
-            "MASTER_PORT": port,
-            "GLOO_SOCKET_IFNAME": name,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-        }
-        ranks.append(
-            subprocess.Popen(
-                ("ip", "netns", "exec", name, sys.executable, *argv),
-                env=os.environ | environment,
-            )
-        )
+    ranks = start_ranks(PREFIX, argv, {"PYTHONUNBUFFERED": "1"})
     statuses = [rank.wait() for rank in ranks]
     return next((status for status in statuses if status), 0)
 

@@ -6,6 +6,8 @@ import click
 import pytest
 
 from fsdpdoctor.cli.run import command
+from fsdpdoctor.cli.run_options import Autotune, refuse_restart
+from fsdpdoctor.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,19 @@ def test_autotune_may_stand_alone(
     with command.make_context("run", line.split()) as context:
         said = context.params
 
-    assert (said["autotune"], said["script"], said["args"]) == (minutes, script, args)
+    asked = None if minutes is None else Autotune(minutes=minutes)
+    assert (said["autotune"], said["script"], said["args"]) == (asked, script, args)
+
+
+def test_restart_is_for_who_starts_ranks() -> None:
+    """A rank would start a job within the job."""
+    with command.make_context("run", ["--autotune=restart", "t.py"]) as context:
+        asked = context.params["autotune"]
+
+    assert asked == Autotune(restart=True)
+    refuse_restart(Autotune(minutes=5.0))
+    with pytest.raises(UsageError, match="give --nproc-per-node"):
+        refuse_restart(asked)
 
 
 def test_less_than_no_time_is_refused() -> None:

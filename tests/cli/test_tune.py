@@ -16,7 +16,7 @@ from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
 from fsdpdoctor.cli import tune as tune_command
 from fsdpdoctor.plan_file import read_settings
-from fsdpdoctor.tune import Candidate, Failed, Outcome
+from fsdpdoctor.tune import Candidate, Failed, Outcome, Which
 from tests.renderers.test_tune import candidate, run
 
 FASTER = candidate(Plan(unshard_async_op=True), 70)
@@ -52,12 +52,12 @@ class Played:
 @pytest.fixture
 def played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[type[Played], list[dict[str, Any]]]:
+) -> tuple[type[Played], list[tuple[Which, int]]]:
     """The runs' class, and what candidates were asked for."""
     kind = type("OfTest", (Played,), {})
-    asked: list[dict[str, Any]] = []
+    asked: list[tuple[Which, int]] = []
 
-    def candidates_of(base: Any, **how: Any) -> list[Candidate]:
+    def candidates_of(base: Any, *how: Any) -> list[Candidate]:
         asked.append(how)
         return [FASTER]
 
@@ -90,7 +90,7 @@ def test_what_holds_is_kept_and_written(played: Any, tmp_path: Path) -> None:
     assert made.asked["options"] == options
     assert (made.folder, made.asked["timeout_s"]) == (tmp_path / "runs", None)
     assert made.plans == [None, FASTER.plan, None, FASTER.plan, None]
-    assert asked == [{"same_bits": False, "limit_bytes": 80 << 30}]
+    assert asked == [(Which(), 80 << 30)]
     assert "unshard_async_op" in result.stdout
     assert "run 1\n" in result.stderr
     assert "wrote best.json; use it with: fsdpdoctor run --apply best.json ..." in (
@@ -104,14 +104,17 @@ def test_where_nothing_holds_nothing_is_written(played: Any, tmp_path: Path) -> 
     kind, asked = played
     kind.outcomes = [run(100, 20)]
     kind.usable = False
-    words = ("--launcher", "srun -n 2 python", "--same-bits", "--memory", "40GiB")
+    words = (
+        *("--launcher", "srun -n 2 python", "--same-bits", "--restart-only"),
+        *("--memory", "40GiB"),
+    )
     result = tune(*words, "--json", "--max-runs", "3", "-m", "pkg.train")
 
     assert result.exit_code == 0, result.output
     launch = ["srun", "-n", "2", "python", "-m", "fsdpdoctor", "run"]
     assert kind.made.asked["launch"] == launch
     assert kind.made.asked["script"] == ["-m", "pkg.train"]
-    assert asked == [{"same_bits": True, "limit_bytes": 40 << 30}]
+    assert asked == [(Which(same_bits=True, restart_only=True), 40 << 30)]
     told = json.loads(result.stdout)
     assert told["withheld"] == "its replay is 40 % off"
     assert [row["verdict"] for row in told["candidates"]] == ["no gain"]

@@ -31,28 +31,33 @@ class Target:
     is_module: bool
     args: tuple[str, ...]
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As a command line has it."""
+        return (*["-m"] * self.is_module, self.name, *self.args)
+
+
+def torchrun_command(
+    options: Sequence[str], target: Target, own: Sequence[str]
+) -> list[str]:
+    """torchrun, which starts each rank under `fsdpdoctor run`."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", *options)
+    return [*launcher, "-m", "fsdpdoctor", "run", *own, *target.words]
+
 
 def torchrun(options: Sequence[str], target: Target, own: Sequence[str]) -> None:
-    """Become torchrun, which starts each rank under `fsdpdoctor run`.
+    """Become torchrun.
 
     The process is replaced: signals and the exit status are torchrun's own.
     """
-    what = ("-m", target.name) if target.is_module else (target.name,)
-    arguments = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *options,
-        "-m",
-        "fsdpdoctor",
-        "run",
-        *own,
-        *what,
-        *target.args,
-    ]
+    become(torchrun_command(options, target, own))
+
+
+def become(command: Sequence[str]) -> None:
+    """Have another program of Python's in the place of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, arguments)
+    os.execv(sys.executable, [*command])
 
 
 def load(target: Target) -> Callable[[], None]:

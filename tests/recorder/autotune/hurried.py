@@ -5,7 +5,8 @@ there from the start.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,15 @@ def put(*patches: Patch) -> None:
     """Set them, for good: the process is the job's."""
     for owner, name, value in patches:
         setattr(owner, name, value)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """At its end all is as it was, whatever was put."""
+    owners = (autotuner, conductor, start, tuning)
+    before = [dict(vars(owner)) for owner in owners]
+    try:
+        yield
+    finally:
+        for owner, names in zip(owners, before, strict=True):
+            vars(owner).update(names)

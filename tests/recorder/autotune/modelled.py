@@ -75,6 +75,12 @@ class Looking(Autotuner):
         return self._first.failed
 
     @property
+    def gain_share(self) -> float:
+        """Of all that was kept, as it was said."""
+        tuning = None if self._conductor is None else self._conductor.tuning
+        return 0.0 if tuning is None else tuning.gain_share
+
+    @property
     def apply(self) -> dict[str, Any]:
         """What is in force, as a plan file has it."""
         tuning = None if self._conductor is None else self._conductor.tuning
