@@ -14,6 +14,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from plotly.utils import PlotlyJSONEncoder
 
+from fsdpdoctor.cli.processes.rank_in_place import write_ranking
 from fsdpdoctor.network import Link
 from fsdpdoctor.run import Run, in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
@@ -22,6 +23,7 @@ from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.pages.collectives import page
 from fsdpdoctor_dashboard.pages.components import Context
 from tests.dashboard.client import Client
+from tests.dashboard.pages.pictures.test_trial_points import RANKED
 from tests.dashboard.synthetic import Shape, write_run
 from tests.simulate.steps import step
 
@@ -254,6 +256,21 @@ def test_changes_worth_it_are_searched_for(client: Client) -> None:
     said = words(answer["response"]["front"]["children"])
     assert said[0] == "What the search found"
     assert "Changes worth it" in said
+
+
+def test_what_a_tuning_has_measured_is_asked_for(
+    client: Client, folders: list[Path]
+) -> None:
+    """Nothing of a run that was not tuned."""
+    answer = client.ask("trials.children", whatif_run="exact")
+    assert words(answer["response"]["trials"]["children"]) == []
+
+    (folder,) = [one for one in folders if one.name == "exact"]
+    write_ranking(folder, RANKED)
+    answer = client.ask("trials.children", whatif_run="exact")
+    said = words(answer["response"]["trials"]["children"])
+    assert said[0] == "Tuned while it trains"
+    assert said[1].startswith("2 changes ranked, 0 of them measured")
 
 
 def test_the_address_gets_the_plan_that_is_shown(client: Client) -> None:

@@ -61,6 +61,7 @@ def page(context: Context) -> Component:
         ),
         dcc.Loading(html.Div(id="prediction"), delay_show=300),
         html.Div(id="simulated"),
+        html.Div(id="trials"),
         dcc.Loading(html.Div(id="front"), delay_show=300),
     ]
     alert = [html.P(visible(wrong), className="alert")] if wrong else []

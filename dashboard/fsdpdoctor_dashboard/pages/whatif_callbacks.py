@@ -22,6 +22,7 @@ from fsdpdoctor_dashboard.pages.whatif_model import (
     simulated_run,
     told,
 )
+from fsdpdoctor_dashboard.pages.whatif_trials import trials_part
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
 KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in KNOBS]
@@ -84,6 +85,19 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
             return _front(run, replays, theme or "light")
         except FsdpDoctorError:
             return None  # the prediction says why
+
+    @app.callback(
+        Output("trials", "children"),
+        Input("whatif-run", "data"),
+        Input("tick", "n_intervals"),  # steps under trial are not recorded
+        State("theme", "data"),
+    )
+    def show_trials(run_id: str, _: int, theme: str | None) -> object:
+        try:
+            folder = library.wait(run_id).entry.path
+        except FsdpDoctorError:
+            return None  # the prediction says why
+        return trials_part(folder, theme or "light")
 
     @app.callback(
         Output("plan-file", "data"),

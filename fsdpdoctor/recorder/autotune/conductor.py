@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fsdpdoctor.recorder.autotune.decisions import Blocks, Decision, What
 from fsdpdoctor.recorder.autotune.paired_test import SETTLING_STEPS
 from fsdpdoctor.recorder.autotune.ranking import Candidate, Ranking, read_ranking
 from fsdpdoctor.recorder.autotune.step_lengths import StepLengths, blocks_of
+from fsdpdoctor.recorder.autotune.trials import Trial, save_trials
 from fsdpdoctor.recorder.autotune.tuning import Proposal, Tuning
 
 LEAD_S = 1.0
@@ -79,6 +81,7 @@ class Conductor:
         self._asked: Decision | None = None
         self._sent = False
         self._late = 0
+        self._noted: list[Trial] = []
         self._usual_ns: float | None = None  # before the trial that is on
         self._short: str | None = None  # of memory, in it
         self.tuning: Tuning | None = None
@@ -101,6 +104,7 @@ class Conductor:
             return None
         if self._asked is not None:
             self._follow(tuning, self._asked)
+            self._note(tuning.trials)
         elif tuning.stopped is None:
             self._ask(tuning)
         if self._asked is not None or tuning.stopped is None:
@@ -195,6 +199,12 @@ class Conductor:
                 self._kept(tuning.keeps())
         else:
             self._trial(tuning, asked)
+
+    def _note(self, trials: Sequence[Trial]) -> None:
+        if trials != self._noted:
+            self._noted = [*trials]
+            with contextlib.suppress(OSError):  # a picture less
+                save_trials(self._folder, trials)
 
     def _not_agreed(self, tuning: Tuning, verdict: str) -> None:
         self._asked = None

@@ -9,7 +9,7 @@ settings, against those that are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsdpdoctor.quantities import ms, percent, signed_percent
 from fsdpdoctor.recorder.autotune.decisions import Blocks, What
@@ -26,6 +26,7 @@ from fsdpdoctor.recorder.autotune.paired_test import (
 )
 from fsdpdoctor.recorder.autotune.ranking import Candidate, Ranking
 from fsdpdoctor.recorder.autotune.step_lengths import Block
+from fsdpdoctor.recorder.autotune.trials import Fate, Trial, trial_of
 
 MOST_TRIES = 8
 """Candidates in all. They are ranked: the eighth promises little."""
@@ -88,6 +89,7 @@ class Tuning:
         self._now: _Trial | None = None
         self.kept: list[Kept] = []
         self.steps_tried = 0
+        self.trials: list[Trial] = []  # what was measured; the last may go on
         self.stopped: str | None = ranking.withheld
 
     def proposal(self) -> Proposal | None:
@@ -166,6 +168,8 @@ class Tuning:
     def _drop(self, words: str) -> None:
         now, self._now = self._now, None
         assert now is not None
+        if now.looks:
+            self.trials[-1] = replace(self.trials[-1], fate=Fate.PUT_BACK)
         self._say(f"{now.candidate.summary}: {words}")
 
     def ran(self, blocks: Sequence[Block], usual_ns: float | None) -> None:
@@ -184,6 +188,11 @@ class Tuning:
             return
         now.looks += 1
         judgement, gain = judge(now.gains, now.looks)
+        if now.looks > 1:
+            self.trials.pop()  # of the round before
+        kept = judgement is Judgement.KEEP
+        fate = Fate.KEPT if kept else Fate.ON_TRIAL
+        self.trials.append(trial_of(now.candidate, gain, blocks, fate))
         words = f"{gain_words(gain)}, {now.steps} steps"
         if judgement is Judgement.DROP:
             self._drop(f"put back: {words}")

@@ -15,6 +15,7 @@ from fsdpdoctor.recorder.autotune.conductor import MOST_LATE, Conductor, over_ke
 from fsdpdoctor.recorder.autotune.decisions import Decision, What
 from fsdpdoctor.recorder.autotune.ranking import RANKED, Candidate, Ranking
 from fsdpdoctor.recorder.autotune.step_lengths import StepLengths
+from fsdpdoctor.recorder.autotune.trials import Fate, read_trials
 from tests.recorder.autotune.test_agreement import FaultyStore
 from tests.recorder.autotune.test_tuning import candidate, ranking
 
@@ -106,6 +107,9 @@ def test_a_gain_is_kept_and_everybody_hears_the_end(
     assert one.kept == ["half"]
     assert one.voter.over
     assert one.said[0].startswith("half: kept: the step takes -50.0 %")
+    (trial,) = read_trials(tmp_path)
+    assert (trial.summary, trial.fate) == ("half", Fate.KEPT)
+    assert (trial.measured_ns, trial.predicted_ns) == (50_000_000, 500)
 
 
 def test_what_comes_late_is_proposed_again_further_ahead(

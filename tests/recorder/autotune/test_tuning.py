@@ -10,6 +10,7 @@ from typing import Any
 from fsdpdoctor.recorder.autotune.decisions import What
 from fsdpdoctor.recorder.autotune.ranking import Candidate, Ranking
 from fsdpdoctor.recorder.autotune.step_lengths import Block
+from fsdpdoctor.recorder.autotune.trials import Fate
 from fsdpdoctor.recorder.autotune.tuning import PROBE, ROUND, Tuning
 
 Length = Callable[[str], float]
@@ -79,6 +80,9 @@ def test_the_best_is_kept_and_nothing_less_is_tried() -> None:
     assert len(lines) == 1
     assert lines[0].startswith("both: kept: the step takes -30.")
     assert tuning.stopped == "nothing else promises 0.5 % of a step"
+    (trial,) = tuning.trials
+    assert (trial.summary, trial.predicted_ns, trial.fate) == ("both", 700, Fate.KEPT)
+    assert trial.low_ns < trial.measured_ns < trial.high_ns
 
 
 def test_what_does_not_hold_is_put_back_and_the_next_is_tried() -> None:
@@ -92,6 +96,12 @@ def test_what_does_not_hold_is_put_back_and_the_next_is_tried() -> None:
         "wrong: put back",
         "small: kept",
         "more: kept",
+    ]
+    fates = [(trial.summary, trial.fate) for trial in tuning.trials]
+    assert fates == [
+        ("wrong", Fate.PUT_BACK),
+        ("small", Fate.KEPT),
+        ("more", Fate.KEPT),
     ]
     assert abs(tuning.gain_share - 0.11) < 0.005
 
