@@ -15,14 +15,13 @@ from fsdpdoctor_dashboard.pages import whatif as page
 from fsdpdoctor_dashboard.pages.components import plot
 from fsdpdoctor_dashboard.pages.pictures.morph import morph
 from fsdpdoctor_dashboard.pages.plan_knobs import KNOBS, knobs_of_values, plan_text
-from fsdpdoctor_dashboard.pages.whatif_front import front_tables
+from fsdpdoctor_dashboard.pages.whatif_front import front_tables, trials_part
 from fsdpdoctor_dashboard.pages.whatif_model import (
     Replays,
     plan_file,
     simulated_run,
     told,
 )
-from fsdpdoctor_dashboard.pages.whatif_trials import trials_part
 from fsdpdoctor_dashboard.timeline.component import Timeline
 
 KNOB_INPUTS = [Input(f"knob-{name}", "value") for name in KNOBS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +14,19 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 from dash import html
 
 from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.cli.processes.rank_in_place import write_ranking
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.recorder.autotune.ranking import Ranking
+from fsdpdoctor.recorder.autotune.trials import TRIALS, save_trials
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.pages.whatif_front import (
     FASTER,
     NOISE,
     SMALLER,
     front_tables,
+    trials_part,
 )
+from tests.dashboard.pages.pictures.test_trial_points import RANKED, TRIED
 from tests.simulate.steps import step
 
 
@@ -81,3 +87,20 @@ def test_what_is_assumed_stands_beside_the_plan() -> None:
     assumed = replace(plan(2, 20), assumptions=("groups do not slow each other",))
 
     assert "Assumed: groups do not slow each other." in str(front_tables([assumed], ()))
+
+
+def test_the_page_has_it_of_a_tuned_run_alone(tmp_path: Path) -> None:
+    """Before the search has ended, and where nothing could be ranked, there is none."""
+    assert trials_part(tmp_path, "light") == []
+    write_ranking(tmp_path, Ranking(measured_ns=1, withheld="the replay is off"))
+    assert trials_part(tmp_path, "light") == []
+
+    write_ranking(tmp_path, RANKED)
+    save_trials(tmp_path, TRIED)
+    words = trials_part(tmp_path, "light")[1].children
+
+    assert words == (
+        "2 changes ranked, 2 of them measured in the running job. Kept: lists."
+    )
+    (tmp_path / TRIALS).write_text("{}}")
+    assert trials_part(tmp_path, "light") == []
