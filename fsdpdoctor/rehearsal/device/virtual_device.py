@@ -67,6 +67,7 @@ class VirtualDevice:
             expandable="expandable_segments:true" in settings.lower(),
             stream_done=lambda s: (self.clock.now_ns, self.times.free_ns(s)),
             device_call=self._driver_call,
+            wait_until=self.clock.advance_to,
         )
 
     def _driver_call(self, size: int, freed: bool) -> None:

@@ -99,6 +99,7 @@ class CachingAllocator:
         expandable: bool = False,
         stream_done: StreamDone,
         device_call: Callable[[int, bool], None] | None = None,
+        wait_until: Callable[[int], None] | None = None,
     ) -> None:
         self.capacity = capacity
         self.allocated = self.reserved = 0
@@ -109,6 +110,8 @@ class CachingAllocator:
         self._stream_done = stream_done
         # Of a segment that was asked of the device, or given back to it (True).
         self._device_call = device_call or (lambda size, freed: None)
+        # The host waits for a moment.
+        self._wait_until = wait_until or (lambda until_ns: None)
         # Told of a failure, and memory grows beyond the device's, so that what the
         # job needs is known at its end; without it, a failure is raised.
         self.on_failure: Callable[[OutOfMemory], None] | None = None
@@ -151,7 +154,13 @@ class CachingAllocator:
             block.used_by[stream] = None
 
     def empty_cache(self) -> None:
-        """Give free segments back to the device."""
+        """Give free segments back to the device. The host waits, as CUDA's does, until
+        blocks that were freed while other streams used them are free.
+        """
+        pending, self._pending = self._pending, []
+        for until, block in pending:
+            self._wait_until(until)
+            self._to_pool(block)
         for pool in self._pools.values():
             for block in [b for b in pool.blocks.values() if _is_whole(b)]:
                 pool.remove(block)

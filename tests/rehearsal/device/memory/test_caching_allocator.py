@@ -88,6 +88,20 @@ def test_a_block_used_on_another_stream_waits_for_it() -> None:
     assert it.reserved == 40 * MIB
 
 
+def test_full_memory_waits_for_blocks_that_other_streams_use() -> None:
+    """It is no failure: the host waits for those streams, and their blocks go back."""
+    waits: list[int] = []
+    it = CachingAllocator(
+        100 * MIB, stream_done=lambda stream: (0, 5), wait_until=waits.append
+    )
+    block = it.allocate(60 * MIB, 0)
+    assert block is not None
+    it.record_stream(block, 1)
+    it.free(block)
+    it.allocate(70 * MIB, 0)
+    assert (it.retries, it.ooms, it.reserved, waits) == (1, 0, 70 * MIB, [5])
+
+
 def test_expandable_segments_grow_by_pages() -> None:
     """Blocks of any size come from one growing segment, whose end is reused."""
     it = allocator(expandable=True)
