@@ -28,6 +28,7 @@ from fsdpdoctor.rehearsal.device import (
     known_values,
 )
 from fsdpdoctor.rehearsal.device.compiled import CompiledRegions
+from fsdpdoctor.rehearsal.device.cuda import loaded_storages
 from fsdpdoctor.rehearsal.device.cuda.cuda_names import CudaNames
 from fsdpdoctor.rehearsal.device.dispatch_mode import DispatchMode
 from fsdpdoctor.rehearsal.device.function_mode import (
@@ -88,6 +89,7 @@ def on_device(device: VirtualDevice, count: int = 8) -> Iterator[Rig]:
         _take_over_fsdp(patches, device, places)
         compiled.take_over(patches)
         fused_functions.take_over(patches)
+        loaded_storages.take_over(patches)
         # What it sees of a stack between two virtual moments says nothing.
         patches.put(stack_sampler, "start_thread", lambda run: None)
         # Replicas are copies of this rank, and their numbers are nobody's.
