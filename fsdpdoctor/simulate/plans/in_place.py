@@ -3,7 +3,8 @@ steps, and nothing that changes a number.
 
 They are found one kind after the other, each on top of what is best so far: prefetch of
 all units, input buffers, which units stay gathered after forward; and again, until
-nothing is better: what pays may pay on top of another alone. Then prefetch of single
+nothing is better: what pays may pay on top of another alone. The way is gone from more
+than one start, for the same reason. Then prefetch of single
 units. What is on the way to the best is a candidate as well: the simulator may be wrong
 about the last step of the way.
 
@@ -78,17 +79,41 @@ class InPlaceSearch:
     def _step(self) -> Step:
         return self.base.calibration.step
 
+    @property
+    def _least_ns(self) -> int:
+        return max(1, round(MIN_STEP * self.base.calibration.measured_ns))
+
     def candidates(self) -> list[Prediction]:
         """What promises most comes first; none that promises nothing."""
+        ends: list[tuple[tuple[int, int], Plan, list[Plan]]] = []
+        for start in self._starts():
+            self.best, self._rungs = start, []
+            self._climb()
+            outcome = self._outcome(self.best)
+            assert outcome is not None
+            cost = (outcome.step_ns // self._least_ns, outcome.peak_bytes)
+            ends.append((cost, self.best, self._rungs))
+        _, self.best, self._rungs = min(ends, key=lambda end: end[0])
+        self._single_units()
+        return self._promising(self._distinct())
+
+    def _starts(self) -> list[Plan]:
+        """The run as it is, and where a way may begin that no single step leads to:
+        more buffers let as much be gathered as hides their reductions.
+        """
+        more = (
+            [] if self._step.blocking else [Plan(max_input_buffers=n) for n in BUFFERS]
+        )
+        return [Plan(), *(plan for plan in more if self._outcome(plan) is not None)]
+
+    def _climb(self) -> None:
         for _ in range(MOST_ROUNDS):
             before = self.best
             self._prefetch()
             self._buffers()
             self._gathered()
             if self.best == before or not self.going_on():
-                break
-        self._single_units()
-        return self._promising(self._distinct())
+                return
 
     def rungs(self) -> list[Prediction]:
         """Once candidates are found: the best settings with more and more units that
@@ -111,11 +136,10 @@ class InPlaceSearch:
         """The fastest; of those as fast the one that holds least, then the one that is
         shortest to write.
         """
-        alike = max(1, round(MIN_STEP * self.base.calibration.measured_ns))
         best: dict[int, tuple[int, int, str]] = {}
         for name in self._tried:
             plan, outcome = self._seen[name]
-            key = outcome.step_ns // alike
+            key = outcome.step_ns // self._least_ns
             cost = (outcome.peak_bytes, code_cost(plan), name)
             best[key] = min(best.get(key, cost), cost)
         return [self._seen[name][0] for _, (*_, name) in sorted(best.items())[:MOST]]
@@ -143,11 +167,8 @@ class InPlaceSearch:
             return
         self._rungs = rungs
         outcomes = [self._seen[str(plan)][1] for plan in rungs]
-        least = MIN_STEP * self.base.calibration.measured_ns
-        fastest_ns = min(outcome.step_ns for outcome in outcomes)
-        best = next(
-            at for at, o in enumerate(outcomes) if o.step_ns <= fastest_ns + least
-        )
+        most_ns = min(outcome.step_ns for outcome in outcomes) + self._least_ns
+        best = next(at for at, o in enumerate(outcomes) if o.step_ns <= most_ns)
         # What is less is tried, too, where it was said wrongly of the best.
         some = {0, best // 4, best // 2, best}
         self._take_best(rungs[at] for at in sorted(some))
@@ -207,14 +228,13 @@ class InPlaceSearch:
         """Where one of them is better than the best, it is the best now."""
         now = self._outcome(self.best)
         assert now is not None
-        least = MIN_STEP * self.base.calibration.measured_ns
         for plan in plans:
             outcome = self._outcome(plan)
             if outcome is None:
                 continue
             if plan.changes:
                 self._tried.add(str(plan))
-            if outcome.step_ns < now.step_ns - least:
+            if outcome.step_ns < now.step_ns - self._least_ns:
                 self.best, now = plan, outcome
 
     def _outcome(self, plan: Plan) -> Outcome | None:

@@ -14,7 +14,12 @@ from fsdpdoctor.simulate.engine.simulate import Outcome, simulate
 from fsdpdoctor.simulate.engine.step import CommCosts, Step
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.change_step import changed
-from fsdpdoctor.simulate.plans.in_place import DEPTHS, IN_PLACE, InPlaceSearch
+from fsdpdoctor.simulate.plans.in_place import (
+    DEPTHS,
+    IN_PLACE,
+    MIN_STEP,
+    InPlaceSearch,
+)
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from tests.simulate import tried as trained
 from tests.simulate.steps import step, wire
@@ -138,6 +143,24 @@ def test_what_pays_on_top_of_another_alone_is_found(
     assert alone < 0.001 * base.calibration.measured_ns
     assert both > 1.1 * all_
     assert found.gain_ns >= both
+
+
+def test_the_best_that_no_single_step_leads_to_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of uneven blocks all stay gathered with two buffers; without these half of them
+    is better, and then buffers are no gain.
+    """
+    even = replace(trained.STREAMS, wire="60MB/s@60us")
+    monkeypatch.setattr(trained, "GROUNDS", {"even": even})
+    base = trained.base("uneven blocks", "even")
+    every = {u.fqn: False for u in base.calibration.step.units if u.fqn != "<root>"}
+    plan = Plan(backward_prefetch=2, max_input_buffers=2, reshard_after_forward=every)
+
+    found = InPlaceSearch(base=base).candidates()[0]
+
+    least_ns = MIN_STEP * base.calibration.measured_ns
+    assert found.gain_ns >= predict(base, plan).gain_ns - least_ns
 
 
 def test_what_torch_lacks_is_not_proposed() -> None:
