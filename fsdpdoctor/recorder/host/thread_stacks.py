@@ -91,9 +91,8 @@ class _OwnState:
 
     def __init__(self) -> None:
         self.address = 0
-        with contextlib.suppress(
-            Exception
-        ):  # no such names; or nobody may ask for them
+        # An interpreter may not have these names, or an audit hook forbid them.
+        with contextlib.suppress(Exception):
             self._write: Any = ctypes.pythonapi._Py_DumpTraceback
             self._write.argtypes = [ctypes.c_int, ctypes.c_void_p]
             self._write.restype = None
