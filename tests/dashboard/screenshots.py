@@ -81,6 +81,8 @@ def look(visit: Visit, out: Path, name: str, page: str) -> None:
 
 def pictures(browser: Browser, served: Served, given: argparse.Namespace) -> None:
     """All pages of all runs, in every width and theme."""
+    from playwright.sync_api import TimeoutError
+
     for width in given.widths:
         for theme in given.themes:
             context = browser.new_context(
@@ -92,10 +94,13 @@ def pictures(browser: Browser, served: Served, given: argparse.Namespace) -> Non
                 for page in given.pages:
                     if page == "runs" and run != given.runs[0]:
                         continue
-                    visit.page.goto(f"{served.base}{page}?run={run}")
-                    visit.page.wait_for_selector("main h1, main p", timeout=60_000)
                     name = f"{run}-{page or 'overview'}-{theme}-{width}"
-                    look(visit, given.out, name, page)
+                    visit.page.goto(f"{served.base}{page}?run={run}")
+                    try:
+                        visit.page.wait_for_selector("main h1, main p", timeout=60_000)
+                        look(visit, given.out, name, page)
+                    except (AssertionError, TimeoutError) as error:
+                        print(f"{name}: not drawn: {error}")
             context.close()
 
 

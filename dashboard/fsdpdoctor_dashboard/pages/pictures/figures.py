@@ -30,8 +30,10 @@ window, each so many pixels high."""
 LEAST_SPAN = 0.05
 """Of a step: what all colours of a heat map stand for at least."""
 MOST_STEP_TICKS = 25
-RANK_TICKS = 32
-"""Ranks that an axis as wide as the page names; half as wide, half as many."""
+RANK_TICKS = 8
+"""Ranks that an axis names from left to right: so many fit side by side on a phone."""
+RANK_LINES = 16
+"""And from top to bottom."""
 MATRIX_HEIGHT = 460
 """Of a matrix of ranks at most: with what is above and below it fits a screen."""
 FEW_TIMES = 6
@@ -136,7 +138,7 @@ def wait_matrix(
         title="waiting rank",
         type="category",
         autorange="reversed",
-        **every_rank(len(ranks), RANK_TICKS // 2),
+        **every_rank(len(ranks), RANK_LINES),
     )
     height = max(220, min(MATRIX_HEIGHT, 90 + 34 * len(ranks)))
     return _with_bar(styled(figure, theme, height))
@@ -196,8 +198,7 @@ def _rank_bars(
         )
     )
     figure.update_yaxes(title=title, range=from_nought(max(values, default=0)))
-    few = every_rank(len(names), RANK_TICKS // 2)
-    figure.update_xaxes(title="rank", type="category", **few)
+    figure.update_xaxes(title="rank", type="category", **every_rank(len(names)))
     return styled(figure, theme, 260)
 
 

@@ -83,13 +83,16 @@
       const { timeline } = this;
       const { pen } = timeline;
       pen.font = `13px ${FONT}`;
-      const [half, rest] = text.split(/(?<=[:,]) /);
-      const whole = pen.measureText(text).width < timeline.plot - 8;
+      const lines = [""];
+      for (const word of text.split(" ")) {
+        const longer = lines[lines.length - 1] ? `${lines[lines.length - 1]} ${word}` : word;
+        if (pen.measureText(longer).width < timeline.plot - 8 || longer === word) lines[lines.length - 1] = longer;
+        else lines.push(word);
+      }
       pen.fillStyle = timeline.ink.faint;
       pen.textAlign = "center";
-      (whole ? [text] : [half, rest || ""]).forEach((line, at) => {
-        pen.fillText(line, GUTTER + timeline.plot / 2, (top + bottom) / 2 + at * 18);
-      });
+      const first = (top + bottom) / 2 - (lines.length - 1) * 9;
+      lines.forEach((line, at) => pen.fillText(line, GUTTER + timeline.plot / 2, first + at * 18));
     }
   }
 

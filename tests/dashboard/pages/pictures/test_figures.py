@@ -96,8 +96,8 @@ def test_many_ranks_fit_a_screen(measures: Measures, wide: Measures) -> None:
 
 
 def test_so_many_ranks_are_named_as_have_room() -> None:
-    """All, or every second, fourth, ..., and never upright."""
-    assert every_rank(32) == {"dtick": 1, "tickangle": 0}
-    assert every_rank(64)["dtick"] == 2
-    assert every_rank(512)["dtick"] == 16
+    """All, or every second, fourth, ..., and never upright; eight fit on a phone."""
+    assert every_rank(8) == {"dtick": 1, "tickangle": 0}
+    assert every_rank(64)["dtick"] == 8
+    assert every_rank(512)["dtick"] == 64
     assert every_rank(512, 16)["dtick"] == 32
