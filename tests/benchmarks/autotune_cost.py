@@ -11,8 +11,8 @@ ratios of whole steps, by processor and by clock, stand beside it, and say somet
 a quiet machine alone.
 
 Prints them, and with --write writes them to `autotune-cost-results.md` beside this
-file; ends with 1 where B or C takes more than a percent. Some six minutes on two quiet
-cores.
+file; ends with 1 where B or C takes more than a percent. Some four minutes a round on
+two quiet cores.
 """
 
 from __future__ import annotations
