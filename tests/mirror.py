@@ -80,7 +80,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/endings.py",
         *_in("hang", "blame error_meaning standing verdict_words wait_graph"),
     ),
-    "detectors/test_spmd_divergence.py": ("hang/first_divergence.py",),
+    "detectors/test_spmd_divergence.py": _in("hang", "first_divergence given_sizes"),
     "recorder/steps/test_steps.py": (
         "recorder/steps/root_passes.py",
         "recorder/steps/step_bounds.py",

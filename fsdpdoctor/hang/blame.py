@@ -7,7 +7,6 @@ never two ranks are blamed for different reasons.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from enum import StrEnum
 from typing import Any
 
 from fsdpdoctor.hang.first_divergence import Divergence, first_divergence
+from fsdpdoctor.hang.given_sizes import sides_by_size, sizes_must_agree
 from fsdpdoctor.hang.standing import LOST_PEER, Standing, State
 from fsdpdoctor.hang.wait_graph import Wait, circle, ends, waits
-from fsdpdoctor.schema import element_bytes
 
 
 class Cause(StrEnum):
@@ -299,12 +298,8 @@ def _circle(scene: _Scene) -> Verdict | None:
 
 def _other_shape(scene: _Scene) -> Verdict | None:
     inside = _together_in_it(scene)
-    if not _sizes_must_agree(inside):
-        return None
-    for sides in (_by_size(inside), _by_operands(inside), _by_bytes(inside)):
-        if len(sides) > 1:
-            return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides))
-    return None
+    sides = sides_by_size(inside) if sizes_must_agree(inside) else {}
+    return scene.verdict(Cause.OTHER_SHAPE, _fewer(sides)) if sides else None
 
 
 def _together_in_it(scene: _Scene) -> list[Standing]:
@@ -316,74 +311,6 @@ def _together_in_it(scene: _Scene) -> list[Standing]:
         for one in scene.ranks
         if one.call is not None or (one.state == State.SIGNALLED and one.issued_bytes)
     ]
-
-
-def _by_size(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
-    """By the bytes that each noted, of one number of a group; empty where one did not:
-    who has crashed can be asked for nothing else.
-    """
-    places = {(one.last.group, one.last.seq) for one in inside if one.last is not None}
-    if len(places) != 1 or not all(one.issued_bytes for one in inside):
-        return {}
-    sides: dict[Any, list[Standing]] = {}
-    for one in inside:
-        sides.setdefault(one.issued_bytes, []).append(one)
-    return sides if len(sides) > 1 else {}
-
-
-def _by_operands(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
-    """By the tensors that each gave. Who crashed in it was sent more than it waits for,
-    so that it is not on the side of the most.
-    """
-    sides: dict[Any, list[Standing]] = {}
-    for one in inside:
-        if one.operands is not None:
-            sides.setdefault(one.operands, []).append(one)
-    if len(sides) > 1:
-        fewest = min(sides, key=_elements)
-        sides[fewest] += [
-            one for one in inside if one.operands is None and one.state == State.CRASHED
-        ]
-    return sides
-
-
-def _by_bytes(inside: Sequence[Standing]) -> dict[Any, list[Standing]]:
-    """By what each said or noted, whichever there is; of who crashed as above."""
-    sides: dict[Any, list[Standing]] = {}
-    for one in inside:
-        if given := one.issued_bytes or _operand_bytes(one.operands or ""):
-            sides.setdefault(given, []).append(one)
-    if len(sides) > 1:
-        known = [one for side in sides.values() for one in side]
-        sides[min(sides)] += [
-            one for one in inside if one not in known and one.state == State.CRASHED
-        ]
-    return sides
-
-
-_OPERAND = re.compile(r"(\w+)\[([\d, ]*)\]")
-
-
-def _operand_bytes(operands: str) -> int:
-    """Of all tensors, as `float32[2, 4]`; 0: not known."""
-    sizes = [
-        (element_bytes(dtype) or 0) * _elements(f"[{shape}]")
-        for dtype, shape in _OPERAND.findall(operands)
-    ]
-    return sum(sizes) if all(sizes) else 0
-
-
-def _elements(operands: str) -> int:
-    """Of all tensors, as `float32[2, 4]`."""
-    shapes = re.findall(r"\[([\d, ]*)\]", operands)
-    return sum(math.prod(int(n) for n in s.split(",") if n.strip()) for s in shapes)
-
-
-def _sizes_must_agree(inside: Sequence[Standing]) -> bool:
-    names = {one.call for one in inside if one.call is not None}
-    return len(names) == 1 and not any(
-        word in name for name in names for word in ("to_all", "scatter", "object")
-    )
 
 
 def _other_count(scene: _Scene) -> Verdict | None:
