@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.benchmarks.overhead import ROOT, training_step
+from tests.benchmarks.overhead import of_model, training_step, two_ranks
 
 RESULTS = Path(__file__).with_name("autotune-cost-results.md")
 
@@ -55,12 +54,8 @@ Round = Mapping[str, Sequence[Spent]]
 
 def parse() -> argparse.Namespace:
     """The options, alike in the launcher and in the ranks."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = of_model(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--write", action="store_true", help="the results page")
-    parser.add_argument("--blocks", type=int, default=24)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=60, help="of each part")
     return parser.parse_args()
 
@@ -71,12 +66,7 @@ def main() -> None:
         measure(parse())
         return
     parse()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    name = "tests.benchmarks.autotune_cost"
-    command = [sys.executable, *launcher, "-m", name, *sys.argv[1:]]
-    done = subprocess.run(command, env=environment, cwd=ROOT, check=False)
-    raise SystemExit(done.returncode)
+    raise SystemExit(two_ranks("-m", "tests.benchmarks.autotune_cost"))
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -58,13 +58,18 @@ class Round:
 
 def parse() -> argparse.Namespace:
     """The options, alike in the launcher and in the ranks."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = of_model(argparse.ArgumentParser(description=__doc__))
+    parser.add_argument("--steps", type=int, default=12, help="plain, on either side")
+    return parser.parse_args()
+
+
+def of_model(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same, with the options of `training_step` and how often all is done."""
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=12, help="plain, on either side")
-    return parser.parse_args()
+    return parser
 
 
 def main() -> None:
@@ -73,10 +78,15 @@ def main() -> None:
         measure(parse())
         return
     parse()
+    raise SystemExit(two_ranks(__file__))
+
+
+def two_ranks(*script: str) -> int:
+    """Run a script, or `-m` and a module, on two ranks; the status they end with."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
-    raise SystemExit(subprocess.run(command, env=environment, check=False).returncode)
+    command = [sys.executable, *launcher, *script, *sys.argv[1:]]
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def measure(options: argparse.Namespace) -> None:
