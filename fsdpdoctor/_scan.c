@@ -28,14 +28,20 @@
 #define MAX_CATEGORIES 64
 #define MAX_UNREAD 64 /* other categories that are counted: a trace has some ten */
 #define MAX_UNREAD_BYTES 64 /* of such a category's name */
-#define VERSION 2 /* of what `scan` gives: decode_c.SCANNER_VERSION must be the same */
+#define VERSION 3 /* of what `scan` gives: decode_c.SCANNER_VERSION must be the same */
 
-/* Columns, in the order of `json_scan.Rows` and then what the caller joins. */
+/* Columns, in the order of `decode_c.COLUMNS`: those of 8 bytes, of 4, and of 1. What is
+   an offset fits 4, as no chunk is larger (`MAX_CHUNK_BYTES`). */
 enum {
-    C_CAT, C_NAME, C_START, C_DURATION, C_PID, C_TID, C_EXTERNAL, C_CORRELATION,
-    C_STREAM, C_DEVICE, C_BYTES, C_COLLECTIVE, C_ARGS_AT, C_ARGS_END, C_EVENT_AT,
-    C_EVENT_END, C_ODD, COLUMNS
+    C_START, C_DURATION, C_PID, C_TID, C_EXTERNAL, C_CORRELATION, C_STREAM, C_DEVICE,
+    C_BYTES, WIDE, C_NAME = WIDE, C_ARGS_AT, C_ARGS_END, C_EVENT_AT, C_EVENT_END,
+    WIDE_AND_MIDDLE, C_CAT = WIDE_AND_MIDDLE, C_COLLECTIVE, C_ODD, COLUMNS
 };
+#define MAX_CHUNK_BYTES INT32_MAX
+
+static size_t bytes_of(int column) {
+    return column < WIDE ? 8 : column < WIDE_AND_MIDDLE ? 4 : 1;
+}
 
 typedef struct {
     const char *text;
@@ -56,6 +62,13 @@ typedef struct {
     int64_t events;
 } Unread;
 
+/* A string as it stands between its quotes. */
+typedef struct {
+    const char *text;
+    Py_ssize_t length;
+    int escaped, ascii;
+} String;
+
 /* The members of an event, then those of its arguments. `AT_EVENT` and `AT_ARGS` are no
    members: they stand for an object's opening brace. */
 enum {
@@ -74,6 +87,39 @@ typedef struct {
     int length, member;
 } Expected;
 
+/* [Note: Expected lengths] Where the next token begins hangs on how long this one is. A
+   processor that has to work that out from the text waits for it; one that only has to
+   check a guess goes on meanwhile. So each member keeps how long its value was. */
+typedef struct {
+    Py_ssize_t whole, part; /* of a number before and after its point; of a string */
+} Lengths;
+
+/* [Note: Expected stretches] Of two events of a kind most bytes are the same: from the
+   opening brace to the name, and from the name to the time, where phase, category,
+   process and thread stand. What an event was after such a stretch is kept with the
+   stretch's bytes. Where they come again, at the same place of an event that knew as
+   much, it is that again, and nothing is parsed. */
+#define STRETCH_BYTES 128
+#define STRETCHES 16 /* that begin at one member */
+typedef struct {
+    char text[STRETCH_BYTES];
+    Py_ssize_t length, cat_at; /* where the category's text begins, if it is in it */
+    String cat;
+    int64_t pid, tid;
+    unsigned seen; /* members that are in it */
+    int cat_id, next; /* next: the member after it */
+    char phase_before, phase;
+} Stretch;
+
+typedef struct {
+    Stretch items[STRETCHES];
+    unsigned char then[STRETCHES]; /* which one came after each, the last time */
+    int count, last, oldest;
+} Stretches;
+
+/* Stretches begin at the opening brace and after the name. */
+enum { FROM_BRACE, FROM_NAME, BEGINNINGS };
+
 typedef struct {
     PyObject_HEAD
     Table names;
@@ -84,25 +130,22 @@ typedef struct {
     int busy;
     Py_ssize_t most_rows; /* of a chunk so far: the next one has about as many */
     Expected expected[MEMBERS]; /* by the member before */
+    Lengths lengths[MEMBERS];
+    Stretches stretches[BEGINNINGS];
 } Scanner;
 
 typedef struct {
     const char *at, *end, *begin;
     Scanner *scanner;
-    int64_t *column[COLUMNS];
+    PyObject *block[COLUMNS]; /* bytearrays, which the caller gets */
+    char *column[COLUMNS]; /* what is in them */
+    PyThreadState *thread; /* while the scan runs without the GIL */
     Py_ssize_t rows, capacity;
     int64_t events;
     Unread unread[MAX_UNREAD]; /* categories of complete events that are not kept */
     int unreads;
     int failed_memory;
 } Scan;
-
-/* A string as it stands between its quotes. */
-typedef struct {
-    const char *text;
-    Py_ssize_t length;
-    int escaped, ascii;
-} String;
 
 /* ---- Interning ---------------------------------------------------------------- */
 
@@ -213,7 +256,22 @@ static int skip_escape(Scan *s) {
     return 0;
 }
 
-static int take_string(Scan *s, String *found) {
+/* Go past so many bytes, of which `guess` is what they were the last time. */
+static inline void advance(Scan *s, Py_ssize_t length, Py_ssize_t *guess) {
+    Py_ssize_t guessed = *guess;
+    if (length == guessed) {
+#if defined(__GNUC__)
+        __asm__("" : "+r"(guessed)); /* else the compiler would go by `length` */
+#endif
+        s->at += guessed;
+    } else {
+        s->at += length;
+        *guess = length;
+    }
+}
+
+static inline int take_string(Scan *s, String *found, Py_ssize_t *guess) {
+    (void)guess; /* without SSE2 each byte is looked at */
     if (take(s, '"') < 0) return -1;
     found->text = s->at;
     found->escaped = 0;
@@ -230,7 +288,7 @@ static int take_string(Scan *s, String *found) {
                 _mm_cmplt_epi8(v, space));
             int mask = _mm_movemask_epi8(stop);
             if (mask) {
-                s->at += __builtin_ctz((unsigned)mask);
+                advance(s, __builtin_ctz((unsigned)mask), guess);
                 break;
             }
             s->at += 16;
@@ -253,40 +311,91 @@ static int take_string(Scan *s, String *found) {
     }
 }
 
-static int is_digit(const Scan *s) {
+static inline int is_digit(const Scan *s) {
     return s->at < s->end && *s->at >= '0' && *s->at <= '9';
 }
 
-static int skip_digits(Scan *s) {
+/* A run of digits, and its value where it has at most MOST_DIGITS, which always fit. */
+#define MOST_DIGITS 18
+typedef struct {
+    const char *text;
+    Py_ssize_t length;
+    int64_t value;
+} Digits;
+
+#if defined(__SSE2__)
+static const int64_t TEN_TO[8] = {
+    1, 10, 100, 1000, 10000, 100000, 1000000, 10000000
+};
+
+/* Of eight digits, the first in the lowest byte; their pairs, fours, all. */
+static inline int64_t eight_digits(uint64_t word) {
+    const uint64_t mask = 0x000000ff000000ffULL;
+    word = word * 10 + (word >> 8);
+    return (int64_t)(((word & mask) * 0x000f424000000064ULL
+                      + ((word >> 16) & mask) * 0x0000271000000001ULL) >> 32);
+}
+
+/* A run of 1 to 15 digits that ends well before the text; 0 where it does not. */
+static inline int take_short_run(Scan *s, Digits *digits, Py_ssize_t *guess) {
+    if (s->end - s->at < 16) return 0;
+    const __m128i text = _mm_loadu_si128((const __m128i *)s->at);
+    const __m128i value = _mm_sub_epi8(text, _mm_set1_epi8('0'));
+    const __m128i is = _mm_cmpeq_epi8(_mm_min_epu8(value, _mm_set1_epi8(9)), value);
+    const int length = __builtin_ctz(~(unsigned)_mm_movemask_epi8(is));
+    if (length == 0 || length == 16) return 0;
+    uint64_t half[2];
+    memcpy(half, &value, sizeof half);
+    digits->text = s->at;
+    digits->length = length;
+    /* What is no digit is shifted out, and zeros are shifted in before the first. */
+    digits->value = length <= 8
+        ? eight_digits(half[0] << (64 - 8 * length))
+        : eight_digits(half[0]) * TEN_TO[length - 8]
+            + eight_digits(half[1] << (128 - 8 * length));
+    advance(s, length, guess);
+    return 1;
+}
+#endif
+
+static inline int take_digits(Scan *s, Digits *digits, Py_ssize_t *guess) {
+#if defined(__SSE2__)
+    if (take_short_run(s, digits, guess)) return 0;
+#else
+    (void)guess;
+#endif
     if (!is_digit(s)) return -1;
-    while (is_digit(s)) s->at++;
+    digits->text = s->at;
+    digits->value = 0;
+    for (; is_digit(s); s->at++)
+        if (s->at - digits->text < MOST_DIGITS)
+            digits->value = digits->value * 10 + (*s->at - '0');
+    digits->length = s->at - digits->text;
     return 0;
 }
 
-/* A number by JSON's grammar. `plain`: digits only, `exponent`: has one. */
+/* A number by JSON's grammar. `part`: what is after its point, if it has one. */
 typedef struct {
-    const char *whole, *whole_end, *part, *part_end;
-    int negative, exponent;
+    Digits whole, part;
+    int negative, fraction, exponent;
 } Number;
 
-static int take_number(Scan *s, Number *n) {
+static inline int take_number(Scan *s, Number *n, Lengths *lengths) {
     n->negative = s->at < s->end && *s->at == '-';
     if (n->negative) s->at++;
-    n->whole = s->at;
-    if (is_digit(s) && *s->at == '0') s->at++;
-    else if (skip_digits(s) < 0) return -1;
-    n->whole_end = s->at;
-    n->part = n->part_end = NULL;
-    if (s->at < s->end && *s->at == '.') {
-        n->part = ++s->at;
-        if (skip_digits(s) < 0) return -1;
-        n->part_end = s->at;
+    if (take_digits(s, &n->whole, &lengths->whole) < 0) return -1;
+    if (n->whole.length > 1 && *n->whole.text == '0') return -1;
+    n->fraction = s->at < s->end && *s->at == '.';
+    if (n->fraction) {
+        s->at++;
+        if (take_digits(s, &n->part, &lengths->part) < 0) return -1;
     }
     n->exponent = s->at < s->end && (*s->at == 'e' || *s->at == 'E');
     if (n->exponent) {
+        Digits power;
         s->at++;
         if (s->at < s->end && (*s->at == '+' || *s->at == '-')) s->at++;
-        if (skip_digits(s) < 0) return -1;
+        if (take_digits(s, &power, &lengths->part) < 0) return -1;
     }
     return 0;
 }
@@ -298,18 +407,18 @@ static int take_word(Scan *s, const char *word) {
     return 0;
 }
 
-static int skip_value(Scan *s, int depth) {
+static int skip_value(Scan *s, int depth, Lengths *lengths) {
     String string;
     Number number;
     if (s->at >= s->end) return -1;
     switch (*s->at) {
-    case '"': return take_string(s, &string);
+    case '"': return take_string(s, &string, &lengths->whole);
     case 't': return take_word(s, "true");
     case 'f': return take_word(s, "false");
     case 'n': return take_word(s, "null");
     case '{':
     case '[': break;
-    default: return take_number(s, &number);
+    default: return take_number(s, &number, lengths);
     }
     if (depth >= MAX_DEPTH) return -1;
     const int object = *s->at++ == '{';
@@ -321,12 +430,12 @@ static int skip_value(Scan *s, int depth) {
     }
     for (;;) {
         if (object) {
-            if (take_string(s, &string) < 0) return -1;
+            if (take_string(s, &string, &lengths->part) < 0) return -1;
             skip_space(s);
             if (take(s, ':') < 0) return -1;
             skip_space(s);
         }
-        if (skip_value(s, depth + 1) < 0) return -1;
+        if (skip_value(s, depth + 1, lengths) < 0) return -1;
         skip_space(s);
         if (s->at >= s->end) return -1;
         if (*s->at == close) {
@@ -346,36 +455,27 @@ enum { ODD = 1, WILD = 2 };
 #define MAX_DIGITS 300
 
 static int oddness(const Number *n) {
-    return n->exponent || n->whole_end - n->whole > MAX_DIGITS ? ODD | WILD : ODD;
+    return n->exponent || n->whole.length > MAX_DIGITS ? ODD | WILD : ODD;
 }
 
-/* Digits to a number. 18 of them always fit; more are odd. */
-static int digits_value(const char *from, const char *to, int64_t *value) {
-    if (to - from > 18) return -1;
-    int64_t sum = 0;
-    for (; from < to; from++) sum = sum * 10 + (*from - '0');
-    *value = sum;
-    return 0;
+/* Nanoseconds of what is after a point in microseconds, halves up. */
+static inline int64_t part_ns(const Digits *part) {
+    static const int scale[4] = {0, 100, 10, 1};
+    if (part->length <= 3) return part->value * scale[part->length];
+    const char *c = part->text;
+    return (c[0] - '0') * 100 + (c[1] - '0') * 10 + (c[2] - '0') + (c[3] >= '5');
 }
 
 /* Microseconds to nanoseconds, halves away from zero. */
-static int take_time(Scan *s, int64_t *ns, int *odd) {
+static int take_time(Scan *s, int64_t *ns, int *odd, Lengths *lengths) {
     Number n;
-    if (s->at < s->end && *s->at == 'n' ) return -1;
-    if (take_number(s, &n) < 0) return -1;
-    int64_t whole;
-    if (n.exponent || digits_value(n.whole, n.whole_end, &whole) < 0
-        || whole >= LIMIT_NS / 1000) {
+    if (take_number(s, &n, lengths) < 0) return -1;
+    if (n.exponent || n.whole.length > MOST_DIGITS
+        || n.whole.value >= LIMIT_NS / 1000) {
         *odd |= oddness(&n);
         return 0;
     }
-    int64_t part = 0;
-    int digits = 0;
-    const char *c = n.part;
-    for (; c != n.part_end && digits < 3; c++, digits++) part = part * 10 + (*c - '0');
-    for (; digits < 3; digits++) part *= 10;
-    if (c != n.part_end && *c >= '5') part++;
-    *ns = whole * 1000 + part;
+    *ns = n.whole.value * 1000 + (n.fraction ? part_ns(&n.part) : 0);
     if (n.negative) *ns = -*ns;
     return 0;
 }
@@ -404,11 +504,12 @@ static int64_t string_value(const String *string) {
 }
 
 /* A whole number, in a string if `strings`; floats and large ones are odd. */
-static int take_int(Scan *s, int64_t *value, int strings, int *odd) {
+static int take_int(
+    Scan *s, int64_t *value, int strings, int *odd, Lengths *lengths) {
     if (s->at >= s->end) return -1;
     if (*s->at == '"') {
         String string;
-        if (take_string(s, &string) < 0 || !string.ascii) return -1;
+        if (take_string(s, &string, &lengths->whole) < 0 || !string.ascii) return -1;
         if (!strings || string.escaped) *odd |= ODD;
         else *value = string_value(&string);
         return 0;
@@ -418,11 +519,9 @@ static int take_int(Scan *s, int64_t *value, int strings, int *odd) {
         return take_word(s, "null");
     }
     Number n;
-    if (take_number(s, &n) < 0) return -1;
-    if (n.part != NULL || n.exponent || digits_value(n.whole, n.whole_end, value) < 0)
-        *odd |= oddness(&n);
-    else if (n.negative)
-        *value = -*value;
+    if (take_number(s, &n, lengths) < 0) return -1;
+    if (n.fraction || n.exponent || n.whole.length > MOST_DIGITS) *odd |= oddness(&n);
+    else *value = n.negative ? -n.whole.value : n.whole.value;
     return 0;
 }
 
@@ -450,13 +549,14 @@ static int valid_utf8(const char *text, Py_ssize_t length) {
 }
 
 /* An argument that is read only of collectives: a number, text or null in all. */
-static int skip_scalar(Scan *s) {
+static int skip_scalar(Scan *s, Lengths *lengths) {
     String string;
     Number n;
     if (s->at >= s->end) return -1;
     if (*s->at == 'n') return take_word(s, "null");
-    if (*s->at != '"') return take_number(s, &n) < 0 || oddness(&n) != ODD ? -1 : 0;
-    if (take_string(s, &string) < 0) return -1;
+    if (*s->at != '"')
+        return take_number(s, &n, lengths) < 0 || oddness(&n) != ODD ? -1 : 0;
+    if (take_string(s, &string, &lengths->whole) < 0) return -1;
     return string.ascii || valid_utf8(string.text, string.length) ? 0 : -1;
 }
 
@@ -466,6 +566,7 @@ typedef struct {
     int64_t value[COLUMNS];
     String name, cat;
     int has_name, has_cat, odd;
+    int cat_id; /* UNKNOWN: not looked up yet */
     char phase; /* 0: none yet */
     unsigned seen;
 } Event;
@@ -560,7 +661,8 @@ static inline int next_member(Scan *s, int before, int (*member_of)(const String
         if (take(s, ',') < 0) return -1;
         skip_space(s);
     }
-    if (take_string(s, &key) < 0 || key.escaped) return -1;
+    if (take_string(s, &key, &s->scanner->lengths[before].part) < 0 || key.escaped)
+        return -1;
     skip_space(s);
     if (take(s, ':') < 0) return -1;
     skip_space(s);
@@ -570,16 +672,17 @@ static inline int next_member(Scan *s, int before, int (*member_of)(const String
 }
 
 static int take_arg(Scan *s, Event *event, int member) {
-    if (member == OTHER_ARG) return skip_value(s, 2);
-    if (member == SCALAR) return skip_scalar(s);
+    Lengths *lengths = &s->scanner->lengths[member];
+    if (member == OTHER_ARG) return skip_value(s, 2, lengths);
+    if (member == SCALAR) return skip_scalar(s, lengths);
     if (member == COLLECTIVE) {
         if (once(event, C_COLLECTIVE) < 0 || s->at >= s->end) return -1;
         event->value[C_COLLECTIVE] = *s->at != 'n';
-        return skip_scalar(s);
+        return skip_scalar(s, lengths);
     }
     const int column = member - NUMBER;
     return once(event, column) < 0
-        ? -1 : take_int(s, &event->value[column], 1, &event->odd);
+        ? -1 : take_int(s, &event->value[column], 1, &event->odd, lengths);
 }
 
 static int take_args(Scan *s, Event *event) {
@@ -599,7 +702,8 @@ static int take_phase(Scan *s, Event *event) {
         event->phase = 'X';
         return once(event, 20);
     }
-    if (once(event, 20) < 0 || take_string(s, &phase) < 0) return -1;
+    Py_ssize_t *guess = &s->scanner->lengths[PHASE].whole;
+    if (once(event, 20) < 0 || take_string(s, &phase, guess) < 0) return -1;
     if (phase.length != 1 || phase.escaped
         || strchr("XBEIMCDNOPRSTVabcefinpstv()", phase.text[0]) == NULL)
         return -1;
@@ -610,28 +714,31 @@ static int take_phase(Scan *s, Event *event) {
 static int take_member(Scan *s, Event *event, int member) {
     if (member == PHASE) return take_phase(s, event);
     /* Of other phases nothing is read, so nothing needs to be as expected. */
-    if (event->phase != 0 && event->phase != 'X') return skip_value(s, 1);
+    Lengths *lengths = &s->scanner->lengths[member];
+    if (event->phase != 0 && event->phase != 'X') return skip_value(s, 1, lengths);
     switch (member) {
     case START:
         return once(event, C_START) < 0
-            ? -1 : take_time(s, &event->value[C_START], &event->odd);
+            ? -1 : take_time(s, &event->value[C_START], &event->odd, lengths);
     case DURATION:
         return once(event, C_DURATION) < 0
-            ? -1 : take_time(s, &event->value[C_DURATION], &event->odd);
+            ? -1 : take_time(s, &event->value[C_DURATION], &event->odd, lengths);
     case PID:
         return once(event, C_PID) < 0
-            ? -1 : take_int(s, &event->value[C_PID], 0, &event->odd);
+            ? -1 : take_int(s, &event->value[C_PID], 0, &event->odd, lengths);
     case TID:
         return once(event, C_TID) < 0
-            ? -1 : take_int(s, &event->value[C_TID], 0, &event->odd);
+            ? -1 : take_int(s, &event->value[C_TID], 0, &event->odd, lengths);
     case NAME:
         event->has_name = 1;
-        return once(event, C_NAME) < 0 ? -1 : take_string(s, &event->name);
+        return once(event, C_NAME) < 0
+            ? -1 : take_string(s, &event->name, &lengths->whole);
     case CATEGORY:
         event->has_cat = 1;
-        return once(event, C_CAT) < 0 ? -1 : take_string(s, &event->cat);
+        return once(event, C_CAT) < 0
+            ? -1 : take_string(s, &event->cat, &lengths->whole);
     case ARGS: return once(event, 21) < 0 ? -1 : take_args(s, event);
-    default: return skip_value(s, 1);
+    default: return skip_value(s, 1, lengths);
     }
 }
 
@@ -662,19 +769,32 @@ static int count_unread(Scan *s, const String *cat) {
     return 0;
 }
 
+/* Make the columns longer. It is called without the GIL, and takes it meanwhile. */
 static int grow(Scan *s) {
     const Py_ssize_t most = s->scanner->most_rows, first = most + most / 16;
-    Py_ssize_t capacity = s->capacity ? s->capacity * 2 : first > 4096 ? first : 4096;
-    for (int i = 0; i < COLUMNS; i++) {
-        int64_t *column = realloc(s->column[i], (size_t)capacity * sizeof *column);
-        if (column == NULL) {
-            s->failed_memory = 1;
-            return -1;
-        }
-        s->column[i] = column;
+    const Py_ssize_t capacity
+        = s->capacity ? s->capacity * 2 : first > 4096 ? first : 4096;
+    PyEval_RestoreThread(s->thread);
+    for (int i = 0; i < COLUMNS && !s->failed_memory; i++) {
+        const Py_ssize_t size = capacity * (Py_ssize_t)bytes_of(i);
+        if (s->block[i] == NULL) s->block[i] = PyByteArray_FromStringAndSize(NULL, size);
+        else if (PyByteArray_Resize(s->block[i], size) < 0) s->failed_memory = 1;
+        if (s->block[i] == NULL) s->failed_memory = 1;
+        else s->column[i] = PyByteArray_AS_STRING(s->block[i]);
     }
+    PyErr_Clear(); /* `failed_memory` says it */
+    s->thread = PyEval_SaveThread();
     s->capacity = capacity;
-    return 0;
+    return s->failed_memory ? -1 : 0;
+}
+
+static inline void keep_values(Scan *s, const Event *event) {
+    const Py_ssize_t row = s->rows++;
+    for (int i = 0; i < WIDE; i++) ((int64_t *)s->column[i])[row] = event->value[i];
+    for (int i = WIDE; i < WIDE_AND_MIDDLE; i++)
+        ((int32_t *)s->column[i])[row] = (int32_t)event->value[i];
+    for (int i = WIDE_AND_MIDDLE; i < COLUMNS; i++)
+        ((int8_t *)s->column[i])[row] = (int8_t)event->value[i];
 }
 
 /* Keep a complete event, if it is of a category that is kept. */
@@ -683,7 +803,9 @@ static int keep_event(Scan *s, Event *event) {
         && !valid_utf8(event->name.text, event->name.length))
         return -1;
     if (event->has_cat && (event->cat.escaped || !event->cat.ascii)) return -1;
-    int cat = event->has_cat ? category_of(s->scanner, &event->cat) : 0;
+    int cat = !event->has_cat ? 0
+        : event->cat_id != UNKNOWN ? event->cat_id
+        : category_of(s->scanner, &event->cat);
     if (cat == 0) {
         if (event->odd & WILD) return -1;
         return event->has_cat ? count_unread(s, &event->cat) : 0;
@@ -700,20 +822,114 @@ static int keep_event(Scan *s, Event *event) {
     event->value[C_CAT] = cat;
     event->value[C_NAME] = name;
     event->value[C_ODD] = event->odd != 0;
-    for (int i = 0; i < COLUMNS; i++) s->column[i][s->rows] = event->value[i];
-    s->rows++;
+    keep_values(s, event);
     return 0;
+}
+
+/* ---- Stretches ------------------------------------------------------------------- */
+
+/* A stretch whose bytes are being read for the first time. */
+typedef struct {
+    Stretches *among; /* NULL: none is */
+    const char *from;
+    unsigned seen_before;
+    char phase_before;
+} Reading;
+
+static inline Stretches *stretches_from(Scan *s, int member) {
+    return member == AT_EVENT ? &s->scanner->stretches[FROM_BRACE]
+        : member == NAME ? &s->scanner->stretches[FROM_NAME] : NULL;
+}
+
+static inline int is_constant(int member) {
+    return member == PHASE || member == CATEGORY || member == PID || member == TID;
+}
+
+static inline int comes_again(const Scan *s, const Event *event, const Stretch *one) {
+    return one->phase_before == event->phase && (one->seen & event->seen) == 0
+        && s->end - s->at > one->length
+        && memcmp(s->at, one->text, (size_t)one->length) == 0;
+}
+
+/* Take a stretch that was read before; the member after it, or -1: none is here. */
+static inline int take_stretch(Scan *s, Event *event, Stretches *among) {
+    int at = among->then[among->last];
+    if (at >= among->count || !comes_again(s, event, &among->items[at])) {
+        for (at = 0; at < among->count; at++)
+            if (comes_again(s, event, &among->items[at])) break;
+        if (at == among->count) return -1;
+        among->then[among->last] = (unsigned char)at;
+    }
+    among->last = at;
+    const Stretch *one = &among->items[at];
+    if (one->seen & (1u << C_CAT)) {
+        event->cat = one->cat;
+        event->cat.text = s->at + one->cat_at;
+        event->cat_id = one->cat_id;
+        event->has_cat = 1;
+    }
+    if (one->seen & (1u << C_PID)) event->value[C_PID] = one->pid;
+    if (one->seen & (1u << C_TID)) event->value[C_TID] = one->tid;
+    event->seen |= one->seen;
+    event->phase = one->phase;
+    s->at += one->length;
+    skip_space(s);
+    return one->next;
+}
+
+/* Keep a stretch that has been read up to the value of `next`. */
+static void keep_stretch(
+    const Scan *s, const Reading *reading, const Event *event, int next) {
+    Stretches *among = reading->among;
+    const Py_ssize_t length = s->at - reading->from;
+    if (length > STRETCH_BYTES || event->odd) return;
+    const int at = among->count < STRETCHES ? among->count++ : among->oldest;
+    if (among->count == STRETCHES) among->oldest = (at + 1) % STRETCHES;
+    Stretch *one = &among->items[at];
+    memcpy(one->text, reading->from, (size_t)length);
+    one->length = length;
+    one->seen = event->seen & ~reading->seen_before;
+    one->phase_before = reading->phase_before;
+    one->phase = event->phase;
+    one->cat = event->cat;
+    if (one->seen & (1u << C_CAT)) {
+        one->cat_at = event->cat.text - reading->from;
+        one->cat_id = category_of(s->scanner, &event->cat);
+    }
+    one->pid = event->value[C_PID];
+    one->tid = event->value[C_TID];
+    one->next = next;
+    among->then[among->last] = (unsigned char)at;
+    among->last = at;
+}
+
+/* The next member of an event, up to its value: past a whole stretch, if one is here. */
+static inline int next_of_event(Scan *s, Event *event, int before, Reading *reading) {
+    Stretches *among = stretches_from(s, before);
+    if (among != NULL) {
+        const int member = take_stretch(s, event, among);
+        if (member >= 0) return member;
+        *reading = (Reading){among, s->at, event->seen, event->phase};
+    }
+    const int member = next_member(s, before, event_member);
+    if (reading->among != NULL && !is_constant(member)) {
+        if (member >= 0 && member != CLOSED) keep_stretch(s, reading, event, member);
+        reading->among = NULL;
+    }
+    return member;
 }
 
 static int take_event(Scan *s) {
     Event event;
+    Reading reading = {NULL, NULL, 0, 0};
     memset(&event, 0, sizeof event);
+    event.cat_id = UNKNOWN;
     for (int i = C_PID; i <= C_BYTES; i++) event.value[i] = UNKNOWN;
     event.value[C_ARGS_AT] = event.value[C_ARGS_END] = UNKNOWN;
     event.value[C_EVENT_AT] = s->at - s->begin;
     if (take(s, '{') < 0) return -1;
     int member = AT_EVENT;
-    while ((member = next_member(s, member, event_member)) != CLOSED)
+    while ((member = next_of_event(s, &event, member, &reading)) != CLOSED)
         if (member < 0 || take_member(s, &event, member) < 0) return -1;
     event.value[C_EVENT_END] = s->at - s->begin;
     s->events++;
@@ -764,22 +980,22 @@ static PyObject *unread_of(const Scan *s) {
     return found;
 }
 
-static PyObject *result_of(const Scan *s, const Table *table, Py_ssize_t from) {
+/* Hands the blocks over. */
+static PyObject *result_of(Scan *s, const Table *table, Py_ssize_t from) {
     PyObject *columns = PyTuple_New(COLUMNS), *names = new_names(table, from);
     PyObject *unread = unread_of(s);
-    if (columns == NULL || names == NULL || unread == NULL) goto failed;
-    for (int i = 0; i < COLUMNS; i++) {
-        PyObject *column = PyBytes_FromStringAndSize(
-            (const char *)s->column[i], s->rows * (Py_ssize_t)sizeof(int64_t));
-        if (column == NULL) goto failed;
-        PyTuple_SET_ITEM(columns, i, column);
+    if (columns == NULL || names == NULL || unread == NULL) {
+        Py_XDECREF(unread);
+        Py_XDECREF(columns);
+        Py_XDECREF(names);
+        return NULL;
     }
-    return Py_BuildValue("(LNNN)", (long long)s->events, names, columns, unread);
-failed:
-    Py_XDECREF(unread);
-    Py_XDECREF(columns);
-    Py_XDECREF(names);
-    return NULL;
+    for (int i = 0; i < COLUMNS; i++) {
+        PyTuple_SET_ITEM(columns, i, s->block[i]);
+        s->block[i] = NULL;
+    }
+    return Py_BuildValue(
+        "(LLNNN)", (long long)s->events, (long long)s->rows, names, columns, unread);
 }
 
 static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
@@ -800,10 +1016,11 @@ static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
     int outcome;
     self->busy = 1;
     Py_INCREF(chunk);
-    Py_BEGIN_ALLOW_THREADS
-    outcome = grow(&scan) < 0 ? -1 : take_chunk(&scan);
+    scan.thread = PyEval_SaveThread();
+    outcome = scan.end - scan.begin > MAX_CHUNK_BYTES || grow(&scan) < 0
+        ? -1 : take_chunk(&scan);
     if (outcome < 0 && table_truncate(&self->names, known) < 0) scan.failed_memory = 1;
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(scan.thread);
     Py_DECREF(chunk);
     self->busy = 0;
     if (outcome == 0 && scan.rows > self->most_rows) self->most_rows = scan.rows;
@@ -811,7 +1028,7 @@ static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
     if (scan.failed_memory) PyErr_NoMemory();
     else if (outcome < 0) result = Py_NewRef(Py_None);
     else result = result_of(&scan, &self->names, known);
-    for (int i = 0; i < COLUMNS; i++) free(scan.column[i]);
+    for (int i = 0; i < COLUMNS; i++) Py_XDECREF(scan.block[i]);
     return result;
 }
 
@@ -878,8 +1095,8 @@ static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
 
 static PyMethodDef scanner_methods[] = {
     {"scan", (PyCFunction)scanner_scan, METH_O,
-     "The events, new names, columns and unread categories of a chunk; None where "
-     "msgspec must read it."},
+     "The events, rows, new names, columns and unread categories of a chunk; None "
+     "where msgspec must read it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,13 +31,22 @@ from fsdpdoctor.importers.reader.trace_file import (
 )
 from fsdpdoctor.schema.string_table import StringTable
 
-Columns = tuple[bytes, ...]
-Scanned = tuple[int, list[bytes], Columns, dict[str, int]]
-"""Events, the names that are new, the columns, in the order of `_scan.c`, and how many
-events there were of each category that is not kept.
+COLUMNS = (
+    *(("start_ns", "<i8"), ("duration_ns", "<i8"), ("pid", "<i8"), ("tid", "<i8")),
+    *(("external", "<i8"), ("correlation", "<i8"), ("stream", "<i8")),
+    *(("device", "<i8"), ("bytes", "<i8")),
+    *(("name", "<i4"), ("args_at", "<i4"), ("args_end", "<i4")),
+    *(("event_at", "<i4"), ("event_end", "<i4")),
+    *(("cat", "i1"), ("collective", "i1"), ("odd", "i1")),
+)
+"""Of what `scan` gives, in the order of `_scan.c`."""
+
+Scanned = tuple[int, int, list[bytes], tuple[bytearray, ...], dict[str, int]]
+"""Events, rows, the names that are new, the columns, which are at least as long as
+there are rows, and how many events there were of each category that is not kept.
 """
 
-SCANNER_VERSION = 2
+SCANNER_VERSION = 3
 """Of what `scan` gives. An extension that was built from other sources is not asked."""
 
 
@@ -78,47 +87,53 @@ class CDecoder:
 
     def _rows(self, chunk: bytes, scanned: Scanned, names: StringTable) -> DecodedRows:
         """All that may be damaged is decoded before a name gets its id."""
-        events, new, columns, unread = scanned
+        events, rows, new, columns, unread = scanned
         texts = [_text(raw) for raw in new]
         comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
         self._comm = np.concatenate((self._comm, comm))
-        parts = [np.frombuffer(column, dtype=np.int64) for column in columns]
-        (cat, name, start, duration, pid, tid, external, correlation) = parts[:8]
-        (stream, device, size, collective, args_at, args_end) = parts[8:14]
-        (event_at, event_end, odd) = parts[14:]
-        on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+        of = {
+            name: np.frombuffer(column, dtype=dtype, count=rows)
+            for (name, dtype), column in zip(COLUMNS, columns, strict=True)
+        }
+        name = of["name"]
+        on_host = (of["cat"] == Cat.CPU_OP) | (of["cat"] == Cat.ANNOTATION)
         comm_rows = np.flatnonzero(
-            (collective != 0) | (on_host & self._comm[name])
+            of["collective"].view(np.bool_) | (on_host & self._comm[name])
         ).astype(np.int64)
-        again = np.flatnonzero(odd).astype(np.int64)
-        spans = zip(event_at[again].tolist(), event_end[again].tolist(), strict=True)
+        again = np.flatnonzero(of["odd"]).astype(np.int64)
+        spans = _spans(of["event_at"], of["event_end"], again)
         found = [decode_event(chunk[first:last]) for first, last in spans]
         comm_args = [
             decode_args(chunk[at:end]) if at >= 0 else NO_ARGS
-            for at, end in zip(
-                args_at[comm_rows].tolist(), args_end[comm_rows].tolist(), strict=True
-            )
+            for at, end in _spans(of["args_at"], of["args_end"], comm_rows)
         ]
         ids = np.array([names.id(text) for text in texts], dtype=np.int32)
         self._ids = np.concatenate((self._ids, ids))
-        rows = DecodedRows(
+        decoded = DecodedRows(
             events=events,
-            cat=cat.astype(np.int8),
+            cat=of["cat"],
             name=self._ids[name],
-            start_ns=start,
-            duration_ns=duration,
-            pid=pid,
-            tid=tid,
-            external=external,
-            correlation=correlation,
-            stream=streams(stream),
-            device=device,
-            bytes=size,
+            start_ns=of["start_ns"],
+            duration_ns=of["duration_ns"],
+            pid=of["pid"],
+            tid=of["tid"],
+            external=of["external"],
+            correlation=of["correlation"],
+            stream=streams(of["stream"]),
+            device=of["device"],
+            bytes=of["bytes"],
             comm_rows=comm_rows,
             comm_args=comm_args,
             unread=unread,
         )
-        return _corrected(rows, again, found, names) if len(again) else rows
+        return _corrected(decoded, again, found, names) if len(again) else decoded
+
+
+def _spans(
+    begin: npt.NDArray[np.int32], end: npt.NDArray[np.int32], rows: Int64s
+) -> Iterator[tuple[int, int]]:
+    """Where in the chunk what is of some rows stands."""
+    return zip(begin[rows].tolist(), end[rows].tolist(), strict=True)
 
 
 def _text(raw: bytes) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader import chunks
-from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
+from fsdpdoctor.importers.reader.decode_c import COLUMNS, CDecoder, c_decoder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk, kept_texts
 from fsdpdoctor.importers.reader.decoders import default_decoder
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
@@ -170,6 +170,56 @@ def test_any_damage(chunk: bytes, data: st.DataObject) -> None:
     assert by_c(damaged) == by_msgspec(damaged)
 
 
+PIECES = st.sampled_from(
+    [
+        *('"ph": "X"', '"ph": "s"', '"ph": "?"', '"cat": "cpu_op"', '"cat": "kernel"'),
+        *(
+            '"cat": "x"',
+            '"cat": "a\\nb"',
+            '"cat": "caf\u00e9"',
+            '"pid": 1',
+            '"pid": -2',
+        ),
+        *('"pid": "Spans"', '"pid": 1.5', '"tid": 7', '"tid": null', '"tid": 1e2'),
+        *('"name": "a"', '"name": "\u00e9"', '"ts": 1', '"ts": 2.5', '"bp": "e"'),
+    ]
+)
+ALIKE = st.lists(
+    st.lists(PIECES, min_size=1, max_size=7), min_size=1, max_size=3
+).flatmap(
+    lambda kinds: st.lists(
+        st.lists(st.sampled_from(kinds), min_size=1, max_size=5), min_size=2, max_size=4
+    )
+)
+"""Chunks of events of a few kinds, so that whole stretches of them come again."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(ALIKE)
+@example([[['"ph": "s"', '"cat": "cpu_op"', '"name": "a"', '"pid": 1', '"ts": 1']] * 3])
+@example([[['"name": "a"', '"pid": 1', '"ts": 1', '"pid": 1', '"ts": 1']] * 2] * 2)
+def test_stretches_that_come_again(kinds: list[list[list[str]]]) -> None:
+    """What the scanner has read before it takes as read, where it means the same."""
+    texts = [
+        ", ".join(f"{{{', '.join(pieces)}}}" for pieces in events).encode()
+        for events in kinds
+    ]
+
+    assert outcomes(texts, decoder()) == outcomes(texts, decode_chunk)
+
+
+def test_more_kinds_of_stretches_than_are_kept() -> None:
+    """The oldest go; rows are the same."""
+    event = '{"ph": "X", "cat": "kernel", "name": "a", "pid": %d, "tid": %d, "ts": 1}'
+    texts = [
+        ", ".join(event % (i % 23, i // 3) for i in range(first, first + 70)).encode()
+        for first in (0, 35, 70)
+    ]
+
+    assert outcomes(texts, decoder()) == outcomes(texts, decode_chunk)
+    assert not declines(texts[0])
+
+
 def test_what_is_plain_is_not_declined() -> None:
     """The speed is C's: ordinary events, their escapes and text ids included, are not
     handed on.
@@ -295,7 +345,11 @@ def test_a_scanner_is_for_one_thread() -> None:
     with pytest.raises(ValueError, match="initialised before"):
         scanner.__init__({"kernel": 1})  # type: ignore[misc]
     assert scanner.scan(b"") is None
-    assert scanner.scan(b'{"ph": "X"}') == (1, [], (b"",) * _scan.COLUMNS, {})
+    scanned = scanner.scan(b'{"ph": "X"}')
+    assert scanned is not None
+    events, rows, names, columns, unread = scanned
+    assert (events, rows, names, unread) == (1, 0, [], {})
+    assert len(columns) == _scan.COLUMNS == len(COLUMNS)
 
 
 def test_a_built_scanner_is_the_default() -> None:
