@@ -20,9 +20,9 @@ from typing import IO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-HELD_BYTES = 1 << 19
-"""Of a column, in memory before it goes to a file: below some 65 000 rows none does,
-and all the columns in the making stay below some 20 MB."""
+HELD_BYTES = 1 << 21
+"""Of a column, in memory before it goes to a file: below some 260 000 rows none does,
+and all the columns in the making stay below some 40 MB."""
 
 BLOCK_ROWS = 1 << 16
 """Rows that are worked on at a time: half a megabyte for each column of a block."""
