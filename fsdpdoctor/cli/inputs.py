@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +53,6 @@ def measure_run(run: Run, how: ReadOptions) -> Measures:
 
     It takes no path: what is said of a run in progress is all of one opening.
     """
-    gc.freeze()  # what is imported stays: no collection need look at it again
     sizes = {source.rank: _text_bytes(source) for source in run.sources}
     with rank_workers(run, how) as executor:
         # A bar only where somebody looks and there is something to wait for.
