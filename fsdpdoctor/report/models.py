@@ -18,8 +18,7 @@ def model_rows(m: Measures) -> tuple[ModelRow, ...]:
         units[spec.model].append(spec)
     known = models_of(m)
     rows = []
-    for number in range(max(units, default=-1) + 1):
-        specs = units[number]
+    for number, specs in sorted(units.items()):
         name, role = known.get(number, ("model", "not run"))
         rows.append(
             ModelRow(

@@ -96,7 +96,10 @@ def _check_indices(header: RankHeader) -> None:
     if header.rank < 0:
         raise InputError(f"rank is {header.rank}; expected 0 or more")
     units, groups = len(header.units), len(header.groups)
+    # Older records name no models; each has one unit at least.
+    models = max(units, len(header.model.models) if header.model is not None else 0)
     for at, unit in enumerate(header.units):
+        _check((unit.model,), models, f"model of unit {at}", least=0)
         for name in ("forward_prefetch", "backward_prefetch"):
             _check(getattr(unit, name) or (), units, f"{name} of unit {at}", least=0)
         for name in ("shard_group", "replicate_group", "post_forward_group"):

@@ -66,6 +66,14 @@ def test_a_header_that_tells_the_truth_is_left_as_it_is() -> None:
             "backward_prefetch of unit 0 names number -1 of 1",
         ),
         (
+            replace(RANK, units=(replace(UNIT, model=1_000_000_000),)),
+            "model of unit 0 names number 1000000000 of 1",
+        ),
+        (
+            replace(RANK, units=(replace(UNIT, model=-2),)),
+            "model of unit 0 names number -2 of 1",
+        ),
+        (
             replace(RANK, units=(replace(UNIT, replicate_group=7),)),
             "replicate_group of unit 0 names number 7 of 1",
         ),
