@@ -45,6 +45,7 @@ from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
 from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
+from fsdpdoctor.untrusted.arrow_messages import sound_length
 from fsdpdoctor.untrusted.headers import checked_header, short_word
 from fsdpdoctor.untrusted.rows import (
     Lists,
@@ -380,14 +381,17 @@ def _read_stream(
         return (), (), f"cannot read {path}: {error.strerror}"
     if not content:
         return (), (), f"{path} is empty: the rank stopped before its first step"
+    sound, wrong = sound_length(content)
     try:
-        for batch in na.ArrayStream.from_readable(io.BytesIO(content)):
+        for batch in na.ArrayStream.from_readable(io.BytesIO(content[:sound])):
             steps.append(_step_of(batch, names, header.schema_version, lists))
     # nanoarrow raises its own RuntimeError on a cut or corrupt message.
     except (RuntimeError, ValueError) as error:
+        wrong = str(error)
+    if wrong is not None:
         kept = f"{len(steps)} whole steps before it were read"
-        return _named(steps, names), names.all, f"{path} breaks off: {error} ({kept})"
-    return _named(steps, names), names.all, None
+        wrong = f"{path} breaks off: {wrong} ({kept})"
+    return _named(steps, names), names.all, wrong
 
 
 def _named(steps: Sequence[StepRecord], names: StringTable) -> tuple[StepRecord, ...]:
