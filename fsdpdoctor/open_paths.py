@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.recorder.storage.run_folder import LATEST, RUNS
 from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
 from fsdpdoctor.storage.remote_path import RemotePath, path_of
+from fsdpdoctor.storage.runs_place import LATEST, RUNS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

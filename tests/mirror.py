@@ -37,6 +37,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/autotune", "decisions passes start"
     ),
     "analysis/test_rank_shelf.py": ("analysis/by_rank.py",),
+    "recorder/storage/test_run_folder.py": ("storage/runs_place.py",),
     "detectors/test_padding_alignment.py": ("detectors/before_a_gpu.py",),
     "detectors/test_frozen_params.py": (
         "detectors/frozen_backward.py",

@@ -45,6 +45,7 @@ from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
+from fsdpdoctor.storage.runs_place import RUNS
 
 if TYPE_CHECKING:
     from fsdpdoctor.cli.processes.live import LiveView
@@ -237,7 +238,7 @@ def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:
 
 
 def _nowhere(out: Path | None) -> run_folder.RunLocation:
-    folder = working_directory() / (out or run_folder.RUNS / "unrecorded")
+    folder = working_directory() / (out or RUNS / "unrecorded")
     return run_folder.RunLocation(folder=folder, run_id="unrecorded")
 
 

@@ -117,6 +117,7 @@ def record(
     from fsdpdoctor.recorder.storage import run_folder
     from fsdpdoctor.recorder.storage.sampling import sampling_of
     from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
+    from fsdpdoctor.storage.runs_place import RUNS
 
     sampling, max_bytes = sampling_of(steps, every), max_bytes_of(max_size)
     argv = [*map(str, getattr(sys, "argv", None) or ())]  # the script's to change
@@ -126,7 +127,7 @@ def record(
         place = run_folder.agree_on_folder(folder, script or "python")
     except OSError as error:
         unrecorded(border.describe(error))
-        yield folder or run_folder.RUNS
+        yield folder or RUNS
         return
     config = RecordingConfig(
         folder=place.folder,

@@ -18,7 +18,7 @@ from fsdpdoctor.recorder.fsdp2.internals import TorchSymbols
 from fsdpdoctor.recorder.fsdp2.signals import SIGNALS
 from fsdpdoctor.recorder.fsdp2.signatures import installed
 from fsdpdoctor.recorder.host import collective_operators
-from fsdpdoctor.recorder.storage.run_folder import RUNS
+from fsdpdoctor.storage.runs_place import RUNS
 
 NO_SOURCES = "its names were not read: torch's sources are not there"
 NO_CUDA = "torch sees no CUDA device here"

@@ -14,6 +14,7 @@ from fsdpdoctor.recorder.recording_config import RecordingConfig
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.run import open_run
+from fsdpdoctor.storage.runs_place import RUNS
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def test_where_nobody_may_write_the_script_runs(
         assert recorder.current() is None
     with recorder.record() as folder:
         ran.append(folder)
-    assert ran == [tmp_path / "a", run_folder.RUNS]
+    assert ran == [tmp_path / "a", RUNS]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert all("is none of ours" in line for line in said)

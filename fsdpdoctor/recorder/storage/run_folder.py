@@ -16,10 +16,8 @@ from pathlib import Path
 
 from fsdpdoctor import redact
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.storage.runs_place import LATEST, RUNS
 
-RUNS = Path("fsdpdoctor-runs")
-"""Where runs go that say nothing else, below the working directory."""
-LATEST = "latest"
 _asked = itertools.count()
 VARIABLE = "FSDPDOCTOR_RUN"
 """What our own launcher passes to the ranks: folder and run id, as JSON."""
