@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class LabelTree:
     spans: tuple[LabelSpan, ...]
     units: tuple[str, ...]  # FQNs, the root first, then as they first appear
     nesting: Nesting
+    by_label: Mapping[Hook, Sequence[int]]  # indices of spans, by start
 
     def innermost(self, tid: Int64s, time_ns: Int64s) -> Int64s:
         """For each of N moments on a thread, the innermost label, or UNKNOWN."""
@@ -49,7 +51,7 @@ class LabelTree:
 
     def of(self, *labels: Hook) -> list[int]:
         """Indices of the labels of some kinds, by start."""
-        return [i for i, span in enumerate(self.spans) if span.label in labels]
+        return sorted(chain.from_iterable(self.by_label.get(one, ()) for one in labels))
 
 
 def build_label_tree(trace: TraceFile) -> LabelTree:
@@ -87,7 +89,12 @@ def build_label_tree(trace: TraceFile) -> LabelTree:
             strict=True,
         )
     ]
-    return LabelTree(spans=tuple(spans), units=units, nesting=nesting)
+    by_label: dict[Hook, list[int]] = {}
+    for index, span in enumerate(spans):
+        by_label.setdefault(span.label, []).append(index)
+    return LabelTree(
+        spans=tuple(spans), units=units, nesting=nesting, by_label=by_label
+    )
 
 
 def _units(named: Sequence[str | None]) -> tuple[str, ...]:
