@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +13,7 @@ from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Advice, Finding
 from fsdpdoctor.run import Run
+from fsdpdoctor.storage.json_value import replace
 
 if TYPE_CHECKING:
     from fsdpdoctor.simulate.engine.step import Step

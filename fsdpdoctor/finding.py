@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+
+import msgspec
 
 from fsdpdoctor.schema import Evidence
 
@@ -28,8 +29,7 @@ class Confidence(StrEnum):
     HIGH = "high"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(msgspec.Struct, frozen=True, kw_only=True):
     """Where a finding can be seen: one stretch of one rank's step."""
 
     rank: int
@@ -39,8 +39,7 @@ class Location:
     unit: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One change that answers a finding."""
 
     text: str
@@ -52,8 +51,7 @@ class Advice:
     # `changes.plan.Plan`; None: nothing that can be simulated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem on some units, ranks and steps.
 
     A detector leaves out its own code and name; `judge` fills them in, and all ranks
@@ -71,13 +69,12 @@ class Finding:
     ranks: tuple[int, ...] = ()
     cost_ns_per_step: int | None = None  # None: not measured
     cost_bytes: int | None = None
-    evidence: Mapping[str, Value] = field(default_factory=dict)
+    evidence: Mapping[str, Value] = msgspec.field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     places: tuple[Location, ...] = ()  # worst first, a handful
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotJudged:
+class NotJudged(msgspec.Struct, frozen=True, kw_only=True):
     """A detector that lacked its input, and which: never the same as clear."""
 
     code: str

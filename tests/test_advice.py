@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -25,6 +23,7 @@ from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import predict
 from tests.detectors.test_advice_runs import DRAWN
+from tests.rig.changed import replace
 from tests.simulate.steps import step
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.of_models import of_its_model
 from fsdpdoctor.finding import Confidence, Finding, NotJudged, Severity
 from fsdpdoctor.schema import Evidence
+from fsdpdoctor.storage.json_value import replace
 
 Find = Callable[[Measures], Iterator[Finding]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import CannotTell, detector
@@ -19,6 +18,7 @@ from fsdpdoctor.schema import (
     RECOMPILE_REASON,
     Evidence,
 )
+from fsdpdoctor.storage.json_value import replace
 
 # Warm-up compiles; a recompile in every tenth judged step is no warm-up. To be
 # calibrated on the gallery.

@@ -7,12 +7,12 @@ to whoever reads it.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import models_of
 from fsdpdoctor.finding import Finding
+from fsdpdoctor.storage.json_value import replace
 
 OF_TREE = re.compile(r" \[tree=(\d+)\]")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.step_rows import StepRow
 from fsdpdoctor.report.value import Report
+from fsdpdoctor.storage.json_value import asdict
 
 
 def scalars_of(row: StepRow) -> dict[str, float]:

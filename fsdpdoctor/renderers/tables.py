@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fsdpdoctor.analysis.no_grad import PURPOSES
 from fsdpdoctor.quantities import ms, percent, size
@@ -18,6 +18,7 @@ from fsdpdoctor.report.value import (
     ScriptRow,
     UnitRow,
 )
+from fsdpdoctor.storage.json_value import replace
 
 ABSENT = "-"
 """In a cell whose value the source cannot know."""

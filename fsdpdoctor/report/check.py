@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from fsdpdoctor.changes.fsdp1_migration import Migration
 from fsdpdoctor.report.costs import SEVERITY
 from fsdpdoctor.report.value import FindingRow, Report
 from fsdpdoctor.storage.json_text import json_text
+from fsdpdoctor.storage.json_value import replace
 
 CODES: Final = ("FD105", "FD2", "FD30", "FD5")
 """Codes, or how they begin, that settings, counts and bytes decide."""

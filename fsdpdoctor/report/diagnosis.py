@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fsdpdoctor.advice import recommend
@@ -34,6 +33,7 @@ from fsdpdoctor.report.value import (
 from fsdpdoctor.report.verdict import with_verdict
 from fsdpdoctor.run import Run
 from fsdpdoctor.schema import COLLECTIVE_KINDS, Evidence, Kind, percentiles
+from fsdpdoctor.storage.json_value import replace
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

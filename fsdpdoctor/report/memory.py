@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.schema import UNKNOWN, MemoryStep, Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the peak."""
 
     bucket: str  # a `Bucket`
@@ -19,8 +19,7 @@ class MemoryPart:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPeak:
+class UnitPeak(msgspec.Struct, frozen=True, kw_only=True):
     """One unit in that step."""
 
     unit: str
@@ -29,8 +28,7 @@ class UnitPeak:
     activation_bytes: int | None  # its own, that its forward left behind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRow:
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """One step's memory. `not_counted` says why, and then nothing else is known."""
 
     step: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     """One model of the process; each has units of its own, by names of its own."""
 
     name: str  # its class; "Net #2" where several are of one class
@@ -16,8 +16,7 @@ class ModelRow:
     numel: int | None  # in its units
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoGradRow:
+class NoGradRow(msgspec.Struct, frozen=True, kw_only=True):
     """Passes without gradients of one model, at one line."""
 
     model: int  # in `models`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
@@ -10,8 +10,7 @@ from fsdpdoctor.intervals import total_ns, union
 from fsdpdoctor.schema import COUNTER_COMPILE_NS, Kind, StartSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRow:
+class StartRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the rank that took longest; the parts add up to the whole."""
 
     rank: int

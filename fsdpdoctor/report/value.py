@@ -11,7 +11,6 @@ collective are those of its large side: a gather's output, a reduce-scatter's in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -36,8 +35,7 @@ SeverityName = Literal["critical", "warning", "info"]
 ConfidenceName = Literal["high", "medium", "low"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was run, and how."""
 
     source: str
@@ -66,8 +64,7 @@ class RunFacts:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """How long a judged step took."""
 
     median: int | None
@@ -75,8 +72,7 @@ class StepTime:
     mean: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByCause:
+class ByCause(msgspec.Struct, frozen=True, kw_only=True):
     """Exposed time by what it waited for; see `stall_causes`."""
 
     host_late: int | None  # None: it is not known when collectives were issued
@@ -87,8 +83,7 @@ class ByCause:
     wire_or_straggler: int | None = None  # both, where they cannot be told apart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposed:
+class Exposed(msgspec.Struct, frozen=True, kw_only=True):
     """Time per step in which compute stood still for a collective."""
 
     total: int | None
@@ -99,8 +94,7 @@ class Exposed:
     by_kind_and_cause: Mapping[str, ByCause]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapShare:
+class OverlapShare(msgspec.Struct, frozen=True, kw_only=True):
     """Part of each kind's time that ran while compute did."""
 
     all_gather: float | None
@@ -109,8 +103,7 @@ class OverlapShare:
     all: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureOverlap:
+class CaptureOverlap(msgspec.Struct, frozen=True, kw_only=True):
     """Communication of a whole capture, steps or not, all ranks together.
 
     Kernels only; memcpy and memset are not compute.
@@ -121,24 +114,21 @@ class CaptureOverlap:
     exposed_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseCounts:
+class PhaseCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Per micro-batch, by the phase that needs it."""
 
     forward: float | None
     backward: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseTimes:
+class PhaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Nanoseconds per step."""
 
     forward: int | None
     backward: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindTimes:
+class KindTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Nanoseconds per step by the collective's kind."""
 
     all_gather: int | None
@@ -146,8 +136,7 @@ class KindTimes:
     all_reduce: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitSettings:
+class UnitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `fully_shard` and the calls after it set, as it acts."""
 
     reshard_after_forward: bool | int | None
@@ -161,8 +150,7 @@ class UnitSettings:
     backward_prefetch: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitRow:
+class UnitRow(msgspec.Struct, frozen=True, kw_only=True):
     """One FSDP unit. Times are own time, per step."""
 
     unit: str
@@ -188,8 +176,7 @@ class UnitRow:
     activation_bytes: int | None = None  # its own, that its forward leaves behind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """All collectives of one group, kind and size.
 
     Bandwidths are decimal gigabytes per second. `median_ns` holds the wait for the
@@ -230,8 +217,7 @@ class OtherCollectiveRow(
     ranks: tuple[int, ...]  # that called it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptRow:
+class ScriptRow(msgspec.Struct, frozen=True, kw_only=True):
     """Time outside all spans, by the script's line: the budget's `script`."""
 
     where: str  # "train.py:43"
@@ -248,8 +234,7 @@ class ScriptRow:
         return line if self.where.startswith(f"{file}:") else self.until
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank beside the others."""
 
     rank: int
@@ -264,16 +249,14 @@ class RankRow:
     host: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartOf:
+class PartOf(msgspec.Struct, frozen=True, kw_only=True):
     """The finding whose cost holds another's, which is not counted again."""
 
     code: str
     index: int  # in the report's findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingRow:
+class FindingRow(msgspec.Struct, frozen=True, kw_only=True):
     """A `Finding`, in JSON's words."""
 
     code: str
@@ -292,8 +275,7 @@ class FindingRow:
     part_of: PartOf | None = None  # None: its cost is its own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedRank:
+class StoppedRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that did not end its run, and the last that is known of it."""
 
     rank: int
@@ -308,16 +290,14 @@ class StoppedRank:
     alive: bool | None = None  # whether its process lives; None: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated:
+class Truncated(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose record breaks off."""
 
     rank: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How far the figures can be trusted."""
 
     events: int | None
@@ -338,8 +318,7 @@ class Health:
     predictions_withheld: str | None = None  # why advice has no predicted gains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderCost:
+class RecorderCost(msgspec.Struct, frozen=True, kw_only=True):
     """What recording cost the run."""
 
     overhead_share: float | None  # of the step time, unrecorded steps included
@@ -347,8 +326,7 @@ class RecorderCost:
     ns_per_recorded_step: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestChange:
+class BestChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change that the simulator backs most."""
 
     text: str
@@ -359,8 +337,7 @@ class BestChange:
     memory_cost_bytes: int | None  # per rank; None: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MostToGain:
+class MostToGain(msgspec.Struct, frozen=True, kw_only=True):
     """Advice that no simulation backs, of a finding that costs more than the best
     change wins.
     """
@@ -386,8 +363,7 @@ VerdictKind = Literal[
 what the step's time was lost to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What costs most, in one sentence, and what to do about it."""
 
     kind: VerdictKind
@@ -399,8 +375,7 @@ class Verdict:
     floor_ns: int | None = None  # the mean step without anything that is only lost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A run's diagnosis: the one value that every front end takes."""
 
     schema_version: int = REPORT_VERSION
@@ -410,7 +385,9 @@ class Report:
     exposed_ns_per_step: Exposed
     overlap_share: OverlapShare
     capture: CaptureOverlap | None = None  # None: the source has no kernels
-    budget_ns_per_step: Mapping[str, int] = field(default_factory=dict)  # `step_budget`
+    budget_ns_per_step: Mapping[str, int] = msgspec.field(
+        default_factory=dict
+    )  # `step_budget`
     models: tuple[ModelRow, ...] = ()
     units: tuple[UnitRow, ...] = ()
     memory: MemoryRow | None = None  # None: no step's storages were counted

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.report.costs import (
@@ -33,6 +32,7 @@ from fsdpdoctor.report.value import (
     Report,
     Verdict,
 )
+from fsdpdoctor.storage.json_value import replace
 
 ENDED = ("FD408", "FD406")
 """Codes that say why a run ended, the one that knows more first."""

@@ -1,4 +1,4 @@
-"""Arrow arrays of rows of a dataclass: `report.row_table` asks for them."""
+"""Arrow arrays of rows, dataclasses or Structs: `report.row_table` asks for them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PRIMITIVES = {int: na.int64(), float: na.float64(), bool: na.bool_()}
 
 
 def columns_of(row: type, rows: Sequence[Any]) -> dict[str, Any]:
-    """An array for each field of a dataclass, in order; of a nested one, for each of
-    its fields. Arrays are as long as there are rows.
+    """An array for each field of a row, in order; of a nested one, for each of its
+    fields. Arrays are as long as there are rows.
     """
     return dict(_columns(row, rows))
 
@@ -34,16 +34,20 @@ def stream_of(columns: dict[str, Any], rows: int, requested_schema: object) -> o
 
 
 def _columns(row: type, rows: Sequence[Any], path: str = "") -> Iterator[Any]:
-    """Names and arrays of a dataclass's fields; those of nested ones by their path."""
+    """Names and arrays of a row's fields; those of nested ones by their path."""
     hints = hints_of(row)
     for attribute, in_json in _fields(row):
         name = f"{path}{in_json}"
         kind = _without_none(hints[attribute])
         values = [None if r is None else getattr(r, attribute) for r in rows]
-        if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(kind, type) and (is_dataclass(kind) or _is_struct(kind)):
             yield from _columns(kind, values, f"{name}.")
         else:
             yield name, _array(kind, values)
+
+
+def _is_struct(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct)
 
 
 def _fields(row: type) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw
 from tests.cli.test_cli import PICTURE
 from tests.renderers.test_renderers import finding, report_with
+from tests.rig.changed import replace
 from tests.rig.ranks import run_python
 
 MODEL = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fsdpdoctor.report.memory import MemoryPart, MemoryRow, UnitPeak
 from fsdpdoctor.report.row_table import RowTable
 from fsdpdoctor.report.value import Report
 from tests.integrations.drawn import measured_run
+from tests.rig.changed import replace
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -30,7 +31,7 @@ def test_every_row_of_the_report_is_in_a_table() -> None:
     tables = tables_of(report, measures)
     in_report = {
         name
-        for name in Report.__dataclass_fields__
+        for name in Report.__struct_fields__
         if isinstance(getattr(report, name), tuple)
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from fsdpdoctor.report.diagnosis import report_from
 from fsdpdoctor.report.value import StoppedRank
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Evidence
+from fsdpdoctor.storage.json_value import replace
 from fsdpdoctor.testing import draw, measured, unit
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.renderers.sarif import findings_as_sarif, render
+from fsdpdoctor.storage.json_value import replace
 from tests.renderers.test_renderers import HOSTILE, finding, report_with
 
 

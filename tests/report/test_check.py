@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from fsdpdoctor.finding import Finding, Severity
 from fsdpdoctor.report.check import Check, encode_check, untimed
 from tests.renderers.test_renderers import finding, report_with
+from tests.rig.changed import replace
 
 
 def coded(code: str, severity: Severity) -> Finding:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fsdpdoctor.quantities import MS
@@ -32,6 +30,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import TRACED, draw, measured
 from tests.report.drawn_reports import EARLY, LATE
+from tests.rig.changed import replace
 
 
 def test_what_cannot_be_known_is_null() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from fsdpdoctor.report.costs import (
 from fsdpdoctor.report.value import FindingRow, PartOf, Report
 from fsdpdoctor.report.verdict import gain_ns, joined, with_verdict
 from fsdpdoctor.run import open_run
+from fsdpdoctor.storage.json_value import replace
 from tests.gallery.cases import CASES
 
 TRACES = Path(__file__).parents[2] / "traces"

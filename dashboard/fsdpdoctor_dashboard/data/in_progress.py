@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.finding import NotJudged
 from fsdpdoctor.report import Report
 from fsdpdoctor.schema import RankHeader
+from fsdpdoctor.storage.json_value import replace
 
 TOO_EARLY = ("FD406", "spmd-divergence")
 """It names ranks without a record: in a run that goes on they may be about to begin.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import msgspec
 
 from fsdpdoctor.report.value import Report, decode, encode
+from fsdpdoctor.storage.json_value import replace
 
 KEPT = frozenset(("model", "module", "layers", "layer", "blocks", "block", "root"))
 """Parts of names that say nothing of anybody's model."""

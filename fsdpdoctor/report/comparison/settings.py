@@ -9,7 +9,7 @@ to one setting where only one was touched, and to none where several were.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from fsdpdoctor.report.comparison.difference import Difference, unequal
 from fsdpdoctor.report.value import Report, UnitRow
@@ -33,8 +33,7 @@ def set_up_differently(a: Report, b: Report) -> Iterator[Difference]:
         yield _only("setting", key, False, True)
     for key in (key for key in units_a if key in units_b):
         mine, other = units_a[key].settings, units_b[key].settings
-        for field in fields(mine):
-            name = field.name
+        for name in mine.__struct_fields__:
             yield from unequal(
                 "setting", name, getattr(mine, name), getattr(other, name), key
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +23,7 @@ from fsdpdoctor_dashboard.data.rank_tracks import (
     tracks_of,
 )
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
+from tests.rig.changed import replace
 
 STEP = """
     all_gather 0000......

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fsdpdoctor_dashboard.pages.collectives import page
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.pictures.collective_figures import box_name, size_times
 from tests.dashboard.said import opened, pages_of
+from tests.rig.changed import replace
 
 TRACES = Path(__file__).parents[3] / "traces"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
@@ -16,6 +14,7 @@ from fsdpdoctor_dashboard.pages.comparison import (
     signed_ms,
     waterfall,
 )
+from tests.rig.changed import replace
 
 
 def test_parts_add_up_from_one_step_to_the_other(library: Library) -> None:

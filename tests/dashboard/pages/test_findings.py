@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
@@ -19,6 +17,7 @@ from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.findings import cards
 from tests.dashboard.said import words_of
+from tests.rig.changed import replace
 
 NOTHING = (Advice(text="Nothing to change: gloo cannot."),)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
@@ -20,6 +18,7 @@ from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.timeline_cards import timeline_cards
 from tests.dashboard.pages.test_findings import row
 from tests.dashboard.said import words_of
+from tests.rig.changed import replace
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -17,6 +16,7 @@ from fsdpdoctor_dashboard.data.run_registry import Library
 from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
 from tests.dashboard.pages.test_findings import row
+from tests.rig.changed import replace
 
 BEST = BestChange(
     text="prefetch two ahead",

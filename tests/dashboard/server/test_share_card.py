@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun
 from fsdpdoctor_dashboard.server.share_card import HEIGHT, WIDTH, share_card
+from tests.rig.changed import replace
 from tests.rig.ranks import run_python
 
 

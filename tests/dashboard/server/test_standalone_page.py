@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fsdpdoctor_dashboard.server.standalone_page import (
     timeline_page,
 )
 from tests.dashboard.node import needs_node, required, run_js
+from tests.rig.changed import replace
 
 ASKED = 60
 """Marks of each series."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.renderers.reading.anonymous import HIDDEN, Stand, anonymous, stand_for
 from fsdpdoctor.report import Report
 from fsdpdoctor.report.value import StoppedRank, encode
+from fsdpdoctor.storage.json_value import replace
 from tests.renderers.test_renderers import finding, report_with
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from fsdpdoctor_dashboard.pages.pictures.collective_figures import (
     rates_of,
 )
 from tests.dashboard.synthetic import Shape, write_run
+from tests.rig.changed import replace
 from tests.rig.ranks import run_python
 
 MIB = 1 << 20
