@@ -11,10 +11,20 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
+from urllib.parse import unquote
 
 from fsdpdoctor.redact.secret_names import is_secret_name
+from fsdpdoctor.redact.secret_shapes import without_known_shapes, without_random_runs
+from fsdpdoctor.redact.secret_values import (
+    LOGIN,
+    LOGIN_OPTION,
+    PASSWORD_OPTION,
+    hide_values,
+    values_in,
+)
 
 HIDDEN = "<redacted>"
 
@@ -28,66 +38,23 @@ _KEPT = re.compile(
 )
 """The environment variables that explain a run; no other is written."""
 
-_SHAPES = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)"
-    r"|(?<![\w-])(?:hf|api_org|gh[pousr]|github_pat|glpat|gldt|glrt|npm|pypi|dop_v1|shpat|shpss"
-    r"|dckr_pat|wandb_v1|gsk|r8|ntn|lin_api|nvapi|dapi|pul|xkeysib|rpa)"
-    r"[_-][A-Za-z0-9_-]{8,}"
-    r"|(?<![\w-])(?:sk|rk|pk)[_-][A-Za-z0-9_-]{8,}"
-    r"|\bxox[a-z]-[A-Za-z0-9-]{8,}|\bxapp-[A-Za-z0-9-]{8,}"
-    r"|\b(?:AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AROA|ANPA)[0-9A-Z]{12,}"
-    r"|\bAIza[A-Za-z0-9_-]{20,}|\bya29\.[A-Za-z0-9_-]{8,}|\bGOCSPX-[A-Za-z0-9_-]{8,}"
-    r"|\bdapi[0-9a-f]{16,}|\bSG\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
-    r"|\bhv[sbr]\.[A-Za-z0-9_-]{8,}|\bdp\.[a-z]{2}\.[A-Za-z0-9]{8,}"
-    r"|\b\d{8,10}:[A-Za-z0-9_-]{30,}"
-    r"|\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}"
-    r"|(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/-]+"
-    r"|\b[0-9a-fA-F]{32,}\b",  # keys of many services; a digest is lost with them
-    re.DOTALL,
-)
-"""What secrets of well-known services look like, wherever they stand."""
-
-_RUN = re.compile(r"(?<![A-Za-z0-9+_=-])[A-Za-z0-9+_=-]{20,}(?![A-Za-z0-9+_=-])")
-_FORTY = re.compile(
-    r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![A-Za-z0-9+/])"
-)
-_TURN = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
-_LONGEST_TURN = 2.75
-_LONGEST_TURN_OF_TWO = 3.5
-"""Characters between turns from lower case to upper case to digits: 1.6 in random ones
-of all three kinds, 2.5 without capitals; `TransformerEncoderLayer2Forward` has 3.4."""
-
 _LOGIN = re.compile(
-    r"(?P<before>\w[\w+.-]*://)"
-    r"(?:[^\s/@:\"'<]*:(?!\d{1,5}/)[^\s\"'<]*|[^\s/@\"'<]*)@"
+    r"(?P<before>(?<!\w)\w[\w+.-]{0,60}://)"
+    r"(?:[^\s/@:\"'<]{0,2000}:(?!\d{1,5}/)[^\s\"'<]{0,2000}|[^\s/@\"'<]{0,2000})@"
     r"|(?<![\w.:/@-])(?P<user>[\w.+-]+:)[^\s/@\"'<:]+@(?=[\w\[])"
     r"|(?P<oracle>jdbc:oracle:\w+:[\w.-]+/)[^\s/@\"'<]+@"
 )
-"""`scheme://login@host`, `login:password@host`."""
+"""`scheme://login@host`, `login:password@host`. What is repeated is bounded, for many
+beginnings of addresses in a row would each look for an end."""
 
-_QUERY = re.compile(r"(?P<before>\w://[^\s\"'?<]*\?)(?P<query>[^\s\"'<]*)")
+_QUERY = re.compile(r"(?P<before>\w://[^\s\"'?<]{0,4000}\?)(?P<query>[^\s\"'<]*)")
+_WORD = re.compile(r"[^\s\"']+")
+_ENCODED = re.compile(r"%(?:25)*(?:3[aAdD]|22|26|40)")
+_MOST_ENCODED = 3
+"""Addresses within addresses."""
+
 _QUERY_VALUE = re.compile(r"=[^&;#]*")
 
-_NAME = r"(?<![\w.\-])(?P<name>[\w.\-]+)"
-_ASSIGNED = re.compile(
-    rf"(?P<open>\\*[\"'`]?){_NAME}(?:"
-    # name = value, "name": value, name["x"] = value
-    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|:=|==|=|:)\s{0,4})"
-    # 'name', 'value'; --name value
-    r"|(?P<pair>\\*[\"']\)?\s{0,4},\s{0,4}(?=\\*[\"']))"
-    r"|(?P<gap>(?<=[\w])\s{1,4}(?=[^\s-])))"
-)
-_VALUE = re.compile(
-    r"[bfru]{0,2}(?P<quote>\\*[\"'`])(?:.*?(?<!\\)(?P=quote)|.*)"
-    r"|\[.*?(?:\]|$)|\{.*?(?:\}|$)|\(.*?(?:\)|$)"
-    r"|(?:bearer|basic|token|digest|negotiate)\s+[^\s\"'`,;]+"
-    r"|[^\s\"'`,;&)}\]]+",
-    re.DOTALL | re.IGNORECASE,
-)
-_WHOLE_LINE = re.compile(r"authorization|cookie", re.IGNORECASE)
-"""Headers whose value has blanks: hidden up to the quote they are in, or the end."""
-
-_PASSWORD_OPTION = re.compile(r"-[pP]")
 _PROSE = re.compile(
     r"\b(?P<word>pass(?:word|phrase|code|wd)|pwd|secret|credentials?"
     r"|(?:api|access|auth|secret|private|bearer|refresh|session)[ _-]?(?:key|token)"
@@ -100,6 +67,8 @@ _PROSE = re.compile(
 _BEARER = re.compile(r"\b(?P<before>bearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _BASIC = re.compile(r"\b(?P<before>(?i:basic)\s+)(?=\S*[0-9A-Z=])[A-Za-z0-9+/]{6,}=*")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[\w+/=-]{6,}|(?=.*\w).*[!@#$%^&*].*")
+_SCHEME = re.compile(r"(?:bearer|basic|token)\s+\S+$", re.IGNORECASE)
+_LEAST_NAMED = 8
 _LEAST_WEAK = 8
 """Characters of a mixed word that behind a mere "token" or "key" is one."""
 
@@ -116,10 +85,7 @@ def environment(variables: Mapping[str, Any]) -> dict[str, str]:
 def command(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line without secrets."""
     known = known_secrets()
-    return tuple(
-        HIDDEN if hidden else _argument(argument, known)
-        for argument, hidden in _marked(argv)
-    )
+    return tuple(_arguments(argv, known))
 
 
 def text(words: str, known: Iterable[str] | None = None) -> str:
@@ -151,14 +117,28 @@ def known_secrets(
             found.add(argument)
         elif value and is_secret_name(name):
             found.add(value)
+    for before, argument in pairwise(argv):
+        if LOGIN_OPTION.fullmatch(before) and (login := LOGIN.fullmatch(argument)):
+            found.add(login["value"])
     for value in (*argv, *variables.values()):
         found.update(_passwords_in(value))
+        found.update(_named_in(value))
     return tuple(sorted(filter(_is_telling, found), key=len, reverse=True))
 
 
 def _passwords_in(value: str) -> Iterator[str]:
     for login in _LOGIN.finditer(_cut(value)):
         yield login[0].rstrip("@").rpartition(":")[2].rpartition("/")[2]
+
+
+def _named_in(value: str) -> Iterator[str]:
+    """What has a secret's name within a value, as in JSON; short words are left out,
+    which code that a shell keeps in a variable has as well.
+    """
+    for named in values_in(_cut(value)):
+        word = named.split()[-1] if _SCHEME.match(named) else named
+        if len(word) >= _LEAST_NAMED and not word.startswith(("$", "{", "[", "(")):
+            yield word
 
 
 def _is_telling(value: str) -> bool:
@@ -176,17 +156,31 @@ def _marked(argv: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each argument, and whether an option before it says that it is a secret."""
     hide_next = hide_all = False
     for argument in argv:
+        password = PASSWORD_OPTION.fullmatch(argument) is not None
         is_option = argument.startswith("--") or argument in ("-h", "-m", "-c")
-        if (hide_next or hide_all) and not is_option:
+        if (hide_next or hide_all) and not (is_option or password):
             yield argument, True
             # --auth Bearer abc
             hide_next = argument.lower() in ("bearer", "basic", "token", "digest")
             continue
         yield argument, False
-        name = argument.lstrip("-")
-        secret = "=" not in argument and ":" not in argument and is_secret_name(name)
-        hide_next = secret or _PASSWORD_OPTION.fullmatch(argument) is not None
+        name = argument.lstrip("-").rstrip(":")
+        secret = "=" not in argument and ":" not in name and is_secret_name(name)
+        hide_next = secret or password
         hide_all = secret and argument.startswith("-") and name.endswith("s")
+
+
+def _arguments(argv: Sequence[str], known: Iterable[str]) -> Iterator[str]:
+    before = ""
+    for argument, hidden in _marked(argv):
+        login = LOGIN.fullmatch(argument) if LOGIN_OPTION.fullmatch(before) else None
+        if hidden:
+            yield HIDDEN
+        elif login is not None:
+            yield f"{login['user']}{HIDDEN}"
+        else:
+            yield _argument(argument, known)
+        before = argument
 
 
 def _argument(argument: str, known: Iterable[str]) -> str:
@@ -196,7 +190,7 @@ def _argument(argument: str, known: Iterable[str]) -> str:
     if (
         separator
         and is_name
-        and (is_secret_name(name) or _PASSWORD_OPTION.fullmatch(name))
+        and (is_secret_name(name) or PASSWORD_OPTION.fullmatch(name))
     ):
         return f"{name}={HIDDEN}"
     if re.match(r"-[pP](?=.*[^a-z-])", argument):
@@ -212,21 +206,27 @@ def _value(value: str, known: Iterable[str]) -> str:
             parsed = json.loads(value)
         except (ValueError, RecursionError):
             return _cleaned(value, known)
-        return json.dumps(_without(parsed, lambda said: _cleaned(said, known)))
+        return json.dumps(_without(parsed, known))
     return _cleaned(value, known)
 
 
-def _without(value: object, clean: Callable[[str], str]) -> object:
+def _without(value: object, known: Iterable[str]) -> object:
     if isinstance(value, dict):
+        called = any(
+            isinstance(name := value.get(key), str) and is_secret_name(name)
+            for key in ("name", "key", "header")
+        )
         return {
-            clean(str(name)): HIDDEN
-            if is_secret_name(str(name))
-            else _without(v, clean)
+            _cleaned(str(name), known): HIDDEN
+            if is_secret_name(str(name)) or (called and name in ("value", "val"))
+            else _without(v, known)
             for name, v in value.items()
         }
     if isinstance(value, list):
-        return [_without(item, clean) for item in value]
-    return clean(value) if isinstance(value, str) else value
+        if value and all(isinstance(item, str) for item in value):
+            return list(_arguments(value, known))
+        return [_without(item, known) for item in value]
+    return _cleaned(value, known) if isinstance(value, str) else value
 
 
 def _cut(words: str) -> str:
@@ -237,18 +237,32 @@ def _cut(words: str) -> str:
 
 
 def _cleaned(words: str, known: Iterable[str]) -> str:
+    words = _by_rule(words, known)
+    return _WORD.sub(lambda word: _encoded(word[0], known), words)
+
+
+def _by_rule(words: str, known: Iterable[str]) -> str:
     for secret in known:
         if secret in words:
             words = words.replace(secret, HIDDEN)
     words = _LOGIN.sub(_login, words)
     words = _QUERY.sub(_query, words)
-    words = _SHAPES.sub(HIDDEN, words)
-    words = _assigned(words)
+    words = without_known_shapes(words, HIDDEN)
+    words = hide_values(words, HIDDEN)
     words = _PROSE.sub(_prose, words)
     words = _BEARER.sub(rf"\g<before>{HIDDEN}", words)
     words = _BASIC.sub(rf"\g<before>{HIDDEN}", words)
-    words = _RUN.sub(_random, words)
-    return _FORTY.sub(_random, words)
+    return without_random_runs(words, HIDDEN)
+
+
+def _encoded(word: str, known: Iterable[str]) -> str:
+    """A word as it stands in an address, hidden if what it says would be."""
+    if not _ENCODED.search(word):
+        return word
+    plain = word
+    for _ in range(_MOST_ENCODED):
+        plain = unquote(plain)
+    return word if _by_rule(plain, known) == plain else HIDDEN
 
 
 def _login(found: re.Match[str]) -> str:
@@ -260,49 +274,9 @@ def _query(found: re.Match[str]) -> str:
     return found["before"] + _QUERY_VALUE.sub(f"={HIDDEN}", found["query"])
 
 
-def _assigned(words: str) -> str:
-    """Hide what stands behind each secret's name."""
-    parts: list[str] = []
-    at = 0
-    while found := _ASSIGNED.search(words, at):
-        parts.append(words[at : found.end()])
-        at = found.end()
-        name = found["name"]
-        option = name.startswith("-")
-        if found["gap"] is not None and not option:
-            continue
-        secret = _is_secret(words, found) or (
-            found["mid"] is None and _PASSWORD_OPTION.fullmatch(name) is not None
-        )
-        value = _VALUE.match(words, at) if secret else None
-        if value is None:
-            continue
-        quote = value["quote"] or ""
-        at = value.end()
-        if _WHOLE_LINE.search(name) and not quote:
-            at = _end_of_quoted(words, found["open"], at)
-        closed = quote if quote and words[:at].endswith(quote) else ""
-        parts.append(f"{quote}{HIDDEN}{closed}")
-    return "".join((*parts, words[at:]))
-
-
-def _is_secret(words: str, found: re.Match[str]) -> bool:
-    """By its name, and the word before it: a `forward pass:` is none."""
-    name, start = found["name"], found.start()
-    if not is_secret_name(name):
-        return False
-    before = re.search(r"(\w+) $", words[max(0, start - 32) : start])
-    return before is None or is_secret_name(f"{before[1]} {name}")
-
-
-def _end_of_quoted(words: str, quote: str, at: int) -> int:
-    end = words.find(quote, at) if quote else words.find("\n", at)
-    return len(words) if end < 0 else end
-
-
 def _prose(found: re.Match[str]) -> str:
     value = found["value"]
-    bare = value.strip("\"'`.")
+    bare = value.strip("\"'`.()[]{}")
     if bare == HIDDEN or bare.startswith("<"):
         return found[0]
     sure = found["is"] is not None or value[0] in "\"'`"
@@ -311,15 +285,3 @@ def _prose(found: re.Match[str]) -> str:
     if (sure and not weak) or mixed:
         return found[0][: found.start("value") - found.start()] + HIDDEN
     return found[0]
-
-
-def _random(found: re.Match[str]) -> str:
-    said = found[0]
-    turns = _TURN.findall(said)
-    if not turns or not any(map(str.isdigit, turns)):
-        return said
-    turn = sum(map(len, turns)) / len(turns)
-    kinds = any(map(str.isupper, turns)) + any(map(str.islower, turns)) + 1
-    if kinds == 2:
-        return HIDDEN if said.isalnum() and turn <= _LONGEST_TURN_OF_TWO else said
-    return HIDDEN if kinds == 3 and turn <= _LONGEST_TURN else said

@@ -9,12 +9,11 @@ from threading import Thread
 from typing import IO
 
 from fsdpdoctor import redact
+from fsdpdoctor.redact.secret_shapes import KEY_BEGINS, KEY_ENDS
 
 LEFT_S = 10.0
 """Waited for the rest of the output once the job has ended. What it started, and left
 behind, may hold its end of the pipe for ever."""
-
-_KEY_BEGINS, _KEY_ENDS = "PRIVATE KEY-----", "-----END "
 
 
 class RedactedLog(Thread):
@@ -47,11 +46,10 @@ class RedactedLog(Thread):
         for piece in pieces(self._output):
             line = piece.decode(errors="replace")
             if in_key:
-                in_key = _KEY_ENDS not in line
+                in_key = KEY_ENDS.search(line) is None
                 continue
             yield redact.text(line, self._known)
-            begins = line.rfind(_KEY_BEGINS)
-            in_key = begins >= 0 and "-----BEGIN" in line and _KEY_ENDS not in line
+            in_key = bool(KEY_BEGINS.search(line)) and not KEY_ENDS.search(line)
 
 
 def pieces(output: IO[bytes]) -> Iterator[bytes]:

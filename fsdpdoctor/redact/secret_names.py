@@ -34,13 +34,30 @@ _ALWAYS = (
     "authorization",
     "sessionid",
     "connectionstring",
+    "connstr",
+    "accesssignature",
+    "sessiontoken",
+    "licensekey",
+    "licencekey",
+    "masterkey",
+    "mnemonic",
+    "seedphrase",
+    "sshpass",
+    "userpass",
+    "dbpass",
+    "rootpass",
+    "adminpass",
+    "userpwd",
+    "dbpwd",
+    "rootpwd",
+    "rootpw",
 )
 """Anywhere in a name, however it is spelled."""
 
 _WORDS = _words(
     """
     key token auth pass pwd pw pswd passw cred creds bearer cookie cookies
-    jwt sas dsn otp pat webhook
+    jwt sas dsn otp totp pat psk hmac webhook
     """
 )
 """Whole words of a name."""

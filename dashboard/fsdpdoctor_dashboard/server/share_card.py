@@ -13,6 +13,7 @@ from textwrap import shorten, wrap
 import numpy as np
 
 from fsdpdoctor.quantities import ms, percent
+from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import EXPOSED, INKS, OUTLOOK, PARTS
 from fsdpdoctor.renderers.palette import SERIES as COLOURS
 from fsdpdoctor.renderers.reading.outlook import outlook, outlook_words
@@ -39,6 +40,7 @@ HEAD = (
 LINES = 3
 """Of the verdict."""
 LINE_CHARACTERS = 58
+ABOUT_CHARACTERS = 90
 SEEN_SHARE = 0.005
 NAMED_PARTS = 4
 INK, FAINT = INKS["light"]["text"], INKS["light"]["faint"]
@@ -89,7 +91,7 @@ def _text(
 ) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
-        f'fill="{ink}" text-anchor="{anchor}">{escape(words)}</text>'
+        f'fill="{ink}" text-anchor="{anchor}">{escape(visible(words))}</text>'
     )
 
 
@@ -190,4 +192,5 @@ def _marks(s: Series, step: tuple[int, int], y: int, fill: str) -> Iterator[str]
 def _about(report: Report) -> str:
     run = report.run
     parts = [f"{run.world_size} ranks", run.device_name or run.device]
-    return ", ".join([run.model_class, *parts] if run.model_class else parts)
+    named = [run.model_class, *parts] if run.model_class else parts
+    return shorten(", ".join(named), ABOUT_CHARACTERS, placeholder=" ...")

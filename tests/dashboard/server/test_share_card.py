@@ -62,6 +62,20 @@ def test_it_fits_its_frame(run: OpenRun, times: int) -> None:
     assert "href" not in drawn
 
 
+def test_no_word_breaks_it(run: OpenRun) -> None:
+    """A device whose name is 4,000 characters long or is no text in XML."""
+    for name, shown in {
+        "A" * 4000: "...",
+        "\x1b[31m\ufffe": "\\x1b[31m\\ufffe",
+    }.items():
+        about = replace(run.report.run, device_name=name)
+        drawn = share_card(replace(run.report, run=about), run.store)
+        texts = [t.text or "" for t in ElementTree.fromstring(drawn).iter()]
+
+        assert [words for words in texts if words.endswith(shown)]
+        assert max(map(len, texts)) <= 90
+
+
 def test_the_command_writes_a_page_and_a_picture(tmp_path: Path) -> None:
     """Without the names of modules where that is asked: in no word of either file."""
     out = tmp_path / "shared"

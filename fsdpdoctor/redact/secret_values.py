@@ -1,0 +1,195 @@
+"""What stands behind a secret's name: where it begins, and where it ends.
+
+`docs/secrets.md` is this rule in words. Standard library only: the recorder uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsdpdoctor.redact.secret_names import is_secret_name
+
+PASSWORD_OPTION = re.compile(r"-[pP]")
+LOGIN_OPTION = re.compile(r"-[uU]|--(?:user|proxy-user|http-user|login|basic-auth)")
+LOGIN = re.compile(r"(?P<user>[^\s:\"'=/<]+:)(?P<value>(?!//)[^\s\"'@<]+)")
+"""`user:password`, behind such an option."""
+
+_NAME = r"(?<![\w.\-])(?P<name>[\w.\-]+)"
+_ASSIGNED = re.compile(
+    rf"(?P<open>\\*[\"'`]?){_NAME}(?:"
+    # name = value, "name": value, name["x"] = value
+    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|==|=|:)\s{0,4})"
+    # 'name', 'value'; --name value
+    r"|(?P<pair>\\*[\"']\)?\s{0,4},\s{0,4}(?=\\*[bfru]{0,2}[\"'])"
+    r"(?!\\*[\"']val(?:ue)?\\*[\"']\s*:))"
+    r"|(?P<gap>(?<=[\w])\s{1,4}(?=[^\s-])))"
+)
+_NAMED = re.compile(
+    r"\\*[\"']?\b(?:name|key|header)\\*[\"']?\s{0,4}[:=]\s{0,4}"
+    r"\\*[\"'](?P<name>[\w.\-]+)\\*[\"']\s{0,4},?\s{0,4}"
+    r"\\*[\"']?val(?:ue)?\\*[\"']?\s{0,4}[:=]\s{0,4}",
+    re.IGNORECASE,
+)
+"""`"name": "DB_PASSWORD", "value": ` and `key="ApiKey" value=`."""
+
+_ELEMENT = re.compile(r"<(?P<name>[\w.:-]+)(?:\s[^<>]{0,500})?>(?P<value>[^<>]+)(?=</)")
+_PLACES = (
+    re.compile(r"\blogin\s+\S+\s+password\s+(?P<value>\S+)"),  # .netrc
+    re.compile(  # .pgpass
+        r"(?<![\w.:/-])(?:[\w.-]{1,99}|\*):(?:\d{2,5}|\*):[\w*-]{1,99}:[\w*.-]{1,99}:"
+        r"(?P<value>[^\s:\"'<]+)"
+    ),
+    re.compile(r"[?&;]sig=(?P<value>[^\s&;\"'<]+)"),
+    re.compile(
+        rf"(?<![\w-])(?:{LOGIN_OPTION.pattern})(?:\s+|=|[\"'],\s*)[\"']?{LOGIN.pattern}"
+    ),
+    re.compile(
+        r"(?<=\s)-[pP](?P<value>(?=[^\s\"']*[^a-z\s\"'-])[^\s\"'<-][^\s\"']{3,})"
+    ),
+)
+"""Where a password stands in files and on command lines, without its name."""
+
+_QUOTED = re.compile(
+    r"[bfru]{0,2}(?P<quote>'''|\"\"\"|\\*[\"'`])(?:.*?(?<!\\)(?P=quote)|.*)",
+    re.DOTALL | re.IGNORECASE,
+)
+_BARE = re.compile(
+    r"(?:bearer|basic|token|digest|negotiate)\s+[^\s\"'`,;]+"
+    r"|[^\s\"'`,;&()\[\]{}]+",
+    re.IGNORECASE,
+)
+_ADDED = re.compile(r"\s{0,4}\+\s{0,4}(?=[\w\"'`(\[{])")
+_ADDED_TO = re.compile(r"(?=[\"'(\[{])")
+_BRACKETS = re.compile(r"[()\[\]{}]")
+_BRACKETS_OF_CODE = re.compile(
+    r"[()\[\]{}]|'(?:\\.|[^'\\]){0,500}'|\"(?:\\.|[^\"\\]){0,500}\"", re.DOTALL
+)
+_OPENING = "([{"
+_WHOLE_LINE = re.compile(r"authorization|cookie", re.IGNORECASE)
+"""Headers whose value has blanks: hidden up to the quote they are in, or the end."""
+
+
+class _Value(NamedTuple):
+    begin: int
+    end: int
+    opened: str  # the quote that it is in, or none
+    closed: str  # the same where it ends
+
+
+def hide_values(words: str, hidden: str) -> str:
+    """Hide what stands behind each secret's name, and where passwords stand."""
+    for pattern in (_NAMED, _ASSIGNED):
+        parts: list[str] = []
+        at = 0
+        for value in _values(words, pattern):
+            shown = f"{value.opened}{hidden}{value.closed}"
+            parts += (words[at : value.begin], shown)
+            at = value.end
+        words = "".join((*parts, words[at:]))
+    words = _ELEMENT.sub(lambda f: _place(f, hidden) if _is_named(f) else f[0], words)
+    for place in _PLACES:
+        words = place.sub(lambda found: _place(found, hidden), words)
+    return words
+
+
+def values_in(words: str) -> Iterator[str]:
+    """What `hide_values` hides."""
+    for pattern in (_NAMED, _ASSIGNED):
+        for value in _values(words, pattern):
+            yield words[value.begin : value.end].strip("bfru\\\"'`")
+    for place in _PLACES:
+        for found in place.finditer(words):
+            yield found["value"]
+
+
+def _is_named(found: re.Match[str]) -> bool:
+    return is_secret_name(found["name"])
+
+
+def _place(found: re.Match[str], hidden: str) -> str:
+    begin, end = (at - found.start() for at in found.span("value"))
+    return f"{found[0][:begin]}{hidden}{found[0][end:]}"
+
+
+def _values(words: str, pattern: re.Pattern[str]) -> Iterator[_Value]:
+    at = 0
+    while found := pattern.search(words, at):
+        begin = at = found.end()
+        secret = _is_named(found) if pattern is _NAMED else _is_secret(words, found)
+        end = _end_of_value(words, begin) if secret else begin
+        if end == begin:
+            continue
+        quoted = _QUOTED.match(words, begin)
+        quote = quoted["quote"] if quoted else ""
+        if _WHOLE_LINE.search(found["name"]) and not quote:
+            end = _end_of_quoted(words, found.groupdict().get("open") or "", end)
+        at = end
+        yield _Value(begin, end, quote, quote if _is_closed(quoted) else "")
+
+
+def _is_closed(quoted: re.Match[str] | None) -> bool:
+    if quoted is None:
+        return False
+    behind = quoted[0][quoted.end("quote") - quoted.start() :]
+    return behind.endswith(quoted["quote"])
+
+
+def _is_secret(words: str, found: re.Match[str]) -> bool:
+    """By its name, and the word before it: a `forward pass:` is none."""
+    name, start = found["name"], found.start()
+    if found["gap"] is not None and not name.startswith("-"):
+        return False
+    if found["mid"] is None and PASSWORD_OPTION.fullmatch(name):
+        return True
+    if not is_secret_name(name):
+        return False
+    before = re.search(r"(\w+) $", words[max(0, start - 32) : start])
+    return before is None or is_secret_name(f"{before[1]} {name}")
+
+
+def _end_of_value(words: str, at: int) -> int:
+    """Past a literal, a call or a bracketed value, and what is added to it."""
+    while True:
+        at, quote = _end_of_term(words, at)
+        added = _ADDED_TO if words[at - 1 : at] == "+" else _ADDED
+        more = added.match(words, at)
+        if more is None and quote:  # literals of one quote side by side are one
+            beside = rf"\s{{1,4}}(?=[bfru]{{0,2}}{re.escape(quote)})"
+            more = re.compile(beside).match(words, at)
+        if more is None:
+            return at
+        at = more.end()
+
+
+def _end_of_term(words: str, at: int) -> tuple[int, str]:
+    """Where it ends, and the quote that it is in."""
+    if quoted := _QUOTED.match(words, at):
+        return quoted.end(), quoted["quote"]
+    begin = at
+    while at < len(words):
+        if words[at] in _OPENING:
+            at = _end_of_bracket(words, at)
+        elif (at == begin or words[at] == ".") and (bare := _BARE.match(words, at)):
+            at = bare.end()
+        else:
+            break
+    return at, ""
+
+
+def _end_of_bracket(words: str, at: int) -> int:
+    for pattern in (_BRACKETS_OF_CODE, _BRACKETS):
+        depth = 0
+        for found in pattern.finditer(words, at):
+            if len(found[0]) > 1:
+                continue
+            depth += 1 if found[0] in _OPENING else -1
+            if not depth:
+                return found.end()
+    return len(words)
+
+
+def _end_of_quoted(words: str, quote: str, at: int) -> int:
+    end = words.find(quote, at) if quote else words.find("\n", at)
+    return len(words) if end < 0 else end

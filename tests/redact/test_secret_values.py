@@ -1,0 +1,124 @@
+"""Where a value ends that stands behind a secret's name, and where passwords stand
+without one.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fsdpdoctor.redact import HIDDEN, MOST_TEXT, command, known_secrets, text
+from fsdpdoctor.redact.secret_values import values_in
+
+FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        # Calls, brackets within brackets, and what is added
+        ("C(pw=Secret('a b'), n=3)", f"C(pw={HIDDEN}, n=3)"),
+        ("secrets={'a': 'b', 'c': {'d': 'e'}, 'f': 'g'}; n", f"secrets={HIDDEN}; n"),
+        ("api_keys=[{'k': ['a)']}, 'b'], n=3", f"api_keys={HIDDEN}, n=3"),
+        ("password=x.get('y', 'z').strip() or 3", f"password={HIDDEN} or 3"),
+        ("password='a' + 'b'; c", f"password='{HIDDEN}'; c"),
+        ("password=a+'b'; c", f"password={HIDDEN}; c"),
+        ("password='a' 'b', c='d'", f"password='{HIDDEN}', c='d'"),
+        ('password="""a\nb""" + c', f'password="""{HIDDEN}"""'),
+        ("password=(a, 'b", f"password={HIDDEN}"),
+        # Other signs
+        ("HF_TOKEN -> abc", f"HF_TOKEN -> {HIDDEN}"),
+        ("token:: abc", f"token:: {HIDDEN}"),
+        ("token (qwertz99) expired", f"token {HIDDEN} expired"),
+        # A name and a value apart
+        (
+            "{'name': 'DB_PASSWORD', 'value': 'a'}",
+            f"{{'name': 'DB_PASSWORD', 'value': '{HIDDEN}'}}",
+        ),
+        ("{'name': 'lr', 'value': 'a'}", "{'name': 'lr', 'value': 'a'}"),
+        ("<password>a b</password>", f"<password>{HIDDEN}</password>"),
+        ("<title>a b</title>", "<title>a b</title>"),
+        # Files and command lines
+        ("machine h login me password a", f"machine h login me password {HIDDEN}"),
+        ("h:5432:db:me:qwertz", f"h:5432:db:me:{HIDDEN}"),
+        ("sv=2020&sig=a&n=3", f"sv=2020&sig={HIDDEN}&n=3"),
+        ("'curl -u me:a https://h' failed", f"'curl -u me:{HIDDEN} https://h' failed"),
+        ("['curl', '-u', 'me:a', 'h']", f"['curl', '-u', 'me:{HIDDEN}', 'h']"),
+        ("curl --user https://h/x", "curl --user https://h/x"),
+        ("mysql -uroot -pQwertz9 db", f"mysql -uroot -p{HIDDEN} db"),
+        ("patch -p1 of -passive", "patch -p1 of -passive"),
+        # Within an address
+        (f"next={FORM}, n", HIDDEN + " n"),
+        ("50%20of%3Dall", "50%20of%3Dall"),
+    ],
+)
+def test_values_in_a_text(words: str, shown: str) -> None:
+    """Hidden whole, and what stands behind it is kept; read again it stays so."""
+    assert text(words, ()) == shown
+    assert text(shown, ()) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["-u", "me:a"], ["-u", f"me:{HIDDEN}"]),
+        (["--proxy-user", "me:a"], ["--proxy-user", f"me:{HIDDEN}"]),
+        (["--token:", "a"], ["--token:", HIDDEN]),
+        (["sshpass", "-p", "a", "ssh"], ["sshpass", "-p", HIDDEN, "ssh"]),
+        (
+            ['{"args": ["--password", "a", "--lr", "1"]}'],
+            [f'{{"args": ["--password", "{HIDDEN}", "--lr", "1"]}}'],
+        ),
+        (
+            ['[{"name": "X-Api-Key", "value": "a"}]', '[{"name": "n", "value": "b"}]'],
+            [
+                f'[{{"name": "X-Api-Key", "value": "{HIDDEN}"}}]',
+                '[{"name": "n", "value": "b"}]',
+            ],
+        ),
+    ],
+)
+def test_values_on_a_command_line(argv: list[str], shown: list[str]) -> None:
+    """Behind options, and in lists of arguments within JSON."""
+    assert command(argv) == tuple(shown)
+
+
+def test_what_is_named_within_a_variable_is_known() -> None:
+    """JSON, connection strings, headers and .netrc; short words and code are not."""
+    variables = {
+        "CONFIG": '{"db": {"password": "swordfish", "pass": "short"}}',
+        "AZURE": "AccountName=n;AccountKey=longenough==",
+        "HEADER": "Authorization: Bearer abcdefgh",
+        "NETRC": "machine h login me password hunter2hunter2",
+        "LOGIN_FUNCTION": "token=$SOMETHING; echo done",
+    }
+
+    assert set(known_secrets(["-u", "me:p4ss"], variables)) == {
+        "swordfish",
+        "longenough==",
+        "abcdefgh",
+        "hunter2hunter2",
+        "p4ss",
+    }
+
+
+def test_what_is_hidden_is_told() -> None:
+    """`values_in` has the values themselves, without their quotes."""
+    assert list(values_in("a='b' token='c d', -u e:f")) == ["c d", "f"]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("a", "http://", "a://b:", "a.b-", "password=(", "password='a'+", "'\\"),
+        *("%25", "<a>", "-u a:", "token ", "a:1:", "login "),
+    ],
+)
+def test_bounded_time(piece: str) -> None:
+    """No text of the longest that is looked at takes a second: it was nine."""
+    words = piece * (MOST_TEXT // len(piece))
+    begin = time.process_time()
+    text(words, ())
+
+    assert time.process_time() - begin < 1
