@@ -32,6 +32,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import UNKNOWN, distinct
 from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.spill import Shelf
+from fsdpdoctor.untrusted.headers import MOST
 
 # emit_nvtx writes "aten::mm, seq = 3, op_id = 12, sizes = [[2, 3]]".
 _EMIT_NVTX_SUFFIX = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*$")
@@ -134,6 +135,10 @@ class NsysSource:
         return rank_data(attribute(trace, self.rank, self.world_size), self.notes)
 
 
+MOST_PROCESSES = 1024
+"""Of one report, which is of a node; each is read by itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A process of a report that ran work on a device: a rank."""
@@ -156,6 +161,11 @@ def processes_of(path: Path) -> list[Process]:
         )
         for pid, device in rows:
             found[pid] = device if isinstance(device, int) else UNKNOWN
+    if len(found) > MOST_PROCESSES:
+        raise InputError(
+            f"{path} has kernels of {len(found)} processes; expected the ranks of a "
+            f"node, {MOST_PROCESSES} at most"
+        )
     ranked = [Process(pid=pid, device=device) for pid, device in found.items()]
     # torchrun gives local rank N device N; processes of one device are by their id.
     return sorted(ranked, key=lambda one: (one.device, one.pid))
@@ -187,12 +197,24 @@ def _sql(query: _Query, *, of_process: bool) -> str:
     )
 
 
+TICK = 1_000_000
+LEAST_STEPS = 50 * TICK
+STEPS_OF_BYTE = 50
+"""Of SQLite's machine: for each byte of a file, and for any. The rows of an export take
+one or two for each; a view without an end, or names that each stand for every row, are
+stopped after some seconds.
+"""
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as db:
             db.text_factory = lambda text: text.decode(errors="replace")
+            steps = LEAST_STEPS + STEPS_OF_BYTE * path.stat().st_size
+            ticks = iter(range(steps // TICK))
+            db.set_progress_handler(lambda: next(ticks, None) is None, TICK)
             yield db
     except (sqlite3.Error, UnicodeDecodeError) as error:  # its messages quote bytes
         raise InputError(
@@ -235,7 +257,11 @@ class _Columns:
         rows: list[tuple[int, ...]] = []
         for start, end, text, *rest in found:
             self._seen += 1
-            if not isinstance(start, int) or not isinstance(end, int) or end < start:
+            if not (
+                isinstance(start, int)
+                and isinstance(end, int)
+                and -MOST < start <= end < MOST  # beyond it durations do not fit
+            ):
                 self._dropped += 1
                 continue
             name = text if isinstance(text, str) else ""

@@ -14,9 +14,9 @@ import pytest
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.analysis.timeline import of_kinds
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers import import_run
+from fsdpdoctor.importers import import_run, nsys
 from fsdpdoctor.importers.file_kind import FileKind, sniff
-from fsdpdoctor.importers.nsys import read_export
+from fsdpdoctor.importers.nsys import processes_of, read_export
 from fsdpdoctor.quantities import MIB, US
 from fsdpdoctor.schema import Evidence, Kind, Lane, Phase
 from tests.importers.real_traces import real
@@ -127,7 +127,8 @@ PEAK = """
 import resource, sys
 from pathlib import Path
 from fsdpdoctor.importers.file_kind import FileKind, sniff
-from fsdpdoctor.importers.nsys import read_export
+from fsdpdoctor.importers import nsys
+from fsdpdoctor.importers.nsys import processes_of, read_export
 read_export(Path(sys.argv[1]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -219,6 +220,69 @@ def test_t21_fsdp2_on_two_gpus(
     assert [len(rank.units) for rank in m.ranks] == [units, units]
     assert tuple(rank.overlap["all"].exposed_ns for rank in m.ranks) == exposed_ns
     assert m.overlap("all").overlapped_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(-(2**63), 26_000), (25_000, 2**63 - 1), (2**62, 2**62 + 1)]
+)
+def test_times_that_are_none(tmp_path: Path, start: int, end: int) -> None:
+    """A row whose times are beyond centuries is dropped, counted, and no other is."""
+    path = export(tmp_path / "rank0.sqlite")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            'UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = ?, "end" = ? '
+            "WHERE correlationId = 1",
+            (start, end),
+        )
+    trace = read_export(path)
+
+    assert (trace.health.events, trace.health.dropped) == (7, 1)
+    assert len(trace.events) == 6
+
+
+ENDLESS = {
+    "view": """
+ALTER TABLE NVTX_EVENTS RENAME TO Rows;
+CREATE VIEW NVTX_EVENTS AS
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+SELECT Rows.* FROM Rows, n;
+""",
+    "names": """
+INSERT INTO StringIds
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000)
+SELECT 0, 'x' FROM n;
+INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT 0, 1, 0, 0, 0 FROM StringIds;
+""",
+}
+
+
+@pytest.mark.parametrize("endless", ENDLESS.values(), ids=ENDLESS)
+def test_rows_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless: str
+) -> None:
+    """A view that is made of itself, and names that each stand for every row."""
+    monkeypatch.setattr(nsys, "LEAST_STEPS", nsys.TICK)
+    path = export(tmp_path / "rank0.sqlite")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(endless)
+
+    with pytest.raises(InputError, match="as an Nsight Systems export: interrupted"):
+        read_export(path)
+
+
+def test_more_processes_than_a_node_has(tmp_path: Path) -> None:
+    """Each would be a rank, and be read by itself."""
+    path = export(tmp_path / "node.sqlite")
+    kernels = "CUPTI_ACTIVITY_KIND_KERNEL"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"ALTER TABLE {kernels} ADD COLUMN globalPid INTEGER")
+        db.executemany(
+            f"INSERT INTO {kernels} VALUES (0, 1, 0, 7, 1, 2, ?)",
+            [(thread(pid),) for pid in range(1, 1026)],
+        )
+
+    with pytest.raises(InputError, match="has kernels of 1025 processes; expected"):
+        processes_of(path)
 
 
 def test_an_export_that_is_none(tmp_path: Path) -> None:
