@@ -14,6 +14,7 @@ from pathlib import Path
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.storage.plain_pickle import load_plain
 from fsdpdoctor.storage.regular_file import read_regular
+from fsdpdoctor.untrusted.headers import short_word
 
 MAX_BYTES = 1 << 30
 """A ring of 20 000 entries with stacks is some 50 MB; more than this is no dump."""
@@ -160,8 +161,14 @@ def _int(value: object) -> int:
 
 
 def _text(value: object) -> str:
-    """A value of a few words or sizes. A pickle of a kilobyte may hold a list of itself
-    ten times, of that ten times, and so on: what is larger is none of torch's.
+    """A value of a few words or sizes, no longer than they may be."""
+    return short_word(_whole_text(value))
+
+
+def _whole_text(value: object) -> str:
+    """A value of a few words or sizes, or a list of ranks. A pickle of a kilobyte may
+    hold a list of itself ten times, of that ten times, and so on: what is larger is
+    none of torch's.
     """
     left = [value]
     for _ in range(MOST_VALUES):
@@ -179,7 +186,7 @@ def _groups(config: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     groups = {}
     for name, one in config.items():
         said = _mapping(one)
-        ranks = re.findall(r"\d+", _text(said["ranks"]))
+        ranks = re.findall(r"\d+", _whole_text(said["ranks"]))
         groups[_text(said.get("name", name))] = tuple(int(rank) for rank in ranks)
     return groups
 

@@ -160,6 +160,17 @@ def test_json_dumps(tmp_path: Path) -> None:
         load_dumps([path, target])
 
 
+def test_long_words(tmp_path: Path) -> None:
+    """A name that nobody could read is kept by its two ends; ranks are all kept."""
+    name, ranks = "a" * 1_000_000, tuple(range(5000))
+    path = dumped(tmp_path, 0, [(5, name, "scheduled")], enqueued=5, ranks=ranks)
+    dump = load_dump(path)
+
+    shown = f"{'a' * 495}...(999005 characters)...{'a' * 500}"
+    assert [entry.operation for entry in dump.entries] == [shown]
+    assert dump.groups == {"0": ranks}
+
+
 class Hostile:
     """Runs a command when it is unpickled by the usual means."""
 
