@@ -14,6 +14,7 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.rank_end import FATAL_SUFFIX, GONE, STALL_SUFFIX, Fatal, Frame, Stall
 from fsdpdoctor.schema import HEARTBEAT, HEARTBEAT_BEFORE, HEARTBEAT_SLOTS
 from fsdpdoctor.storage.regular_file import read_regular
+from fsdpdoctor.untrusted.headers import checked_values, short_word
 
 MOST_BYTES = 1 << 20
 """A stall is some kilobytes; more is none of ours."""
@@ -21,7 +22,7 @@ MOST_BYTES = 1 << 20
 STOPPED = ("T", "t")
 """The kernel's letters for a process that a signal, or a debugger, stopped."""
 
-_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d{1,9}) in (?P<name>.+)')
 _LAUNCHER = "/fsdpdoctor/recorder/launch/run_script.py"
 """In whose frames a recorded script runs."""
 
@@ -63,8 +64,8 @@ def read_stall(stem: Path) -> Stall | None:
     if not content:
         return None
     try:
-        return msgspec.json.decode(content, type=Stall)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return checked_values(msgspec.json.decode(content, type=Stall), content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError):
         return None  # damaged, or of a later version: as if it were not there
 
 
@@ -82,9 +83,9 @@ def read_fatal(stem: Path) -> Fatal | None:
     block = block.partition(_LAUNCHER)[0]
     frames = [
         Frame(
-            file=match["file"],
+            file=short_word(match["file"]),
             line=int(match["line"]),
-            function=match["name"],
+            function=short_word(match["name"]),
             user=is_users(match["file"]),
         )
         for match in _FRAME.finditer(block)

@@ -14,7 +14,7 @@ from pathlib import Path
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.storage.plain_pickle import load_plain
 from fsdpdoctor.storage.regular_file import read_regular
-from fsdpdoctor.untrusted.headers import short_word
+from fsdpdoctor.untrusted.headers import LONGEST_WORD, short_word
 
 MAX_BYTES = 1 << 30
 """A ring of 20 000 entries with stacks is some 50 MB; more than this is no dump."""
@@ -177,7 +177,9 @@ def _whole_text(value: object) -> str:
         one = left.pop()
         if isinstance(one, list | tuple):
             left += one[:MOST_VALUES]
-        elif not isinstance(one, str | int | float | None):
+        elif not isinstance(one, str | int | float | None) or (
+            isinstance(one, str) and len(one) > LONGEST_WORD and one is not value
+        ):
             break
     raise TypeError(f"expected words or sizes, found a {type(value).__name__}")
 
@@ -210,8 +212,13 @@ def _entry(said: Mapping[str, object]) -> Entry:
 
 
 def _both(said: Mapping[str, object], of: str) -> str:
-    given, made = (_text(said.get(f"{side}_{of}")) for side in ("input", "output"))
-    return f"{given} -> {made}"
+    given, made = (said.get(f"{side}_{of}") for side in ("input", "output"))
+    return f"{_all_of(given)} -> {_all_of(made)}"
+
+
+def _all_of(tensors: object) -> str:
+    """Of a call with hundreds of tensors, too."""
+    return _text(tensors) if isinstance(tensors, str) else _whole_text(tensors)
 
 
 def _enqueued(

@@ -134,20 +134,22 @@ def bytes_of(entry: Entry) -> int | None:
 def _side(sizes: str, dtypes: str) -> int | None:
     try:
         shapes: list[list[int]] = ast.literal_eval(sizes)
-        types: list[str] = ast.literal_eval(dtypes)
+        types: list[object] = ast.literal_eval(dtypes)
         widths = [_width(name) for name in types]
         if len(widths) == 1:
             widths *= len(shapes)
-        return sum(
+        size: float = sum(
             math.prod(shape) * width
             for shape, width in zip(shapes, widths, strict=True)
         )
-    except (ValueError, SyntaxError, TypeError, KeyError):
+    # A parser's words for brackets in brackets are of the last two.
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
         return None
+    return size if isinstance(size, int) else None
 
 
-def _width(name: str) -> int:
-    width = element_bytes(name)
+def _width(name: object) -> int:
+    width = element_bytes(name) if isinstance(name, str) else None
     if width is None:
         raise KeyError(name)
     return width

@@ -22,9 +22,14 @@ LONGEST_WORD = 4000
 """Characters of a name or a message. Real names have fewer than 120, and our own
 messages are cut to 1,000; what is longer keeps its two ends."""
 
+MOST_WORDS = 1000
+"""Of a command line, or of notes: more than a shell's glob gives, or anybody reads."""
+
+_WORDS = ("command", "available", "applied", "notes")
 _KEPT_OF_LONG = 500
 _LONG_NUMBER = re.compile(rb"\d{19,}|[\s:,\[]-?[\d.]+[eE]\+?\d")
 
+_Value = TypeVar("_Value")
 _Header = TypeVar("_Header", RunHeader, RankHeader)
 
 
@@ -38,16 +43,31 @@ def checked_header(header: _Header, content: bytes) -> _Header:
         )
     if header.schema_version < 1:
         raise InputError(f"schema_version is {header.schema_version}; expected 1 or 2")
+    header = checked_values(header, content)
+    if isinstance(header, RankHeader):
+        _check_indices(header)
+        return header
+    many = [name for name in _WORDS if len(getattr(header, name)) > MOST_WORDS]
+    few: dict[str, Any] = {name: _few(getattr(header, name)) for name in many}
+    return replace(header, **few) if few else header
+
+
+def checked_values(value: _Value, content: bytes) -> _Value:
+    """What was decoded from some content, its words no longer than they may be. Raises
+    InputError where a number is out of range.
+    """
     # Looked at as bytes: walking through every header costs more than reading it.
     if any(map(_may_be_out, _LONG_NUMBER.findall(content))):
-        for name, number in _numbers(header, ""):
+        for name, number in _numbers(value, ""):
             if not -MOST < number < MOST:
                 raise InputError(f"{name} is {str(number)[:40]}, which is out of range")
     if max(map(len, content.split(b'"'))) > LONGEST_WORD:
-        header = _shortened(header)
-    if isinstance(header, RankHeader):
-        _check_indices(header)
-    return header
+        value = _shortened(value)
+    return value
+
+
+def _few(words: tuple[str, ...]) -> tuple[str, ...]:
+    return (*words[:MOST_WORDS], f"...({len(words) - MOST_WORDS} more)")
 
 
 def _may_be_out(digits: bytes) -> bool:
@@ -110,9 +130,12 @@ def _check_indices(header: RankHeader) -> None:
         held += [moment.unit for moment in memory.moments]
         _check(tuple(held), units, "memory")
         _check(tuple(u.unit for u in memory.units), units, "memory.units", least=0)
-        _check((memory.peak_phase,), len(Phase), "memory.peak_phase", least=0)
+        phases = (memory.peak_phase, *(moment.phase for moment in memory.moments))
+        _check(phases, len(Phase), "phase of memory", least=0)
     if header.model is not None:
         _check(header.model.forward_order, units, "forward_order", least=0)
+        for parent in header.model.idle_parents:
+            _check(parent.units, units, "idle_parents", least=0)
 
 
 def _check(

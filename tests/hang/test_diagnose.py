@@ -13,6 +13,7 @@ import pytest
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.hang.diagnose import Culprit, Operation, Why, diagnose
 from fsdpdoctor.hang.flight_recorder import load_dump, load_dumps
+from fsdpdoctor.hang.match_units import bytes_of
 from tests.importers.real_traces import real
 
 
@@ -169,6 +170,25 @@ def test_long_words(tmp_path: Path) -> None:
     shown = f"{'a' * 495}...(999005 characters)...{'a' * 500}"
     assert [entry.operation for entry in dump.entries] == [shown]
     assert dump.groups == {"0": ranks}
+
+
+def test_sizes_of_many_tensors_and_of_none(tmp_path: Path) -> None:
+    """A call of a thousand tensors has its bytes; what is no size or dtype has none."""
+    path = dumped(tmp_path, 0, [(5, "all_gather", "scheduled")], enqueued=5)
+    content = pickle.loads(path.read_bytes())
+    found = []
+    for sizes, dtypes in (
+        ([[3, 4]] * 1000, ["Float"]),
+        ([[12]], [5]),
+        ([[1e300, 1e300]], ["Float"]),
+        ("(" * 3000, ["Float"]),
+    ):
+        entry = content["entries"][0]
+        entry |= {"output_sizes": sizes, "output_dtypes": dtypes}
+        path.write_bytes(pickle.dumps(content, protocol=2))
+        found.append(bytes_of(load_dump(path).entries[0]))
+
+    assert found == [48_000, 16, 16, 16]  # else of the other side
 
 
 class Hostile:

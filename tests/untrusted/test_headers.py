@@ -6,14 +6,27 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.schema import GroupSpec, ModelSpec, RankHeader, RunHeader, UnitSpec
+from fsdpdoctor.rank_end import Call, Position, Stall
+from fsdpdoctor.schema import (
+    GroupSpec,
+    MemoryMoment,
+    MemoryStep,
+    ModelSpec,
+    RankHeader,
+    RunHeader,
+    UnitSpec,
+)
+from fsdpdoctor.schema.units import IdleParentSpec
 from fsdpdoctor.untrusted.headers import (
     LONGEST_WORD,
     MOST_RANKS,
+    MOST_WORDS,
     checked_header,
+    checked_values,
     short_word,
 )
 
@@ -25,6 +38,10 @@ RANK = RankHeader(
     groups=(GroupSpec(name="0", ranks=(0, 1), size=2),),
     model=ModelSpec(wrapper="fsdp2", forward_order=(0,)),
 )
+MODEL = ModelSpec(wrapper="fsdp2")
+IDLE = IdleParentSpec(fqn="", module_class="Net", params=1, units=(0, -2))
+MEMORY = MemoryStep(step=0)
+MOMENT = MemoryMoment(time_ns=0, phase=9, event="forward")
 RUN = RunHeader(run_id="x", source="recorded", world_size=2)
 
 
@@ -78,6 +95,14 @@ def test_a_header_that_tells_the_truth_is_left_as_it_is() -> None:
             "replicate_group of unit 0 names number 7 of 1",
         ),
         (replace(RANK, units=()), "forward_order names number 0 of 0"),
+        (
+            replace(RANK, model=replace(MODEL, idle_parents=(IDLE,))),
+            "idle_parents names number -2 of 1",
+        ),
+        (
+            replace(RANK, memory=replace(MEMORY, moments=(MOMENT,))),
+            "phase of memory names number 9 of 4",
+        ),
     ],
 )
 def test_a_lie_is_told_in_a_line(header: Any, words: str) -> None:
@@ -104,3 +129,26 @@ def test_words_that_nobody_could_read_keep_their_ends() -> None:
     assert found.units[0].fqn == found.warnings[0] == found.environment["x"] == shown
     assert found.groups == RANK.groups
     assert short_word("x" * LONGEST_WORD) == "x" * LONGEST_WORD
+
+
+def test_more_words_than_anybody_reads() -> None:
+    """Of a command line: those before, and how many there were."""
+    header = replace(RUN, command=("x",) * 100_000, notes=("x",) * MOST_WORDS)
+    found = checked(header)
+
+    assert found.command == (*("x",) * MOST_WORDS, "...(99000 more)")
+    assert found.notes == header.notes
+
+
+def test_what_else_a_rank_left() -> None:
+    """Words and numbers of a stall are those of a header."""
+    position = Position(step=3, call=Call(name="a" * 10**6))
+    stall = Stall(rank=1, pid=2, written_unix_ns=3, after_s=5.0, position=position)
+    content = msgspec.json.encode(stall)
+    call = checked_values(stall, content).position.call
+
+    assert call is not None
+    assert len(call.name) == 1000 + len("...(999000 characters)...")
+    late = replace(stall, after_s=1e300)
+    with pytest.raises(InputError, match="after_s is 1e\\+300, which is out of range"):
+        checked_values(late, msgspec.json.encode(late))
