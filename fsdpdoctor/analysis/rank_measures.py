@@ -95,7 +95,7 @@ class RankMeasures(OfRank):
     judged: npt.NDArray[np.bool_]  # [S]
     outliers: tuple[int, ...] = ()  # steps set aside, see OUTLIER
     first_forward: tuple[int, ...] = ()  # units in the order they first ran
-    beats: tuple[Beat, ...] = ()
+    beats: tuple[Beat, ...] = ()  # since its last whole step; the last one always
     truncated: str | None = None
     capture: Collectives = field(default_factory=lambda: Collectives.build(0))
     # every collective of a trace that has no whole step
@@ -155,7 +155,7 @@ def measure_rank(data: RankData) -> RankMeasures:
     steps = Steps.concat([line.row for line in lines])
     judged, outliers = _judged(steps, data.header)
     return RankMeasures(
-        header=data.header,
+        header=_without_moments(data.header),
         names=data.names,
         steps=steps,
         unrecorded=StepTimes.concat([record.unrecorded for record in records]),
@@ -188,12 +188,24 @@ def measure_rank(data: RankData) -> RankMeasures:
         capture=_capture(data),
         outliers=outliers,
         first_forward=_first_forward(lines),
-        beats=data.beats,
+        beats=_since_last_whole(data.beats, steps),
         truncated=data.truncated,
         stall=data.stall,
         fatal=data.fatal,
         process=data.process,
     )
+
+
+def _without_moments(header: RankHeader) -> RankHeader:
+    """What its own file alone has need to hold: hundreds of moments, of each rank."""
+    if header.memory is None:
+        return header
+    return replace(header, memory=replace(header.memory, moments=()))
+
+
+def _since_last_whole(beats: tuple[Beat, ...], steps: Steps) -> tuple[Beat, ...]:
+    whole = steps.step[steps.complete == 1].max(initial=UNKNOWN)
+    return tuple(one for one in beats if one.step > whole) or beats[-1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

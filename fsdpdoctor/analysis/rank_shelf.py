@@ -12,10 +12,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.schema import RankHeader, Table
-from fsdpdoctor.storage.spill import give_back, mappings, shelved
+from fsdpdoctor.schema import MemoryStep, RankHeader, Table
+from fsdpdoctor.storage.spill import Columns, give_back, mappings, shelved
 
 BATCH_BYTES = 32 * MIB
 """Of columns, in memory before they go to a file: some 70 ranks of 34 units and 20
@@ -33,7 +35,7 @@ class GivenBack(tuple[Item, ...]):
     were passed.
     """
 
-    tables_of: Callable[[Item], Iterable[Table]]
+    tables_of: Callable[[Item], Iterable[Columns]]
     mapped: dict[int, tuple[mmap.mmap, ...]]
     """By the first of so many ranks. Kept: to find it for each of thousands of ranks
     takes longer than most of what is asked of them, which dozens ask."""
@@ -62,7 +64,7 @@ class GivenBack(tuple[Item, ...]):
 
 
 def given_back(
-    items: Iterable[Item], tables_of: Callable[[Item], Iterable[Table]]
+    items: Iterable[Item], tables_of: Callable[[Item], Iterable[Columns]]
 ) -> GivenBack[Item]:
     """Some ranks, or parts of them, and which tables these have."""
     found = GivenBack(items)
@@ -71,10 +73,11 @@ def given_back(
     return found
 
 
-def tables_of(rank: RankMeasures) -> list[Table]:
-    """Every table of a rank."""
-    values = (getattr(rank, name) for name in _FIELDS)
-    return [value for value in values if isinstance(value, Table)]
+def tables_of(rank: RankMeasures) -> list[Columns]:
+    """Every table of a rank, and its columns that are in none."""
+    values = {name: getattr(rank, name) for name in _FIELDS}
+    alone = {n: v for n, v in values.items() if isinstance(v, np.ndarray)}
+    return [*(v for v in values.values() if isinstance(v, Table)), alone]
 
 
 _FIELDS = tuple(field.name for field in fields(RankMeasures))
@@ -114,6 +117,17 @@ class RankShelf:
             groups=self._one(header.groups),
             model=self._one(header.model),
             evidence=self._one(header.evidence),
+            replicas=self._one(tuple(map(self._one, header.replicas))),
+            memory=self._shared_memory(header.memory),
+        )
+
+    def _shared_memory(self, memory: MemoryStep | None) -> MemoryStep | None:
+        if memory is None:
+            return None
+        return replace(
+            memory,
+            peak=self._one(tuple(map(self._one, memory.peak))),
+            units=self._one(tuple(map(self._one, memory.units))),
         )
 
     def _one(self, value: _Hashed) -> _Hashed:
@@ -129,12 +143,17 @@ class RankShelf:
         ]
         mapped = iter(shelved(columns))
         for rank in self._pending:
-            changed: dict[str, Any] = {}
-            for name in _FIELDS:
-                table = getattr(rank, name)
-                if isinstance(table, Table):
-                    names = table.columns()
-                    changed[name] = type(table)(**{n: next(mapped) for n in names})
-            self._done.append(replace(rank, **changed))
+            # In the order of `tables_of`.
+            tables = {
+                name: type(value)(**{n: next(mapped) for n in value.columns()})
+                for name in _FIELDS
+                if isinstance(value := getattr(rank, name), Table)
+            }
+            alone = {
+                name: next(mapped)
+                for name in _FIELDS
+                if isinstance(getattr(rank, name), np.ndarray)
+            }
+            self._done.append(replace(rank, **tables, **alone))  # type: ignore[arg-type]
         self._pending.clear()
         self._bytes = 0
