@@ -104,34 +104,34 @@ def _replica(by_rank: dict[int, ReplicaSpec]) -> Replica | None:
     )
 
 
-def reaches(headers: Sequence[RankHeader], unit: str) -> list[tuple[int, ...]]:
-    """The sets of ranks that a unit's gradients are reduced over.
+def reaches(headers: Sequence[RankHeader]) -> dict[str, list[tuple[int, ...]]]:
+    """For each unit, the sets of ranks that its gradients are reduced over.
 
     Shard and replicate groups that share a rank are one set: the reduce-scatter and
     the all-reduce after it together reach all of it.
     """
-    sets: list[set[int]] = []
+    found: dict[str, list[set[int]]] = defaultdict(list)
     for header in headers:
         for spec in header.units:
-            if spec.fqn != unit:
-                continue
             mine = {header.rank}
             for group in (spec.shard_group, spec.replicate_group):
                 if 0 <= group < len(header.groups):
                     mine |= set(header.groups[group].ranks)
+            sets = found[spec.fqn]
             touching = [one for one in sets if one & mine]
-            sets = [one for one in sets if not one & mine]
-            sets.append(mine.union(*touching))
-    return sorted(tuple(sorted(one)) for one in sets)
+            apart = [one for one in sets if not one & mine]
+            found[spec.fqn] = [*apart, mine.union(*touching)]
+    return {
+        unit: sorted(tuple(sorted(one)) for one in sets) for unit, sets in found.items()
+    }
 
 
 def data_parallel_only(headers: Sequence[RankHeader]) -> bool:
     """Whether units' groups reach every rank: nothing else divides the ranks."""
     ranks = {header.rank for header in headers}
-    units = {spec.fqn for header in headers for spec in header.units}
-    return bool(units) and all(
-        len(found := reaches(headers, unit)) == 1 and ranks <= set(found[0])
-        for unit in units
+    found = reaches(headers)
+    return bool(found) and all(
+        len(sets) == 1 and ranks <= set(sets[0]) for sets in found.values()
     )
 
 

@@ -190,8 +190,9 @@ def _told(unit: TreeUnit, known: Arguments, shared: str | None) -> str:
 
 def sharding_code(before: UnitTree, after: UnitTree, *, anew: bool) -> list[str]:
     """Calls that make `before` into `after`: more of them, or all `anew`."""
-    new = [unit for unit in after.units if unit.fqn not in before]
-    lost = [unit for unit in before.units if unit.fqn not in after]
+    were, are = ({unit.fqn for unit in tree.units} for tree in (before, after))
+    new = [unit for unit in after.units if unit.fqn not in were]
+    lost = [unit for unit in before.units if unit.fqn not in are]
     anew = anew or any(not unit.is_root for unit in lost)
     units = after.units if anew else new
     known = arguments(units, after)

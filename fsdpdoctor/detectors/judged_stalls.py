@@ -75,7 +75,8 @@ class Exposed:
 
     def named(self, *units: str) -> Exposed:
         """The stalls of some units."""
-        ids = [at for at, name in enumerate(self.units) if name in units]
+        wanted = frozenset(units)
+        ids = [at for at, name in enumerate(self.units) if name in wanted]
         return self.where(one_of(self.rows.unit, ids))
 
     def of_units(self, units: Mapping[Kind, Container[str]]) -> Exposed:

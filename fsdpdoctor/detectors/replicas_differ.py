@@ -92,13 +92,14 @@ def _copies(m: Measures, differ: Sequence[Replica]) -> Iterator[Finding]:
         for spec in header.units
         for param in spec.params
     }
+    reached = reaches(headers)
     found = [
         one
         for one in differ
         if one.kind == ReplicaKind.SHARD
         and any(
             set(one.ranks) <= set(reach)
-            for reach in reaches(headers, unit_of.get(one.name, ""))
+            for reach in reached.get(unit_of.get(one.name, ""), ())
         )
     ]
     if found:

@@ -272,11 +272,13 @@ def _waits_of_others(
 def _nth_in_step(rank: RankMeasures) -> Int64s:
     """Of each collective, how many of the same place its step had before it."""
     table = rank.collectives
-    names = [rank.unit_name(unit) for unit in range(len(rank.units))]
+    count = len(rank.units)
+    of_name: dict[str | None, int] = {}
+    numbers = [of_name.setdefault(rank.unit_name(at), at) for at in range(count)]
     # One number for one name; the last is for rows that name no unit.
-    first = np.array([*map(names.index, names), UNKNOWN], dtype=np.int64)
-    named = (table.unit >= 0) & (table.unit < len(names))
-    unit = first[np.where(named, table.unit, len(names))]
+    first = np.array([*numbers, UNKNOWN], dtype=np.int64)
+    named = (table.unit >= 0) & (table.unit < count)
+    unit = first[np.where(named, table.unit, count)]
     columns = (table.micro_batch, unit, table.phase, table.kind, table.step)
     order = np.lexsort(columns)
     new = np.zeros(len(order), dtype=bool)

@@ -93,8 +93,9 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding | None]:
     the names of the dimensions are left to ask, and without them nobody knows (None).
     """
     headers = [rank.header for rank in m.ranks]
+    reached = reaches(headers)
     if Evidence.REPLICAS not in m.evidence and any(
-        len(reaches(headers, fqn)) > 1 for fqn in specs
+        len(reached.get(fqn, ())) > 1 for fqn in specs
     ):
         raise CannotTell(
             "some ranks are in no group of a unit's, and whether they are replicas was "
@@ -125,11 +126,12 @@ def _torn(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[_Torn]:
     unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
     stage_of, found = stages(m.ranks), exchanges(m.ranks)
     held = sum(max(spec.shard_bytes, 0) for spec in specs.values())
+    reached = reaches(headers)
     for one in compared(headers):
         unit = unit_of.get(one.name)
         if one.kind != ReplicaKind.SHARD or unit is None or not one.drifted:
             continue
-        together = reaches(headers, unit)
+        together = reached.get(unit, [])
         pairs = [
             pair
             for camp, others in combinations(one.camps, 2)
@@ -190,7 +192,7 @@ def _replicates(spec: UnitSpec) -> bool:
 
 def _kept(m: Measures, fqn: str) -> bool:
     """Whether the script itself sends something beyond a unit's groups."""
-    together = reaches([rank.header for rank in m.ranks], fqn)
+    together = reaches([rank.header for rank in m.ranks]).get(fqn, [])
     return any(
         not any(one.ranks <= set(reach) for reach in together)
         for one in exchanges(m.ranks)

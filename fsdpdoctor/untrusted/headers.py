@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -25,7 +25,10 @@ messages are cut to 1,000; what is longer keeps its two ends."""
 MOST_WORDS = 1000
 """Of a command line, or of notes: more than a shell's glob gives, or anybody reads."""
 
-_WORDS = ("command", "available", "applied", "notes")
+_WORDS: Mapping[type, tuple[str, ...]] = {
+    RunHeader: ("command", "available", "applied", "notes"),
+    RankHeader: ("warnings",),
+}
 _KEPT_OF_LONG = 500
 _LONG_NUMBER = re.compile(rb"\d{19,}|[\s:,\[]-?[\d.]+[eE]\+?\d")
 
@@ -46,8 +49,9 @@ def checked_header(header: _Header, content: bytes) -> _Header:
     header = checked_values(header, content)
     if isinstance(header, RankHeader):
         _check_indices(header)
-        return header
-    many = [name for name in _WORDS if len(getattr(header, name)) > MOST_WORDS]
+        _check_samples(header)
+    words = _WORDS[type(header)]
+    many = [name for name in words if len(getattr(header, name)) > MOST_WORDS]
     few: dict[str, Any] = {name: _few(getattr(header, name)) for name in many}
     return replace(header, **few) if few else header
 
@@ -136,6 +140,13 @@ def _check_indices(header: RankHeader) -> None:
         _check(header.model.forward_order, units, "forward_order", least=0)
         for parent in header.model.idle_parents:
             _check(parent.units, units, "idle_parents", least=0)
+
+
+def _check_samples(header: RankHeader) -> None:
+    for replica in header.replicas:
+        steps, values = len(replica.steps), len(replica.values)
+        if steps != values:
+            raise InputError(f"a replica has {values} values of {steps} steps")
 
 
 def _check(

@@ -98,9 +98,9 @@ def test_groups_that_share_a_rank_reach_one_set() -> None:
     hybrid = [of(rank, replicated=True) for rank in range(4)]
     sliced = [of(rank, replicated=False) for rank in range(4)]
 
-    assert reaches(hybrid, "layers.0") == [(0, 1, 2, 3)]
+    assert reaches(hybrid)["layers.0"] == [(0, 1, 2, 3)]
     assert data_parallel_only(hybrid)
-    assert reaches(sliced, "layers.0") == [(0, 1), (2, 3)]
+    assert reaches(sliced)["layers.0"] == [(0, 1), (2, 3)]
     assert not data_parallel_only(sliced)
 
 

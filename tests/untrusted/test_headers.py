@@ -20,7 +20,7 @@ from fsdpdoctor.schema import (
     RunHeader,
     UnitSpec,
 )
-from fsdpdoctor.schema.units import IdleParentSpec
+from fsdpdoctor.schema.units import IdleParentSpec, ReplicaKind, ReplicaSpec
 from fsdpdoctor.untrusted.headers import (
     LONGEST_WORD,
     MOST_RANKS,
@@ -40,6 +40,7 @@ RANK = RankHeader(
 )
 MODEL = ModelSpec(wrapper="fsdp2")
 IDLE = IdleParentSpec(fqn="", module_class="Net", params=1, units=(0, -2))
+BUFFER = ReplicaKind.BUFFER
 MEMORY = MemoryStep(step=0)
 MOMENT = MemoryMoment(time_ns=0, phase=9, event="forward")
 RUN = RunHeader(run_id="x", source="recorded", world_size=2)
@@ -98,6 +99,10 @@ def test_a_header_that_tells_the_truth_is_left_as_it_is() -> None:
         (
             replace(RANK, model=replace(MODEL, idle_parents=(IDLE,))),
             "idle_parents names number -2 of 1",
+        ),
+        (
+            replace(RANK, replicas=(ReplicaSpec(name="a", kind=BUFFER, steps=(1, 2)),)),
+            "a replica has 0 values of 2 steps",
         ),
         (
             replace(RANK, memory=replace(MEMORY, moments=(MOMENT,))),
