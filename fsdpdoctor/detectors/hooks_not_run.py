@@ -196,6 +196,17 @@ def _bypassed(m: Measures) -> Iterator[Finding]:
     )
 
 
+def _forwarded(m: Measures) -> set[str]:
+    """Units that a training forward ran, in whatever recorded step."""
+    found: set[str] = set()
+    for rank in m.ranks:
+        times = rank.unit_times
+        forward = times.unit[(times.phase == Phase.FORWARD) & (times.calls > 0)]
+        units = {*forward.tolist(), *rank.first_forward}
+        found |= {rank.units[at].fqn for at in units if at < len(rank.units)}
+    return found
+
+
 def _begun(m: Measures) -> set[str]:
     """Units of the last events, where they are of a step that was cut off."""
     found = set()
@@ -210,21 +221,20 @@ def _begun(m: Measures) -> set[str]:
 
 
 def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
-    """Trainable units that no training forward ran, while others did."""
-    calls = unit_sums(m, "calls", Phase.FORWARD)
-    ran = {
-        rank.units[at].fqn
-        for rank in m.ranks
-        for at in rank.first_forward
-        if at < len(rank.units)
-    }
-    ran |= _begun(m)
-    if not ran or not calls:
+    """Trainable units that no training forward ran, while others did.
+
+    Of a model that only ran in steps that were not recorded nothing is known.
+    """
+    ran = _forwarded(m) | _begun(m)
+    if not ran or not unit_sums(m, "calls", Phase.FORWARD):
         return
+    whole = not any(len(rank.unrecorded.step) for rank in m.ranks)
+    models = {specs[fqn].model for fqn in ran if fqn in specs}
     idle = [
         fqn
         for fqn, spec in specs.items()
-        if not calls.get(fqn) and fqn not in ran and spec.trainable_numel > 0
+        if fqn not in ran and spec.trainable_numel > 0
+        if whole or spec.model in models
     ]
     if not idle:
         return
@@ -232,7 +242,8 @@ def _never_forwarded(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Findin
         text="Call the module itself; or shard it with the parent that reads its "
         "weights.",
     )
-    what = f"{count(len(idle), 'trainable unit')} never ran a forward"
+    when = "" if whole else " in a recorded step"
+    what = f"{count(len(idle), 'trainable unit')} never ran a forward{when}"
     yield _never_ran(m, what, idle, "forward", advice)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fsdpdoctor.detectors.hooks_not_run import hooks_not_run
@@ -18,6 +19,7 @@ from fsdpdoctor.schema import (
     ModelSpec,
     OptimizerSpec,
     Phase,
+    StepTimes,
 )
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
@@ -83,6 +85,38 @@ def test_a_unit_that_never_ran() -> None:
 
     assert finding.units == ("layers.1",)
     assert finding.phase == "forward"
+
+
+@pytest.mark.parametrize("gap", [True, False])
+def test_a_model_that_no_recorded_step_ran(gap: bool) -> None:
+    """It was trained in a step that was not recorded, if there is one: whether it ran
+    is not known then. layers.1 of the model that did run is told in any case.
+    """
+    units = (unit("layers.0"), unit("layers.1"), unit("a of Net #2", model=1))
+    data = draw("forward 00", units=units)
+    if gap:
+        at = np.array([99], dtype=np.int64)
+        times = StepTimes(step=at, start_ns=at, end_ns=at + 1)
+        last = replace(data.steps[-1], unrecorded=times)
+        data = replace(data, steps=(*data.steps[:-1], last))
+
+    finding = only(hooks_not_run, measured(data))
+
+    assert finding.units == (("layers.1",) if gap else ("layers.1", "a of Net #2"))
+    assert finding.summary.endswith(
+        "1 trainable unit never ran a forward in a recorded step: layers.1"
+        if gap
+        else "2 trainable units never ran a forward: layers.1, a of Net #2"
+    )
+
+
+def test_a_unit_of_warm_up_steps_alone() -> None:
+    """The model of the first steps, trained before another: it did run."""
+    units = (unit("layers.0"), unit("layers.1"))
+    before, after = (draw(f"forward {at}{at}", units=units) for at in (1, 0))
+
+    steps = (*before.steps[:2], *after.steps[2:])
+    assert found(hooks_not_run, measured(replace(after, steps=steps))) == []
 
 
 @pytest.mark.parametrize(("step", "said"), [(9, 0), (8, 1)])
