@@ -58,6 +58,7 @@ class StallWatch:
         self._moved_s = self._wrote_s = time.monotonic()
         self._written = False
         self._counts: tuple[GroupCount, ...] = ()
+        self._counted_at = -1  # by the heartbeat
         self._threads: tuple[ThreadPosition, ...] = ()  # when it last stood still
         self._stood_s = -math.inf  # until then
 
@@ -87,11 +88,15 @@ class StallWatch:
         return replace(now, threads=self._threads)
 
     def _now(self) -> Position:
-        """Where this rank is; groups that are torn down, as they last were."""
+        """Where this rank is; groups that are torn down, as they last were.
+
+        Where something has happened since they were counted, they are not told: what
+        two ranks counted at two moments is no difference between them.
+        """
         now = self._positions.now(
             self._training, self._rec.step, self._rec.micro_batch, self._moved_ns
         )
-        if now.groups or not self._counts:
+        if now.groups or self._counted_at != self._rec.heartbeat.count:
             return now
         return replace(now, groups=self._counts)
 
@@ -111,7 +116,9 @@ class StallWatch:
         seen = (self._rec.heartbeat.count, counts)
         now = time.monotonic()
         if seen != self._seen:
-            self._seen, self._counts = seen, counts or self._counts
+            self._seen = seen
+            if counts:
+                self._counts, self._counted_at = counts, seen[0]
             self._positions.forget()
             if self._written:
                 self._stood_s = now

@@ -18,8 +18,9 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d
 
-from fsdpdoctor.rank_end import GONE, Call, EndKind, Position
+from fsdpdoctor.rank_end import GONE, Call, EndKind, GroupCount, Position
 from fsdpdoctor.rank_end_files import process_state, read_fatal, read_stall
+from fsdpdoctor.recorder.host import position, stall_watch
 from fsdpdoctor.recorder.host.position import call_in, frames_of
 from fsdpdoctor.recorder.host.rank_ending import rank_end
 from fsdpdoctor.recorder.host.stall_watch import StallWatch
@@ -108,6 +109,30 @@ def test_a_thread_that_held_it_up_is_told_at_the_end(tmp_path: Path) -> None:
     assert [one.thread for one in watch.position().threads] == ["metrics"]
     watch._stood_s -= 61.0
     assert watch.position().threads == ()
+    watch.stop(moved_on=True)
+
+
+@pytest.mark.parametrize("issued_since", [False, True])
+def test_groups_that_are_gone_are_told_as_they_were_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issued_since: bool
+) -> None:
+    """Counted up to half a second before, they are told only where nothing has been
+    issued since: two ranks count at two moments, and would not agree.
+    """
+    counted = (GroupCount(name="0", ranks=(0, 1), seq=19),)
+    told = [counted, ()]
+    monkeypatch.setattr(stall_watch, "group_counts", lambda: told[0])
+    monkeypatch.setattr(position, "group_counts", lambda: told[0])
+    rec = recording(tmp_path)
+    watch = StallWatch(rec, tmp_path, rank=0, after_s=60.0)
+    rec.beat(Kind.ALL_GATHER, Phase.FORWARD, 0)
+    watch._look()
+    if issued_since:
+        rec.beat(Kind.ALL_GATHER, Phase.FORWARD, 0)
+    told.pop(0)  # as in `destroy_process_group`
+    watch._look()
+
+    assert watch.position().groups == (() if issued_since else counted)
     watch.stop(moved_on=True)
 
 
