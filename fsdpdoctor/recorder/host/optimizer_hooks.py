@@ -44,7 +44,12 @@ class OptimizerSteps(Protocol):
 
 
 class OptimizerHooks:
-    """In every step, recorded or not."""
+    """In every step, recorded or not.
+
+    Dynamo inlines the hooks of a step that is compiled. There they are nothing: kept
+    from it, they would break the graph, and without a graph the step is not compiled
+    at all; traced, they would be part of it.
+    """
 
     def __init__(
         self,
@@ -95,6 +100,8 @@ class OptimizerHooks:
     def _begins(
         self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> None:
+        if torch.compiler.is_compiling():
+            return
         try:
             if not _closure(args, kwargs):  # whose passes make the gradients
                 self._saw(optimizer)
@@ -113,6 +120,8 @@ class OptimizerHooks:
     def _ended(
         self, optimizer: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> None:
+        if torch.compiler.is_compiling():
+            return
         try:
             if _closure(args, kwargs):
                 self._saw(optimizer)

@@ -50,8 +50,9 @@ from fsdpdoctor.schema import (
 )
 
 OWN_OPTIMIZER = (
-    "no optimizer of torch's stepped: each step ends with the backward whose gradients "
-    "were used; fsdpdoctor.step() says where it ends"
+    "no optimizer of torch's was seen to step (one whose step is compiled is not "
+    "seen): each step ends with the backward whose gradients were used; "
+    "fsdpdoctor.step() says where it ends"
 )
 """What a record says whose steps are told so."""
 

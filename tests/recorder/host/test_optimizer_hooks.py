@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fsdpdoctor.recorder.host.optimizer_hooks import HOOKS_LOST
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER
@@ -62,6 +63,60 @@ def test_hooks_that_the_script_throws_away_are_missed_in_words(tmp_path: Path) -
     data = of(train, tmp_path)
     assert [s.complete for s in data.steps] == [True, True, False]
     assert HOOKS_LOST.format(step=2) in data.header.warnings
+
+
+class OfTheScript(torch.optim.Optimizer):
+    """Whose step compiles whole, as torch's own do not."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Along the gradients."""
+        for param in self.param_groups[0]["params"]:
+            param.add_(param.grad, alpha=-0.1)
+
+
+class Summed(nn.Linear):
+    """A model that nobody records."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What backward can begin with."""
+        return super().forward(x).sum()
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo's own
+def test_a_compiled_step_is_the_scripts_own(tmp_path: Path) -> None:
+    """No hook of ours is in its one graph, which has what it has without us; steps end
+    with the backward whose gradients it used.
+    """
+    counters: Any = importlib.import_module("torch._dynamo.utils").counters
+
+    def graphs() -> dict[str, int]:
+        found = dict(counters["stats"])
+        torch._dynamo.reset()
+        counters.clear()
+        return found
+
+    def train(model: Any, optimizer: torch.optim.Optimizer) -> None:
+        step = torch.compile(
+            OfTheScript(model.parameters()).step, backend="eager", fullgraph=True
+        )
+        for _ in range(STEPS):
+            backward(model)
+            step()
+            optimizer.zero_grad()
+
+    graphs()
+    data = of(train, tmp_path)
+    recorded_graphs = graphs()
+    train(Summed(8, 8), torch.optim.SGD([torch.zeros(1)], lr=0.1))
+
+    assert data.header.ended == "done"
+    assert data.header.warnings == (OWN_OPTIMIZER,)
+    assert [s.complete for s in data.steps] == [True] * STEPS
+    assert recorded_graphs["unique_graphs"] == graphs()["unique_graphs"] == 1
 
 
 def shape(data: RankData) -> list[tuple[int, int, bool]]:
