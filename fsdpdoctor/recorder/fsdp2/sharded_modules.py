@@ -60,6 +60,10 @@ class ShardedModules:
                 outer = other
         return outer
 
+    def param_ids(self) -> set[int]:
+        """Ids of all their parameters, whether they have run or not."""
+        return {id(p) for module in self._alive() for p in module.parameters()}
+
     def managed_ids(self) -> set[int]:
         """Ids of the parameters that idle modules shard, in no unit that ran."""
         return {

@@ -48,7 +48,8 @@ class ModelWatch:
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
         self._optimizers: list[OptimizerSpec] = []
-        self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        # By id: there may be one for each parameter, and each asks in every step.
+        self._seen_optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._sharded = ShardedModules()
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
@@ -101,19 +102,21 @@ class ModelWatch:
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
-        if any(ref() is optimizer for ref in self._seen_optimizers):
+        known = self._seen_optimizers.get(id(optimizer))
+        if known is not None and known() is optimizer:
             return
         ours = self._all_param_ids()
         params = [p for group in optimizer.param_groups for p in group["params"]]
-        self._seen_optimizers.append(weakref.ref(optimizer))
+        self._seen_optimizers[id(optimizer)] = weakref.ref(optimizer)
         with unasked():
-            without_grad = sum(p.grad is None for p in params)
+            idle = [p for p in params if p.grad is None]
         spec = OptimizerSpec(
             optimizer_class=type(optimizer).__name__,
             params=len(params),
             dtensors=sum(hasattr(p, "placements") for p in params),
-            stale=sum(id(p) not in ours for p in params) if ours else 0,
-            without_grad=without_grad,
+            # One outside all modules that has a gradient is the script's own.
+            stale=sum(id(p) not in ours for p in idle) if ours else 0,
+            without_grad=len(idle),
             foreach=optimizer.defaults.get("foreach"),
             fused=optimizer.defaults.get("fused"),
         )
@@ -137,7 +140,8 @@ class ModelWatch:
 
     def optimizers(self) -> Iterator[torch.optim.Optimizer]:
         """Those that have stepped, and still are."""
-        return (o for ref in self._seen_optimizers if (o := ref()) is not None)
+        seen = self._seen_optimizers.values()
+        return (o for ref in seen if (o := ref()) is not None)
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The model's buffers, by name."""
@@ -229,7 +233,7 @@ class ModelWatch:
     def _all_param_ids(self) -> set[int]:
         models = [m for ref in self._outer if (m := ref()) is not None]
         return {id(p) for m in models for p in m.parameters()} | (
-            self._managed_ids() if models else set()
+            self._managed_ids() | self._sharded.param_ids() if models else set()
         )
 
 

@@ -87,3 +87,26 @@ def test_what_is_left_alone_is_known_by_its_place() -> None:
     assert known.ignored_ids() == {id(model.scale), id(model.layers[0].bias)}
     model.scale = nn.Parameter(torch.zeros(8))
     assert known.ignored_ids() == {id(model.scale), id(model.layers[0].bias)}
+
+
+def test_what_has_not_run_yet_is_not_stale(tmp_path: Path) -> None:
+    """One optimizer of a model that runs, of one that runs later, and of a tensor of
+    the script's own. What it still holds of a model that was sharded later is.
+    """
+    with recorded(tmp_path):
+        first, later, sharded_later = (Net(scaled=True) for _ in range(3))
+        old = list(sharded_later.parameters())
+        for model in (first, later, sharded_later):
+            fully_shard(model)
+        own = nn.Parameter(torch.ones(1))
+        params = [*first.parameters(), *later.parameters(), own, *old]
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        for _ in range(2):
+            (first(torch.ones(2, 8)).sum() * own).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (data,) = open_run(tmp_path).load()
+
+    assert data.header.model is not None
+    (spec,) = data.header.model.optimizers
+    assert (spec.params, spec.stale) == (3 * len(old) + 1, len(old))
