@@ -35,7 +35,7 @@ from types import (
 )
 from typing import Any, TypeVar, cast
 
-from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder import border, dynamo_skips
 
 Function = Callable[..., Any]
 Wrap = Callable[[Any], Any]
@@ -59,6 +59,7 @@ def unseen(function: AFunction) -> AFunction:
     code = wrapper.__code__
     name = f"<fsdpdoctor {Path(code.co_filename).name}, as importlib._bootstrap>"
     wrapper.__code__ = code.replace(co_filename=name)
+    dynamo_skips.skip(wrapper.__code__)
     return function
 
 
@@ -335,6 +336,14 @@ class HookSet:
                 self.patches.wrap(owner, name, make)
 
 
+@functools.cache
+def _is_compiling() -> Callable[[], bool]:
+    """Torch's own question, of before a script could take torch's modules away."""
+    from torch.compiler import is_compiling
+
+    return is_compiling
+
+
 def bracketing(guard: ErrorBorder, before: Function, after: Function) -> Wrap:
     """What makes the bracket around a function that is not known yet."""
     return lambda original: bracket(original, guard, before, after)
@@ -346,12 +355,16 @@ def bracket(
     """`original` with our code around it.
 
     `before` gets the call's arguments; `after` gets what `before` returned and
-    the exception that ended the call, None for none.
+    the exception that ended the call, None for none. Within a graph of dynamo's there
+    is `original` alone: with `fullgraph=True` a call that breaks it is an error.
     """
+    is_compiling = _is_compiling()
 
     @unseen
     @functools.wraps(original)
     def bracketed(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
         entered = perf_counter_ns()
         try:
             token = before(*args, **kwargs)
@@ -367,6 +380,4 @@ def bracket(
         guard.run(after, token, None)
         return result
 
-    # FSDP2 keeps its hooks away from dynamo; ours go the same way.
-    bracketed._torchdynamo_disable = True  # type: ignore[attr-defined]
     return bracketed

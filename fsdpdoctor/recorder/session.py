@@ -15,6 +15,7 @@ from typing import Any
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder.dynamo_skips import skip_ours
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.bypassed_hooks import bypassed_method
@@ -140,6 +141,7 @@ class Session:
             self._steps.begin()
             self._stall_watch.start()
             see_forks(self)
+            skip_ours()
         except Exception as error:
             self._guard.fail(error)
 

@@ -85,6 +85,8 @@ class PlainRoots:
         self._depth = 0
 
     def _enter(self, module: Any, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         try:
             self._depth += 1
             if self._depth > 1 or torch._C._current_graph_task_id() != -1:
@@ -98,6 +100,8 @@ class PlainRoots:
             self._rec.guard.fail(error)
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         try:
             self._depth = max(0, self._depth - 1)
             if self._depth == 0 and torch._C._current_graph_task_id() == -1:
