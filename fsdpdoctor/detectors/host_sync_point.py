@@ -157,7 +157,7 @@ def _sites(m: Measures, stalls: Exposed) -> dict[str, _Site]:
     for rank in m.ranks:
         syncs = rank.host.kind == Kind.SYNC
         events = rank.host.rows(syncs & rank.in_judged(rank.host.step))
-        mine = stalls.where(stalls.rows.rank == rank.rank).rows
+        mine = stalls.rows.rows(stalls.rows_of(rank.rank))
         starved, fed = _starved(events, mine, rank.collectives), _fed(rank, events)
         for at in range(len(events)):
             site = sites[rank.name(int(events.name[at])) or "an unknown call"]

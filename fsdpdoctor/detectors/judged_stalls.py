@@ -32,7 +32,7 @@ thousands of ranks are gigabytes. See [Note: Memory that can be taken back]."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExposedRows(TimedTable):
-    """One row per judged stall of any rank."""
+    """One row per judged stall of any rank, in the order of ranks."""
 
     rank: npt.NDArray[np.int32] = column("int32", UNKNOWN)
     step: npt.NDArray[np.int64] = column("int64", UNKNOWN)
@@ -64,14 +64,24 @@ class Exposed:
         if len(self.rows) < MANY:
             return replace(self, rows=self.rows.rows(mask))
         shelf = Shelf(ExposedRows.columns())
-        shelf.put((name, column[mask]) for name, column in self.rows.items())
-        let_go(self.rows)
+        for name, values in self.rows.items():
+            shelf.put([(name, values[mask])])
+            let_go({name: values})  # or all columns' pages would be in memory at once
         return replace(self, rows=_taken_from(shelf))
+
+    def _let_go(self) -> None:
+        if len(self.rows) >= MANY:
+            let_go(self.rows)
 
     def of(self, *kinds: Kind, phase: int | None = None) -> Exposed:
         """The stalls of some kinds of collective, in one phase or all."""
         mask = one_of(self.rows.kind, kinds)
         return self.where(mask if phase is None else mask & (self.rows.phase == phase))
+
+    def rows_of(self, rank: int) -> slice:
+        """Where a rank's stalls stand: they are in the order of ranks."""
+        first, last = np.searchsorted(self.rows.rank, (rank, rank + 1)).tolist()
+        return slice(first, last)
 
     def named(self, *units: str) -> Exposed:
         """The stalls of some units."""
@@ -103,7 +113,9 @@ class Exposed:
 
     def mean(self, amount: Int64s) -> int:
         """A column's sum per judged step and rank."""
-        return round(int(amount.sum()) / self.steps) if self.steps else 0
+        total = int(amount.sum())
+        self._let_go()
+        return round(total / self.steps) if self.steps else 0
 
     def by_cause(self) -> dict[str, Value]:
         """Nanoseconds per step by cause."""
@@ -126,6 +138,7 @@ class Exposed:
         sums = np.zeros(len(self.units), dtype=np.int64)
         known = self.rows.unit >= 0
         np.add.at(sums, self.rows.unit[known], self.rows.duration_ns[known])
+        self._let_go()
         order = np.argsort(-sums, kind="stable")
         return {
             self.units[at]: round(int(sums[at]) / self.steps)
@@ -134,11 +147,14 @@ class Exposed:
         }
 
     def ranks(self) -> tuple[int, ...]:
-        return tuple(int(r) for r in distinct(self.rows.rank))
+        found = tuple(int(r) for r in distinct(self.rows.rank))
+        self._let_go()
+        return found
 
     def places(self, limit: int = 3) -> tuple[Location, ...]:
         """The longest stalls."""
         order = np.argsort(-self.rows.duration_ns, kind="stable")[:limit]
+        self._let_go()
         return tuple(
             Location(
                 rank=int(self.rows.rank[at]),

@@ -139,8 +139,8 @@ def _after_a_forward(m: Measures, gathers: Exposed) -> npt.NDArray[np.bool_]:
         forward = mine.phase[order] == Phase.FORWARD
         same = (np.diff(mine.step[order]) == 0) & (np.diff(mine.unit[order]) == 0)
         again = order[1:][forward[1:] & forward[:-1] & same]
-        issued = one_of(gathers.rows.issued_ns, mine.issued_ns[again])
-        found |= issued & (gathers.rows.rank == rank.rank)
+        here = gathers.rows_of(rank.rank)
+        found[here] = one_of(gathers.rows.issued_ns[here], mine.issued_ns[again])
     found &= gathers.rows.phase == Phase.FORWARD
     return found
 

@@ -7,9 +7,19 @@ from dataclasses import replace
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.overlap import Overlap
 from fsdpdoctor.analysis.stall_causes import CAUSES
+from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import NO_TIME, Kind, Phase, Spans, StepRecord
+from fsdpdoctor.schema import (
+    NO_TIME,
+    Kind,
+    MemoryMoment,
+    MemoryStep,
+    Phase,
+    Spans,
+    StepRecord,
+)
 from fsdpdoctor.testing import TRACED, draw, measured, unit
 
 
@@ -314,3 +324,39 @@ def shifted(record: StepRecord, by_ns: int) -> StepRecord:
         end_ns=record.end_ns + by_ns,
         spans=Spans(**columns),
     )
+
+
+def test_of_a_rank_is_kept_what_is_asked_of_it() -> None:
+    """Its events since its last whole step, the last one in any case; no moments."""
+    data = draw("forward 0000")
+    last = int(data.steps[-1].step)
+    beats = tuple(
+        Beat(count, step, 0, 0, 1, 1, 0, 0, count)
+        for count, step in enumerate((last - 1, last, last + 1, last + 1), start=1)
+    )
+    moment = MemoryMoment(time_ns=1, event="forward", bytes=(1,))
+    memory = MemoryStep(step=0, moments=(moment,), peak_bytes=7)
+    header = replace(data.header, memory=memory)
+
+    cut_off, whole = (
+        measured(replace(data, header=header, beats=those)).ranks[0]
+        for those in (beats, beats[:2])
+    )
+    assert cut_off.beats == beats[2:]
+    assert whole.beats == beats[1:2]
+    assert cut_off.header.memory == replace(memory, moments=())
+
+
+def test_stalls_are_found_by_rank() -> None:
+    """In the order of ranks, of whatever kind they are."""
+    waits = """
+        all_gather  0000
+        wait        0000
+        forward     ....
+    """
+    ranks = [draw(waits, rank=rank) for rank in range(3)]
+    rows = exposed(measured(*ranks)).of(Kind.ALL_GATHER)
+    each = [rows.rows.rank[rows.rows_of(rank)].tolist() for rank in range(4)]
+
+    assert each == [[0] * len(each[0]), [1] * len(each[0]), [2] * len(each[0]), []]
+    assert len(each[0]) > 0
