@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from os import getpid  # kept: a script may put its own in place of it
 from pathlib import Path
@@ -39,9 +40,8 @@ from fsdpdoctor.recorder.launch.closing_words import (
     short,
     working_directory,
 )
-from fsdpdoctor.recorder.launch.fatal_signals import FatalSignals
 from fsdpdoctor.recorder.launch.profiler_schedule import capture_of
-from fsdpdoctor.recorder.launch.sigterm import SigtermHandler
+from fsdpdoctor.recorder.launch.script_recording import ScriptRecording
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
@@ -306,11 +306,12 @@ def _beside(asked: RunOptions, folder: Path) -> Iterator[LiveView | MetricsServe
 
 def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:
     """Run and record; what ended the script, None for its end."""
-    run = launching.load(asked.target)
+    script = launching.load(asked.target)
     # Around the recording: its hooks come and go, and must go back to these.
     with ExitStack() as around:
         watchers = [around.enter_context(c) for c in _changes(asked, place.folder)]
-        return _record(asked, place, lambda: _to_the_end(run, watchers))
+        script = replace(script, run=partial(_to_the_end, script.run, watchers))
+        return _record(asked, place, script)
 
 
 def _changes(
@@ -357,27 +358,25 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 
 
 def _record(
-    asked: RunOptions, place: run_folder.RunLocation, run: Callable[[], None]
+    asked: RunOptions, place: run_folder.RunLocation, script: launching.Script
 ) -> BaseException | None:
     within, pid = recorder.current(), getpid()
     records = within is None and place.run_id != ""
-    session = recorder.start(config := _recording(asked, place)) if records else None
-    if session is None:
-        watch = SigtermHandler(_nothing)
-    else:
-        watch = SigtermHandler(session.say_ended, lambda: session.noting.busy)
-    fatal = FatalSignals(place.folder, run_folder.number("RANK", 0))
-    if session is not None:
-        watch.start()
-        fatal.start()
-        if run_folder.number("LOCAL_RANK", 0) == 0:
-            run_folder.point_latest(place.folder)
+    config = _recording(asked, place) if records else None
+    recording = ScriptRecording(place.folder, config)
+    late = asked.autotune is None and script.sets_variables
+    if not late:
+        recording.begin()
     error: BaseException | None = None
     try:
-        with _autotuning(asked, config if session is not None else None):
-            run()
+        with (
+            _autotuning(asked, None if recording.session is None else config),
+            recording.with_torch() if late else nullcontext(),
+        ):
+            script.run()
     except BaseException as caught:
         error = asked.ended(caught) or caught
+        session = recording.session
         if not isinstance(error, (SystemExit, PlanError)):
             if session is not None and getpid() == pid:
                 # A signal that comes while it is printed only follows from it.
@@ -388,12 +387,9 @@ def _record(
         asked.ended(None)
     if getpid() != pid:
         return error  # a forked child has come here: it is none of ours
-    if session is not None:
-        border.last_words(lambda: say_unseen_children(session))
-    border.last_words(lambda: recorder.stop(run_folder.how_it_ended(error), error))
-    # Last: a launcher's SIGTERM may come while the end is written down.
-    border.last_words(watch.stop)
-    border.last_words(fatal.stop)
+    if (session := recording.session) is not None:
+        border.last_words(partial(say_unseen_children, session))
+    recording.end(run_folder.how_it_ended(error), error)
     return error
 
 
@@ -444,7 +440,3 @@ def _reported(error: BaseException) -> BaseException:
     except SystemExit as ended:
         return ended
     return error
-
-
-def _nothing(ended: str) -> None:
-    """Nothing is recorded that could say how it ended."""

@@ -7,6 +7,7 @@ ours is caught at the border, said once, and ends the recording.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -108,10 +109,12 @@ def record(
     those of `fsdpdoctor run`, and so is `autotune`, which may be a number of minutes.
     Inside a job that is recorded already it changes nothing.
     """
+    require_torch()
+    # With the script's own import of it the recording of its process may begin.
+    importlib.import_module("torch")
     if _current is not None:
         yield _current.folder
         return
-    require_torch()
     from fsdpdoctor import redact
     from fsdpdoctor.recorder.recording_config import RecordingConfig
     from fsdpdoctor.recorder.storage import run_folder

@@ -104,3 +104,30 @@ def test_files_of_the_script_s_own_have_names_that_we_import(tmp_path: Path) -> 
     assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert plain.losses[0].count("\n") == LAST + 1, plain.stderr[-3000:]
     assert (rank.header.ended, last_whole(rank)) == ("done", LAST)
+
+
+SETS_FIRST = """
+import os
+os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+import torch
+print(torch.get_num_threads(), torch.distributed.get_debug_level(), flush=True)
+import runpy
+runpy.run_module("tests.faults.alone", run_name="__main__")
+"""
+
+
+def test_variables_that_the_script_sets_before_it_imports_torch(tmp_path: Path) -> None:
+    """Torch reads them then, and never again."""
+    script = tmp_path / "early.py"
+    script.write_text(SETS_FIRST)
+    run = tmp_path / "run"
+    shell = 'exec "$@"'
+    plain = started(shell, script, tmp_path / "plain")
+    ours = started(shell, script, tmp_path / "ours", *recorder(run))
+    (rank,) = open_run(run).load()
+    note("variables set first", plain, ours, rank.header.ended, last_whole(rank))
+
+    assert ours.trained == plain.trained, ours.stderr[-3000:]
+    assert "DETAIL" in plain.stdout[0]
+    assert (rank.header.ended, last_whole(rank)) == ("done", LAST)

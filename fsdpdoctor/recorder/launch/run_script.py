@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.recorder.launch.early_variables import sets_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,15 @@ def become(command: Sequence[str]) -> None:
     os.execv(sys.executable, [*command])
 
 
-def load(target: Target) -> Callable[[], None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A target that is ready to run."""
+
+    run: Callable[[], None]
+    sets_variables: bool  # before it imports torch, see `early_variables`
+
+
+def load(target: Target) -> Script:
     """The target as `__main__`, ready to run. Raises UsageError if it is none."""
     main = types.ModuleType("__main__")
     if target.is_module:
@@ -89,7 +98,7 @@ def load(target: Target) -> Callable[[], None]:
             for name in ("__file__", "__cached__"):
                 main.__dict__.pop(name, None)
 
-    return run
+    return Script(run=run, sets_variables=sets_variables(found.source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
