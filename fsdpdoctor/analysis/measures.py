@@ -213,7 +213,8 @@ def reduce(
     warnings: tuple[str, ...] = (),
 ) -> Measures:
     """Bring measured ranks together."""
-    ordered = given_back(agreed(sorted(ranks, key=lambda r: r.rank)), tables_of)
+    ranks = given_back(sorted(ranks, key=lambda rank: rank.rank), tables_of)
+    ordered = given_back(agreed(ranks), tables_of)
     alignment = align(
         given_back(
             [

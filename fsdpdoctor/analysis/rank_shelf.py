@@ -17,11 +17,21 @@ import numpy as np
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import MIB
 from fsdpdoctor.schema import MemoryStep, RankHeader, Table
-from fsdpdoctor.storage.spill import Columns, give_back, mappings, shelved
+from fsdpdoctor.storage.spill import (
+    Column,
+    Columns,
+    give_back,
+    mappings,
+    shelved,
+)
 
 BATCH_BYTES = 32 * MIB
 """Of columns, in memory before they go to a file: some 70 ranks of 34 units and 20
 steps. A smaller job is read without a file."""
+
+LONG_BYTES = 4096
+"""Of a table that goes to the file: of a shorter one a whole page, and with it those
+around, would be read for some hundred bytes, and objects that view it are as large."""
 
 AT_A_TIME = 64
 """Ranks whose pages are given back together."""
@@ -80,6 +90,15 @@ def tables_of(rank: RankMeasures) -> list[Columns]:
     return [*(v for v in values.values() if isinstance(v, Table)), alone]
 
 
+def _is_long(value: object) -> bool:
+    """Whether a table, or a column that is in none, is worth a place in a file."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes >= LONG_BYTES
+    if not isinstance(value, Table):
+        return False
+    return sum(column.nbytes for _, column in value.items()) >= LONG_BYTES
+
+
 _FIELDS = tuple(field.name for field in fields(RankMeasures))
 
 
@@ -135,25 +154,30 @@ class RankShelf:
         return found
 
     def _to_file(self) -> None:
+        long = [
+            {name: value for name in _FIELDS if _is_long(value := getattr(rank, name))}
+            for rank in self._pending
+        ]
         columns = [
             column
-            for rank in self._pending
-            for table in tables_of(rank)
-            for _, column in table.items()
+            for values in long
+            for value in values.values()
+            for column in _columns(value)
         ]
         mapped = iter(shelved(columns))
-        for rank in self._pending:
-            # In the order of `tables_of`.
-            tables = {
+        for rank, values in zip(self._pending, long, strict=True):
+            changed: dict[str, Any] = {
                 name: type(value)(**{n: next(mapped) for n in value.columns()})
-                for name in _FIELDS
-                if isinstance(value := getattr(rank, name), Table)
+                if isinstance(value, Table)
+                else next(mapped)
+                for name, value in values.items()
             }
-            alone = {
-                name: next(mapped)
-                for name in _FIELDS
-                if isinstance(getattr(rank, name), np.ndarray)
-            }
-            self._done.append(replace(rank, **tables, **alone))  # type: ignore[arg-type]
+            self._done.append(replace(rank, **changed))
         self._pending.clear()
         self._bytes = 0
+
+
+def _columns(value: Table | Column) -> list[Column]:
+    if isinstance(value, Table):
+        return [column for _, column in value.items()]
+    return [value]

@@ -97,10 +97,9 @@ def _configuration(header: RankHeader) -> dict[str, object]:
 
 def health(m: Measures) -> Health:
     """How far the figures can be trusted."""
-    steps = [rank.steps for rank in m.ranks]
     judged = _numbers(rank.judged_steps for rank in m.ranks)
     outliers = _numbers(np.array(r.outliers, dtype=np.int64) for r in m.ranks)
-    incomplete = _numbers(s.step[s.complete == 0] for s in steps)
+    incomplete = _numbers(rank.steps.step[rank.steps.complete == 0] for rank in m.ranks)
     after = _after_training(m)
     # Where ranks could not agree, what one of them judges is in the figures.
     outliers, incomplete = (
@@ -109,7 +108,8 @@ def health(m: Measures) -> Health:
     incomplete = [n for n in incomplete if n not in after]
     aside = {*judged, *outliers, *incomplete, *after}
     clocks = (clock.residual_ns for clock in m.alignment.clocks.values())
-    warm_up = (n for n in _numbers(s.step for s in steps) if n not in aside)
+    steps = _numbers(rank.steps.step for rank in m.ranks)
+    warm_up = (n for n in steps if n not in aside)
     return Health(
         events=_counted(m.ranks, "events"),
         repaired=_counted(m.ranks, "repaired"),
