@@ -11,6 +11,7 @@ import numpy as np
 from fsdpdoctor.analysis.clock_alignment import group_key
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.analysis.rank_shelf import given_back
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.endings import (
     differs_by_what_ranks_did,
@@ -121,7 +122,9 @@ def _groups(m: Measures) -> Iterator[tuple[str, list[_Side]]]:
                 ids = members.setdefault(group_key(group), {})
                 ids.setdefault(rank.rank, set()).add(at)
     for (name, _), by_number in members.items():
-        sides = [_Side(by_rank[r], by_number[r]) for r in sorted(by_number)]
+        ranks = [by_rank[r] for r in sorted(by_number)]
+        passing = given_back(ranks, lambda rank: (rank.collectives,))
+        sides = [_Side(rank, by_number[rank.rank]) for rank in passing]
         if len(sides) < 2:
             continue
         shared = frozenset.intersection(*(side.names for side in sides))
@@ -194,7 +197,8 @@ def _first_difference(name: str, sides: list[_Side]) -> Iterator[_Difference]:
     Ranks that only cut their steps at other places have the same under the same
     numbers, and begin a later step with one number again: that is no difference.
     """
-    one, *others = sides
+    one = sides[0]
+    others = given_back(sides[1:], lambda side: (side.rank.collectives,))
     steps = sorted(set.intersection(*(s.whole_steps() for s in sides)))
     for at, step in enumerate(steps):
         mine = [one.what(row) for row in one.issued(step)]
