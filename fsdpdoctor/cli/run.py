@@ -41,7 +41,7 @@ from fsdpdoctor.recorder.launch.closing_words import (
     working_directory,
 )
 from fsdpdoctor.recorder.launch.profiler_schedule import capture_of
-from fsdpdoctor.recorder.launch.script_recording import ScriptRecording
+from fsdpdoctor.recorder.script_recording import ScriptRecording
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.recorder.storage.size_limit import max_bytes_of

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from fsdpdoctor import recorder
-from fsdpdoctor.recorder.launch.script_recording import ScriptRecording
 from fsdpdoctor.recorder.recording_config import RecordingConfig
+from fsdpdoctor.recorder.script_recording import ScriptRecording
 from fsdpdoctor.recorder.storage.sampling import EveryStep
 
 
