@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fsdpdoctor import detectors
 from fsdpdoctor.detectors.base import judge
+
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ours")
 
 
 @pytest.fixture(autouse=True)
