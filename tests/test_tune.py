@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from fsdpdoctor.tune import (
     Which,
     promises_same_bits,
 )
+from tests.rig.changed import replace
 from tests.rig.ranks import TRAIN, run_python
 from tests.simulate.steps import step
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.plans.forecast import replay_run
 from fsdpdoctor.simulate.plans.predict import Replay, predict, replay
 from fsdpdoctor.simulate.plans.settings import settings
+from tests.rig.changed import replace
 from tests.rig.ranks import TRAIN, run_python
 from tests.simulate.jobs import APART, CHANGES, WIRES, base, job, measured, recorded
 

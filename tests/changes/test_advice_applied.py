@@ -6,7 +6,6 @@ was predicted is there. Time is virtual and the network modelled, so all is exac
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fsdpdoctor.simulate.plans.search import search
 from tests.changes.kinds import SCRIPTS
 from tests.changes.scripts import Outcome, Script, run
 from tests.changes.trainers import TRAINERS, Given
+from tests.rig.changed import replace
 
 pytestmark = [
     # torch's own, where hooks meet its compiler or its checkpoints.

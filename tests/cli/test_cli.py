@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, unit
 from tests.importers.real_traces import real
+from tests.rig.changed import replace
 
 PICTURE = """
     micro_batch         0000000000000000

@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import replace
 from http.cookiejar import CookieJar
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from fsdpdoctor.run import open_run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
 from fsdpdoctor_dashboard.server.presence import FAREWELL_S
 from tests.dashboard.synthetic import Shape, write_run
+from tests.rig.changed import replace
 from tests.rig.ranks import TRAIN, Started, run_python, start
 
 pytestmark = pytest.mark.ranks

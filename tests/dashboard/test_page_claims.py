@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fsdpdoctor_dashboard.pages import memory, overview, ranks
 from fsdpdoctor_dashboard.pages.components import Context
 from tests.dashboard.client import Client
 from tests.dashboard.said import opened, said, words_of
+from tests.rig.changed import replace
 
 TRACES = Path(__file__).parents[2] / "traces"
 

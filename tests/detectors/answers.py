@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
@@ -12,6 +10,7 @@ from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Kind
 from fsdpdoctor.testing import Drawing
+from tests.rig.changed import replace
 
 CUDA = Drawing(device="cuda", clock="cuda")
 """A drawing on a device that works beside its host."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import UNKNOWN, Evidence, GroupSpec
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 EVERY_TIME = """
     backward        0000.0000.0000.0000.

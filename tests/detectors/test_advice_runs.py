@@ -6,7 +6,6 @@ import ast
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors.answers import CUDA
 from tests.detectors.drawn_jobs import APART, OVER_HOSTS
 from tests.detectors.test_frozen_params import BOTH, THROUGH, stored
+from tests.rig.changed import replace
 
 ROOT = unit("<root>", is_root=True, reshard_after_forward=False)
 LAYERS = tuple(unit(f"layers.{at}") for at in range(3))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fsdpdoctor.detectors.allocator_pressure import allocator_pressure
@@ -18,6 +16,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, found, not_judged, only
+from tests.rig.changed import replace
 
 DEVICE = replace(CUDA, evidence=(*RECORDED, Evidence.ALLOCATOR))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, Within
 from fsdpdoctor.testing import RECORDED, Call, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 PLAIN = "forward 0000000000"
 SAVING = "forward 00000\ncheckpoint .....xxxxx"

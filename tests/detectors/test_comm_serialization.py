@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only
+from tests.rig.changed import replace
 
 QUEUED = """
     backward             1111......0000000000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fsdpdoctor.detectors.compile_interplay import compile_interplay
 from fsdpdoctor.finding import Severity
@@ -21,6 +20,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 
 def counting(name: str, per_step: int) -> RankData:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from fsdpdoctor.detectors.base import WORDS, Detector, judge
 from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.schema import Evidence, RunHeader
 from fsdpdoctor.testing import draw, measured
+from tests.rig.changed import replace
 
 CODES_AND_NAMES = {
     "FD101": "exposed-all-gather",

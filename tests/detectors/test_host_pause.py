@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.detectors.host_pause import host_pause
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import COUNTER_PYTHON_OBJECTS, Counters, Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 COLLECTING = """
     forward  00000000000000000000

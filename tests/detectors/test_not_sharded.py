@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures
@@ -19,6 +17,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import RECORDED, TRACED, Call, draw, measured
 from tests.detectors.answers import codes, found, not_judged, only, sized
+from tests.rig.changed import replace
 
 SEEN = (*RECORDED, Evidence.OTHER_COLLECTIVES)
 

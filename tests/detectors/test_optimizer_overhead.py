@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.detectors.optimizer_overhead import optimizer_overhead
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec, OptimizerSpec
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, without
+from tests.rig.changed import replace
 
 SLOW = """
     forward    0000000..........

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fsdpdoctor.detectors.other_collectives import other_collectives
@@ -29,6 +27,7 @@ from fsdpdoctor.testing import (
     unit,
 )
 from tests.detectors.answers import codes, found, not_judged, only
+from tests.rig.changed import replace
 
 SEEN = (*RECORDED, Evidence.OTHER_COLLECTIVES, Evidence.STACKS)
 AROUND = Drawing(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.prefetch_misconfig import prefetch_misconfig
 from fsdpdoctor.finding import Finding, Severity
@@ -11,6 +9,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec, UnitSpec
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 PICTURE = """
     all_gather  .0123....................

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fsdpdoctor.analysis.measures import Measures
@@ -12,6 +10,7 @@ from fsdpdoctor.finding import Severity
 from fsdpdoctor.schema import Evidence, GroupSpec, ParamSpec, ReplicaKind, ReplicaSpec
 from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors.answers import found, not_judged, only
+from tests.rig.changed import replace
 
 ALL = GroupSpec(name="all", ranks=(0, 1, 2), size=3)
 PARAM = ParamSpec(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.detectors.reshard_policy import reshard_policy
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import GIB, MS
@@ -11,6 +9,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, MemorySamples
 from fsdpdoctor.testing import GROUP, RECORDED, draw, measured, unit
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 GATHERED_AGAIN = """
     all_gather           01..................

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.detectors.root_group_heavy import root_group_heavy
@@ -15,6 +13,7 @@ from fsdpdoctor.simulate.engine.step import Param
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.rig.changed import replace
 from tests.simulate.steps import step
 
 PICTURE = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
@@ -24,6 +22,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Kind, Phase
 from fsdpdoctor.testing import TRACED, draw, measured
 from tests.detectors.answers import found, not_judged, only
+from tests.rig.changed import replace
 
 TWO_LAYERS = """
     all_gather  01........

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.analysis.measures import reduce
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.run_ended import run_ended
@@ -27,6 +25,7 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import Evidence, GroupSpec, Kind, Phase, RunHeader
 from fsdpdoctor.testing import RECORDED, TRACED, draw, measured, unit
 from tests.detectors.answers import found, not_judged, only, without
+from tests.rig.changed import replace
 
 TWO_LAYERS = """
     all_gather  01........

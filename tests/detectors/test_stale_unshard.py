@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
@@ -13,6 +11,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, Flag, Kind, Spans
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
 from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 STALE = """
     forward  0011....

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import NO_TIME, Kind, Lane, RunHeader, Spans
 from fsdpdoctor.testing import draw
 from tests.importers.generated import EPOCH_NS, generated_rank
+from tests.rig.changed import replace
 
 HEADER = RunHeader(run_id="a", source="recorded", world_size=2)
 

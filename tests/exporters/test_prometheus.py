@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.run import RankData
 from fsdpdoctor.testing import draw, measured
+from tests.rig.changed import replace
 
 DOCS = Path(__file__).parents[2] / "docs"
 

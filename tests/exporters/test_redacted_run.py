@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fsdpdoctor.run import RankData, in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.testing import draw, measured, unit
 from tests.redact.test_secrets import PAGES
+from tests.rig.changed import replace
 
 PICTURE = """
     forward     0.1.

@@ -16,7 +16,6 @@ import shutil
 import socket
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from fsdpdoctor.run_writer import RankWriter, write_run_header
 from fsdpdoctor.schema import UNKNOWN, RunHeader
 from fsdpdoctor.version import __version__
 from tests.gallery.cases import CASES, OURS, Ranks, Rehearsed, Simulated
+from tests.rig.changed import replace
 from tests.rig.ranks import ROOT, run_python, run_ranks
 
 TRACES = ROOT / "traces"

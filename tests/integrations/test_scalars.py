@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.integrations.scalars import by_step, scalars_of, summary_of
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.step_rows import step_rows
 from tests.integrations.drawn import STEPS, measured_run
+from tests.rig.changed import replace
 
 
 def test_a_step_s_figures_are_milliseconds() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.memory_snapshot.pools import allocated_bytes, pools_of
 from fsdpdoctor.memory_snapshot.snapshot import (
     NOT_RECORDED,
@@ -12,6 +10,7 @@ from fsdpdoctor.memory_snapshot.snapshot import (
     Segment,
 )
 from fsdpdoctor.memory_snapshot.snapshot_report import PoolRow
+from tests.rig.changed import replace
 
 USED, FREE = BlockState.ALLOCATED, BlockState.INACTIVE
 

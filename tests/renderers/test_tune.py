@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from fsdpdoctor.simulate.engine.run_constraints import RunConstraints
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor.tune import Candidate, Failed, Measured, Row, Tuning, Verdict
+from tests.rig.changed import replace
 from tests.simulate.steps import step
 
 

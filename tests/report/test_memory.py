@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.renderers.reading.memory_words import memory_lines
 from fsdpdoctor.report.diagnosis import report_of
 from fsdpdoctor.report.memory import MemoryPart, MemoryRow, UnitPeak
@@ -16,6 +14,7 @@ from fsdpdoctor.schema import (
 )
 from fsdpdoctor.testing import draw, measured
 from tests.report.test_memory_peak import PICTURE
+from tests.rig.changed import replace
 
 COUNTED = MemoryStep(
     step=1,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fsdpdoctor.report.memory_peak import memory_peak
 from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor.testing import draw, measured
+from tests.rig.changed import replace
 
 PICTURE = """
     all_gather  0.111.....

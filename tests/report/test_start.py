@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.renderers.reading.memory_words import start_lines
 from fsdpdoctor.report.diagnosis import report_of
 from fsdpdoctor.report.start import StartRow
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import RunHeader, StartSpec
 from fsdpdoctor.testing import draw, measured
+from tests.rig.changed import replace
 
 PICTURE = """
     all_gather   0.1.....

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.step_rows import BudgetRow, StepRow, budget_rows, step_rows
 from fsdpdoctor.report.value import ByCause, KindTimes
@@ -11,6 +9,7 @@ from fsdpdoctor.schema import NOT_CAPTURED
 from fsdpdoctor.testing import draw, measured
 from tests.cli.test_cli import PICTURE
 from tests.integrations.drawn import STEPS, measured_run
+from tests.rig.changed import replace
 
 
 def test_a_step_has_its_time_and_what_was_exposed() -> None:

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from fsdpdoctor.report.value import Report
 from fsdpdoctor.run import RankData, in_memory, open_run
 from fsdpdoctor.schema import Counters, RunHeader
 from fsdpdoctor.testing import TRACED, Drawing, draw
+from tests.rig.changed import replace
 from tests.rig.forked import Job as Forked
 from tests.rig.forked import Nursery, nursery
 from tests.zoo.job import Job, train

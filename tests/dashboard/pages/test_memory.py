@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.schema import Bucket, MemoryShare, MemoryStep, Phase, UnitMemory
 from fsdpdoctor.testing import draw, measured
 from fsdpdoctor_dashboard.pages.memory import _peaks
 from tests.report.test_memory_peak import PICTURE
+from tests.rig.changed import replace
 
 COUNTED = MemoryStep(
     step=1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from fsdpdoctor_dashboard.pages.components import Context
 from fsdpdoctor_dashboard.pages.plan_knobs import control_values, knobs_of
 from fsdpdoctor_dashboard.pages.whatif import outcome_words, page
 from tests.dashboard.said import said
+from tests.rig.changed import replace
 from tests.simulate.steps import step
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from fsdpdoctor.recorder.storage.sampling import Adaptive, AroundProfiler, Every
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.run import RankData, Run, in_memory, open_run
 from fsdpdoctor.schema import Kind, StepRecord
+from tests.rig.changed import replace
 from tests.rig.ranks import TRAIN, run_python
 
 RUN = ("-m", "fsdpdoctor", "run", "--no-report")

@@ -7,7 +7,6 @@ whatever is said to differ then is the comparison's own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.comparison import Subject, compare
 from fsdpdoctor.run import open_run
+from tests.rig.changed import replace
 from tests.rig.virtual_device import Job, record
 
 REPEATS = 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from fsdpdoctor.quantities import MS
@@ -16,6 +15,7 @@ from fsdpdoctor.report.comparison import (
 from fsdpdoctor.report.comparison.difference import Difference
 from fsdpdoctor.run import RankData
 from fsdpdoctor.testing import draw, measured, unit
+from tests.rig.changed import replace
 
 EXPOSED = """
     micro_batch 0000000000000000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fsdpdoctor.report.comparison.sheet import (
 from fsdpdoctor.run import RankData, in_memory, save_run
 from fsdpdoctor.schema import MemoryStep, RunHeader, StartSpec
 from fsdpdoctor.testing import draw, measured
+from tests.rig.changed import replace
 from tests.test_docs_formats import JSON, declared, documented
 
 PICTURE = """
