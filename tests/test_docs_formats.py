@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from types import NoneType, UnionType
@@ -52,7 +52,6 @@ from tests.markdown import sections
 from tests.planning.test_sweep import outcome
 from tests.renderers.test_sweep import SWEEP
 from tests.renderers.test_tune import TUNING
-from tests.rig.changed import replace
 from tests.rig.virtual_device import Job, rehearsed, train
 
 ROOT = Path(__file__).parent.parent
