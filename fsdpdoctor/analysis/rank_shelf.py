@@ -90,13 +90,15 @@ def tables_of(rank: RankMeasures) -> list[Columns]:
     return [*(v for v in values.values() if isinstance(v, Table)), alone]
 
 
+def _columns(value: object) -> list[Column]:
+    """Those of a table, or a column that is in none; of all else there are none."""
+    if isinstance(value, Table):
+        return [column for _, column in value.items()]
+    return [value] if isinstance(value, np.ndarray) else []
+
+
 def _is_long(value: object) -> bool:
-    """Whether a table, or a column that is in none, is worth a place in a file."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes >= LONG_BYTES
-    if not isinstance(value, Table):
-        return False
-    return sum(column.nbytes for _, column in value.items()) >= LONG_BYTES
+    return sum(column.nbytes for column in _columns(value)) >= LONG_BYTES
 
 
 _FIELDS = tuple(field.name for field in fields(RankMeasures))
@@ -175,9 +177,3 @@ class RankShelf:
             self._done.append(replace(rank, **changed))
         self._pending.clear()
         self._bytes = 0
-
-
-def _columns(value: Table | Column) -> list[Column]:
-    if isinstance(value, Table):
-        return [column for _, column in value.items()]
-    return [value]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsdpdoctor.importers.reader.trace_file import Events, Int64s, RowIds
-from fsdpdoctor.schema import UNKNOWN, distinct
+from fsdpdoctor.schema import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,7 +42,7 @@ def nest(events: Events, wanted: RowIds) -> Nesting:
     starts = events.start_ns[rows].tolist()
     ends = events.ends(rows).tolist()
     tids = events.tid[rows].tolist()
-    open_on = {tid: _Open() for tid in distinct(events.tid[rows]).tolist()}
+    open_on = {tid: _Open() for tid in dict.fromkeys(tids)}
     parents = [
         open_on[tid].enter(i, start, end)
         for i, (start, end, tid) in enumerate(zip(starts, ends, tids, strict=True))
