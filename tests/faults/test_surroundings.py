@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdpdoctor.run import open_run
+from fsdpdoctor.run import RankData, open_run
 from tests.faults.jobs import ROOT, SCRIPTS, Ended, last_whole, note, recorder
 
 pytestmark = [pytest.mark.faults, pytest.mark.ranks]
@@ -64,15 +64,23 @@ def started(shell: str, script: Path, folder: Path, *before: str) -> Ended:
     )
 
 
+def both(
+    name: str, script: Path, folder: Path, shell: str = 'exec "$@"'
+) -> tuple[Ended, Ended, RankData]:
+    """Trained without us and with us, and what was recorded; it is noted by a name."""
+    run = folder / "run"
+    plain = started(shell, script, folder / "plain")
+    ours = started(shell, script, folder / "ours", *recorder(run))
+    (rank,) = open_run(run).load()
+    note(name, plain, ours, rank.header.ended[:40], last_whole(rank))
+    return plain, ours, rank
+
+
 @pytest.mark.parametrize("name", SHELL)
 def test_trains_as_without_us(name: str, tmp_path: Path) -> None:
     """To the bit, with the same output and status; the record is whole."""
-    run = tmp_path / "run"
     script = SCRIPTS / "alone.py"
-    plain = started(SHELL[name], script, tmp_path / "plain")
-    ours = started(SHELL[name], script, tmp_path / "ours", *recorder(run))
-    (rank,) = open_run(run).load()
-    note(f"started: {name}", plain, ours, rank.header.ended[:40], last_whole(rank))
+    plain, ours, rank = both(f"started: {name}", script, tmp_path, SHELL[name])
     ended, least = ENDED.get(name, ("done", LAST))
 
     assert ours.trained == plain.trained, ours.stderr[-3000:]
@@ -94,12 +102,7 @@ def test_files_of_the_script_s_own_have_names_that_we_import(tmp_path: Path) -> 
     for name in NAMES:
         if name != "recorder":
             (tmp_path / f"{name}.py").write_text("print('mine', flush=True)\n1 / 0\n")
-    run = tmp_path / "run"
-    shell = 'exec "$@"'
-    plain = started(shell, script, tmp_path / "plain")
-    ours = started(shell, script, tmp_path / "ours", *recorder(run))
-    (rank,) = open_run(run).load()
-    note("names that we import", plain, ours, rank.header.ended, last_whole(rank))
+    plain, ours, rank = both("names that we import", script, tmp_path)
 
     assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert plain.losses[0].count("\n") == LAST + 1, plain.stderr[-3000:]
@@ -121,12 +124,7 @@ def test_variables_that_the_script_sets_before_it_imports_torch(tmp_path: Path) 
     """Torch reads them then, and never again."""
     script = tmp_path / "early.py"
     script.write_text(SETS_FIRST)
-    run = tmp_path / "run"
-    shell = 'exec "$@"'
-    plain = started(shell, script, tmp_path / "plain")
-    ours = started(shell, script, tmp_path / "ours", *recorder(run))
-    (rank,) = open_run(run).load()
-    note("variables set first", plain, ours, rank.header.ended, last_whole(rank))
+    plain, ours, rank = both("variables set first", script, tmp_path)
 
     assert ours.trained == plain.trained, ours.stderr[-3000:]
     assert "DETAIL" in plain.stdout[0]
