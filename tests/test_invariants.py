@@ -95,7 +95,7 @@ def data(evidence: tuple[Evidence, ...], clock: str = "host") -> RankData:
 @given(
     records(), st.sampled_from([RECORDED, TRACED]), st.sampled_from(["host", "cuda"])
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_budget_is_a_partition(
     record: StepRecord, evidence: tuple[Evidence, ...], clock: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_the_budget_is_a_partition(
 
 
 @given(records(), st.sampled_from([RECORDED, TRACED]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_stalls_are_disjoint_and_inside_the_step(
     record: StepRecord, evidence: tuple[Evidence, ...]
 ) -> None:
@@ -121,7 +121,7 @@ def test_stalls_are_disjoint_and_inside_the_step(
 
 
 @given(records())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_traces_stalls_cover_the_classic_exposed_time(record: StepRecord) -> None:
     """All of it; beyond it only gaps before a copy-out, or under a copy-in."""
     line = timeline_of(data(TRACED), record)
@@ -238,7 +238,7 @@ def test_each_instant_has_one_innermost_span(rows: list[tuple[int, int]]) -> Non
 
 
 @given(records())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_own_compute_is_never_more_than_the_spans(record: StepRecord) -> None:
     """Summed over units it is at most the time the calls cover."""
     line = timeline_of(data(RECORDED), record)

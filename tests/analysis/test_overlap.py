@@ -58,7 +58,7 @@ def by_sets(everything: Spans) -> dict[str, Overlap]:
 
 
 @given(st.lists(rows, min_size=1, max_size=5), st.sampled_from([8, 16, 1000]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_windows_add_up_to_the_capture(
     drawn: list[list[tuple[int, int, Kind, Lane]]], rows_at_once: int
 ) -> None:

@@ -95,7 +95,7 @@ def lane_busy(spans: Spans, lane: Lane) -> Intervals:
 
 
 @given(span_rows, st.integers(-10, 45_000_000), st.integers(0, 45_000_000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_an_area_holds_what_the_interval_algebra_says(
     rows: list[tuple[int, int, int, int]], t0: int, width: int
 ) -> None:
@@ -174,7 +174,7 @@ def test_a_collective_is_cut_where_the_last_rank_arrived() -> None:
 
 
 @given(span_rows)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_innermost_spans_cover_the_union(
     rows: list[tuple[int, int, int, int]],
 ) -> None:
@@ -192,7 +192,7 @@ def test_the_innermost_spans_cover_the_union(
 
 
 @given(span_rows, st.integers(0, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_level_adds_up_to_the_same(
     rows: list[tuple[int, int, int, int]], up: int
 ) -> None:

@@ -141,7 +141,7 @@ CHUNKS = st.lists(events(), min_size=1, max_size=4).map(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(CHUNKS)
 @example(b'{"ph": "X", "cat": "kernel", "ts": 4954104754192.022, "dur": 0.0005}')
 @example(b'{"ph": "X", "cat": "kernel", "ts": 1, "name": "\\u00e9"}')
@@ -158,7 +158,7 @@ def test_any_events(chunk: bytes) -> None:
     assert by_c(chunk) == by_msgspec(chunk)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(CHUNKS, st.data())
 def test_any_damage(chunk: bytes, data: st.DataObject) -> None:
     """Bytes changed, lost or doubled anywhere."""
@@ -194,7 +194,7 @@ ALIKE = st.lists(
 """Chunks of events of a few kinds, so that whole stretches of them come again."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(ALIKE)
 @example([[['"ph": "s"', '"cat": "cpu_op"', '"name": "a"', '"pid": 1', '"ts": 1']] * 3])
 @example([[['"name": "a"', '"pid": 1', '"ts": 1', '"pid": 1', '"ts": 1']] * 2] * 2)

@@ -33,7 +33,7 @@ ON_COMPUTE = (
 )
 """What occupies the compute lane by itself; units' passes contain it."""
 
-examples = settings(max_examples=40, deadline=None)
+examples = settings(max_examples=40)
 
 
 def overlap_ns(spans: Spans) -> int:
