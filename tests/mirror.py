@@ -201,6 +201,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "importers/kineto/test_communication.py": (
         "importers/kineto/kernels.py",
+        "importers/known_libraries.py",
         "importers/libraries.py",
         "importers/kineto/process_groups.py",
         "schema/dtypes.py",
