@@ -7,7 +7,12 @@
    it skips. Values that need more than plain digits (exponents, numbers in strings)
    mark their row as odd, to be read again from its own text.
 
-   The scan itself holds no Python object and runs without the GIL. */
+   The scan itself holds no Python object and runs without the GIL.
+
+   [Note: Plain operators] Most events are operators of which nothing is asked but where
+   they ran, by their External id. That is told of every operator and annotation in a
+   table of its own (`OPS`), which holds for an operator that is not kept by its name
+   all that is read of it: it gets no row among the events. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,10 +33,12 @@
 #define MAX_CATEGORIES 64
 #define MAX_UNREAD 64 /* other categories that are counted: a trace has some ten */
 #define MAX_UNREAD_BYTES 64 /* of such a category's name */
-#define VERSION 3 /* of what `scan` gives: decode_c.SCANNER_VERSION must be the same */
+#define MAX_PREFIXES 32
+#define MAX_OP_PIDS 16 /* processes of plain operators: of others they get a row */
+#define VERSION 4 /* of what `scan` gives: decode_c.SCANNER_VERSION must be the same */
 
-/* Columns, in the order of `decode_c.COLUMNS`: those of 8 bytes, of 4, and of 1. What is
-   an offset fits 4, as no chunk is larger (`MAX_CHUNK_BYTES`). */
+/* Columns of the events, in the order of `decode_c.COLUMNS`: those of 8 bytes, of 4, and
+   of 1. What is an offset fits 4, as no chunk is larger (`MAX_CHUNK_BYTES`). */
 enum {
     C_START, C_DURATION, C_PID, C_TID, C_EXTERNAL, C_CORRELATION, C_STREAM, C_DEVICE,
     C_BYTES, WIDE, C_NAME = WIDE, C_ARGS_AT, C_ARGS_END, C_EVENT_AT, C_EVENT_END,
@@ -39,14 +46,25 @@ enum {
 };
 #define MAX_CHUNK_BYTES INT32_MAX
 
-static size_t bytes_of(int column) {
-    return column < WIDE ? 8 : column < WIDE_AND_MIDDLE ? 4 : 1;
+/* Those of the operators and annotations, in the order of `decode_c.OP_COLUMNS`. `O_ROW`
+   is the row of an odd event, whose values stand in its own text alone; else UNKNOWN. */
+enum { O_EXTERNAL, O_START, O_TID, OP_WIDE, O_ROW = OP_WIDE, OP_COLUMNS };
+
+/* The tables that a scan fills, and how many of their columns have 8 bytes, and 4. */
+enum { EVENTS, OPS, TABLES };
+static const struct { int wide, middle, columns; } LAYOUT[TABLES] = {
+    {WIDE, WIDE_AND_MIDDLE, COLUMNS}, {OP_WIDE, OP_COLUMNS, OP_COLUMNS}
+};
+
+static size_t bytes_of(int table, int column) {
+    return column < LAYOUT[table].wide ? 8 : column < LAYOUT[table].middle ? 4 : 1;
 }
 
 typedef struct {
     const char *text;
     Py_ssize_t length;
     uint64_t hash;
+    int plain; /* of an operator that is not kept; UNKNOWN: not looked at yet */
 } Interned;
 
 typedef struct {
@@ -127,21 +145,30 @@ typedef struct {
     size_t category_length[MAX_CATEGORIES];
     int category_id[MAX_CATEGORIES];
     int categories;
+    int operator, annotation; /* categories */
+    char *kept[MAX_PREFIXES]; /* of the operators' names that get a row */
+    int prefixes;
     int busy;
-    Py_ssize_t most_rows; /* of a chunk so far: the next one has about as many */
+    Py_ssize_t most_rows[TABLES]; /* of a chunk so far: the next one has about as many */
     Expected expected[MEMBERS]; /* by the member before */
     Lengths lengths[MEMBERS];
     Stretches stretches[BEGINNINGS];
 } Scanner;
 
 typedef struct {
-    const char *at, *end, *begin;
-    Scanner *scanner;
     PyObject *block[COLUMNS]; /* bytearrays, which the caller gets */
     char *column[COLUMNS]; /* what is in them */
-    PyThreadState *thread; /* while the scan runs without the GIL */
     Py_ssize_t rows, capacity;
+} Rows;
+
+typedef struct {
+    const char *at, *end, *begin;
+    Scanner *scanner;
+    Rows rows[TABLES];
+    PyThreadState *thread; /* while the scan runs without the GIL */
     int64_t events;
+    int64_t op_pid[MAX_OP_PIDS]; /* the processes of operators that got no row */
+    int op_pids;
     Unread unread[MAX_UNREAD]; /* categories of complete events that are not kept */
     int unreads;
     int failed_memory;
@@ -206,7 +233,7 @@ static int32_t table_intern(Table *table, const char *text, Py_ssize_t length) {
     if (copy == NULL) return -1;
     memcpy(copy, text, (size_t)length);
     copy[length] = 0;
-    table->items[table->count] = (Interned){copy, length, hash};
+    table->items[table->count] = (Interned){copy, length, hash, UNKNOWN};
     table_place(table, table->count);
     return (int32_t)table->count++;
 }
@@ -769,32 +796,78 @@ static int count_unread(Scan *s, const String *cat) {
     return 0;
 }
 
-/* Make the columns longer. It is called without the GIL, and takes it meanwhile. */
-static int grow(Scan *s) {
-    const Py_ssize_t most = s->scanner->most_rows, first = most + most / 16;
+/* Make a table longer. It is called without the GIL, and takes it meanwhile. */
+static int grow(Scan *s, int table) {
+    Rows *rows = &s->rows[table];
+    const Py_ssize_t most = s->scanner->most_rows[table], first = most + most / 16;
     const Py_ssize_t capacity
-        = s->capacity ? s->capacity * 2 : first > 4096 ? first : 4096;
+        = rows->capacity ? rows->capacity * 2 : first > 4096 ? first : 4096;
     PyEval_RestoreThread(s->thread);
-    for (int i = 0; i < COLUMNS && !s->failed_memory; i++) {
-        const Py_ssize_t size = capacity * (Py_ssize_t)bytes_of(i);
-        if (s->block[i] == NULL) s->block[i] = PyByteArray_FromStringAndSize(NULL, size);
-        else if (PyByteArray_Resize(s->block[i], size) < 0) s->failed_memory = 1;
-        if (s->block[i] == NULL) s->failed_memory = 1;
-        else s->column[i] = PyByteArray_AS_STRING(s->block[i]);
+    for (int i = 0; i < LAYOUT[table].columns && !s->failed_memory; i++) {
+        PyObject **block = &rows->block[i];
+        const Py_ssize_t size = capacity * (Py_ssize_t)bytes_of(table, i);
+        if (*block == NULL) *block = PyByteArray_FromStringAndSize(NULL, size);
+        else if (PyByteArray_Resize(*block, size) < 0) s->failed_memory = 1;
+        if (*block == NULL) s->failed_memory = 1;
+        else rows->column[i] = PyByteArray_AS_STRING(*block);
     }
     PyErr_Clear(); /* `failed_memory` says it */
     s->thread = PyEval_SaveThread();
-    s->capacity = capacity;
+    rows->capacity = capacity;
     return s->failed_memory ? -1 : 0;
 }
 
-static inline void keep_values(Scan *s, const Event *event) {
-    const Py_ssize_t row = s->rows++;
-    for (int i = 0; i < WIDE; i++) ((int64_t *)s->column[i])[row] = event->value[i];
+/* The next row of a table, or -1 where memory ran out. */
+static inline Py_ssize_t next_row(Scan *s, int table) {
+    Rows *rows = &s->rows[table];
+    if (rows->rows == rows->capacity && grow(s, table) < 0) return -1;
+    return rows->rows++;
+}
+
+static inline int keep_values(Scan *s, const Event *event) {
+    const Py_ssize_t row = next_row(s, EVENTS);
+    char **column = s->rows[EVENTS].column;
+    if (row < 0) return -1;
+    for (int i = 0; i < WIDE; i++) ((int64_t *)column[i])[row] = event->value[i];
     for (int i = WIDE; i < WIDE_AND_MIDDLE; i++)
-        ((int32_t *)s->column[i])[row] = (int32_t)event->value[i];
+        ((int32_t *)column[i])[row] = (int32_t)event->value[i];
     for (int i = WIDE_AND_MIDDLE; i < COLUMNS; i++)
-        ((int8_t *)s->column[i])[row] = (int8_t)event->value[i];
+        ((int8_t *)column[i])[row] = (int8_t)event->value[i];
+    return 0;
+}
+
+/* Say where an operator or annotation ran. */
+static inline int keep_op(Scan *s, const Event *event) {
+    const Py_ssize_t row = next_row(s, OPS);
+    char **column = s->rows[OPS].column;
+    if (row < 0) return -1;
+    ((int64_t *)column[O_EXTERNAL])[row] = event->value[C_EXTERNAL];
+    ((int64_t *)column[O_START])[row] = event->value[C_START];
+    ((int64_t *)column[O_TID])[row] = event->value[C_TID];
+    ((int32_t *)column[O_ROW])[row]
+        = event->odd ? (int32_t)s->rows[EVENTS].rows : UNKNOWN;
+    return 0;
+}
+
+/* Whether operators of a name get no row. One with an escape is the caller's to read. */
+static int is_plain(const Scanner *scanner, Interned *name) {
+    if (name->plain == UNKNOWN) {
+        name->plain = scanner->prefixes > 0
+            && memchr(name->text, '\\', (size_t)name->length) == NULL;
+        for (int i = 0; i < scanner->prefixes && name->plain; i++)
+            name->plain
+                = strncmp(name->text, scanner->kept[i], strlen(scanner->kept[i])) != 0;
+    }
+    return name->plain;
+}
+
+/* Note the process of an operator without a row; 0 where there is no room for it. */
+static int note_pid(Scan *s, int64_t pid) {
+    for (int i = 0; i < s->op_pids; i++)
+        if (s->op_pid[i] == pid) return 1;
+    if (s->op_pids == MAX_OP_PIDS) return 0;
+    s->op_pid[s->op_pids++] = pid;
+    return 1;
 }
 
 /* Keep a complete event, if it is of a category that is kept. */
@@ -811,9 +884,9 @@ static int keep_event(Scan *s, Event *event) {
         return event->has_cat ? count_unread(s, &event->cat) : 0;
     }
     if (!(event->seen & (1u << C_START))) event->value[C_START] = NO_TIME;
-    if (s->rows == s->capacity && grow(s) < 0) return -1;
+    Scanner *scanner = s->scanner;
     int32_t name = table_intern(
-        &s->scanner->names, event->has_name ? event->name.text : "",
+        &scanner->names, event->has_name ? event->name.text : "",
         event->has_name ? event->name.length : 0);
     if (name < 0) {
         s->failed_memory = 1;
@@ -822,8 +895,16 @@ static int keep_event(Scan *s, Event *event) {
     event->value[C_CAT] = cat;
     event->value[C_NAME] = name;
     event->value[C_ODD] = event->odd != 0;
-    keep_values(s, event);
-    return 0;
+    const int timed = event->value[C_START] != NO_TIME && event->value[C_DURATION] >= 0;
+    const int ran = timed && event->value[C_EXTERNAL] >= 0;
+    if ((cat == scanner->operator || cat == scanner->annotation) && (ran || event->odd)
+        && keep_op(s, event) < 0)
+        return -1;
+    if (cat == scanner->operator && timed && !event->odd && !event->value[C_COLLECTIVE]
+        && is_plain(scanner, &scanner->names.items[name])
+        && note_pid(s, event->value[C_PID]))
+        return 0;
+    return keep_values(s, event);
 }
 
 /* ---- Stretches ------------------------------------------------------------------- */
@@ -980,22 +1061,44 @@ static PyObject *unread_of(const Scan *s) {
     return found;
 }
 
-/* Hands the blocks over. */
+/* How many rows a table has, and its columns, which are handed over. */
+static PyObject *table_of(Rows *rows, int table) {
+    PyObject *columns = PyTuple_New(LAYOUT[table].columns);
+    if (columns == NULL) return NULL;
+    for (int i = 0; i < LAYOUT[table].columns; i++) {
+        PyTuple_SET_ITEM(columns, i, rows->block[i]);
+        rows->block[i] = NULL;
+    }
+    return Py_BuildValue("(nN)", rows->rows, columns);
+}
+
+static PyObject *pids_of(const Scan *s) {
+    PyObject *pids = PyList_New(s->op_pids);
+    for (int i = 0; pids != NULL && i < s->op_pids; i++) {
+        PyObject *pid = PyLong_FromLongLong(s->op_pid[i]);
+        if (pid == NULL) Py_CLEAR(pids);
+        else PyList_SET_ITEM(pids, i, pid);
+    }
+    return pids;
+}
+
 static PyObject *result_of(Scan *s, const Table *table, Py_ssize_t from) {
-    PyObject *columns = PyTuple_New(COLUMNS), *names = new_names(table, from);
-    PyObject *unread = unread_of(s);
-    if (columns == NULL || names == NULL || unread == NULL) {
+    PyObject *names = new_names(table, from), *unread = unread_of(s);
+    PyObject *pids = pids_of(s), *found[TABLES] = {NULL};
+    int whole = names != NULL && unread != NULL && pids != NULL;
+    for (int i = 0; i < TABLES && whole; i++) {
+        found[i] = table_of(&s->rows[i], i);
+        whole = found[i] != NULL;
+    }
+    if (!whole) {
+        for (int i = 0; i < TABLES; i++) Py_XDECREF(found[i]);
+        Py_XDECREF(pids);
         Py_XDECREF(unread);
-        Py_XDECREF(columns);
         Py_XDECREF(names);
         return NULL;
     }
-    for (int i = 0; i < COLUMNS; i++) {
-        PyTuple_SET_ITEM(columns, i, s->block[i]);
-        s->block[i] = NULL;
-    }
     return Py_BuildValue(
-        "(LLNNN)", (long long)s->events, (long long)s->rows, names, columns, unread);
+        "(LNNNNN)", (long long)s->events, names, found[EVENTS], found[OPS], pids, unread);
 }
 
 static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
@@ -1017,18 +1120,22 @@ static PyObject *scanner_scan(Scanner *self, PyObject *chunk) {
     self->busy = 1;
     Py_INCREF(chunk);
     scan.thread = PyEval_SaveThread();
-    outcome = scan.end - scan.begin > MAX_CHUNK_BYTES || grow(&scan) < 0
+    outcome = scan.end - scan.begin > MAX_CHUNK_BYTES || grow(&scan, EVENTS) < 0
+            || grow(&scan, OPS) < 0
         ? -1 : take_chunk(&scan);
     if (outcome < 0 && table_truncate(&self->names, known) < 0) scan.failed_memory = 1;
     PyEval_RestoreThread(scan.thread);
     Py_DECREF(chunk);
     self->busy = 0;
-    if (outcome == 0 && scan.rows > self->most_rows) self->most_rows = scan.rows;
+    for (int i = 0; i < TABLES && outcome == 0; i++)
+        if (scan.rows[i].rows > self->most_rows[i])
+            self->most_rows[i] = scan.rows[i].rows;
     PyObject *result = NULL;
     if (scan.failed_memory) PyErr_NoMemory();
     else if (outcome < 0) result = Py_NewRef(Py_None);
     else result = result_of(&scan, &self->names, known);
-    for (int i = 0; i < COLUMNS; i++) Py_XDECREF(scan.block[i]);
+    for (int i = 0; i < TABLES; i++)
+        for (int j = 0; j < LAYOUT[i].columns; j++) Py_XDECREF(scan.rows[i].block[j]);
     return result;
 }
 
@@ -1039,21 +1146,27 @@ static void scanner_dealloc(Scanner *self) {
     free(self->names.items);
     free(self->names.slots);
     for (int i = 0; i < self->categories; i++) free(self->category[i]);
+    for (int i = 0; i < self->prefixes; i++) free(self->kept[i]);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
+/* A string's text, which is the caller's to free; NULL with an exception. */
+static char *copy_of(PyObject *text, Py_ssize_t *length) {
+    const char *from = PyUnicode_AsUTF8AndSize(text, length);
+    if (from == NULL) return NULL;
+    char *copy = malloc((size_t)*length + 1);
+    if (copy == NULL) PyErr_NoMemory();
+    else memcpy(copy, from, (size_t)*length + 1);
+    return copy;
+}
+
 static int add_category(Scanner *self, PyObject *key, PyObject *value) {
     Py_ssize_t length;
-    const char *text = PyUnicode_AsUTF8AndSize(key, &length);
     const long id = PyLong_AsLong(value);
-    if (text == NULL || (id == -1 && PyErr_Occurred())) return -1;
-    char *copy = malloc((size_t)length + 1);
-    if (copy == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memcpy(copy, text, (size_t)length + 1);
+    if (id == -1 && PyErr_Occurred()) return -1;
+    char *copy = copy_of(key, &length);
+    if (copy == NULL) return -1;
     self->category[self->categories] = copy;
     self->category_length[self->categories] = (size_t)length;
     self->category_id[self->categories++] = (int)id;
@@ -1070,19 +1183,30 @@ static void keep_blocks(void) {
 }
 
 static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
-    PyObject *categories, *key, *value;
-    Py_ssize_t position = 0;
+    PyObject *categories, *kept, *key, *value;
+    Py_ssize_t position = 0, length;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "Scanner takes no keyword arguments");
         return -1;
     }
-    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &categories)) return -1;
-    if (self->names.items != NULL || PyDict_GET_SIZE(categories) > MAX_CATEGORIES) {
-        PyErr_SetString(PyExc_ValueError, "initialised before, or too many categories");
+    if (!PyArg_ParseTuple(
+            args, "O!iiO!", &PyDict_Type, &categories, &self->operator,
+            &self->annotation, &PyTuple_Type, &kept))
+        return -1;
+    if (self->names.items != NULL || self->categories > 0 || self->prefixes > 0
+        || PyDict_GET_SIZE(categories) > MAX_CATEGORIES
+        || PyTuple_GET_SIZE(kept) > MAX_PREFIXES) {
+        PyErr_SetString(
+            PyExc_ValueError, "initialised before, or too many categories or prefixes");
         return -1;
     }
     while (PyDict_Next(categories, &position, &key, &value))
         if (add_category(self, key, value) < 0) return -1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kept); i++) {
+        char *prefix = copy_of(PyTuple_GET_ITEM(kept, i), &length);
+        if (prefix == NULL) return -1;
+        self->kept[self->prefixes++] = prefix;
+    }
     keep_blocks();
     self->names.capacity = 256;
     self->names.items = malloc(256 * sizeof *self->names.items);
@@ -1095,8 +1219,9 @@ static int scanner_init(Scanner *self, PyObject *args, PyObject *kwargs) {
 
 static PyMethodDef scanner_methods[] = {
     {"scan", (PyCFunction)scanner_scan, METH_O,
-     "The events, rows, new names, columns and unread categories of a chunk; None "
-     "where msgspec must read it."},
+     "Of a chunk: how many events, the new names, the events' and the operators' rows "
+     "and columns, the processes of operators without a row, and the unread categories; "
+     "None where msgspec must read it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1129,6 +1254,7 @@ PyMODINIT_FUNC PyInit__scan(void) {
     PyObject *scanner = PyType_FromSpec(&scanner_spec);
     if (scanner == NULL || PyModule_AddObjectRef(self, "Scanner", scanner) < 0
         || PyModule_AddIntConstant(self, "COLUMNS", COLUMNS) < 0
+        || PyModule_AddIntConstant(self, "OP_COLUMNS", OP_COLUMNS) < 0
         || PyModule_AddIntConstant(self, "VERSION", VERSION) < 0) {
         Py_XDECREF(scanner);
         Py_DECREF(self);

@@ -35,10 +35,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.importers.reader.decode_c import SCANNED, CDecoder
+from fsdpdoctor.importers.reader.decode_c import OP_CATEGORIES, SCANNED, CDecoder
 from fsdpdoctor.importers.reader.decode_json import decode_chunk
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
-from fsdpdoctor.importers.reader.trace_file import TraceFile
+from fsdpdoctor.importers.reader.trace_file import KEPT_OP_PREFIXES, TraceFile
 from tests.benchmarks.fuzz_mutations import SEEDS, mutate
 from tests.importers.reader.same_rows import chunks_of, outcomes, same
 
@@ -100,9 +100,10 @@ def loaded(library: Path) -> ModuleType:
     return module
 
 
-def decoder(module: ModuleType) -> CDecoder:
+def decoder(module: ModuleType, *, every_op: bool) -> CDecoder:
     """A decoder of one file."""
-    return CDecoder(functools.partial(module.Scanner, SCANNED))
+    kept = () if every_op else KEPT_OP_PREFIXES
+    return CDecoder(functools.partial(module.Scanner, SCANNED, *OP_CATEGORIES, kept))
 
 
 def with_sanitizers(given: argparse.Namespace) -> None:
@@ -183,13 +184,19 @@ def fuzz_c(given: argparse.Namespace) -> int:
             signal.alarm(HANG_S)
             parts = chunks_of(data)
             coverage.start()
-            by_c = outcomes(parts, decoder(module))
+            ways = [
+                outcomes(parts, decoder(module, every_op=every), every_op=every)
+                for every in (True, False)
+            ]
             new = coverage.is_new()
             if new:
                 corpus.append(data)
                 keep(given.corpus, data)
             runs += 1
-            if by_c != outcomes(parts, decode_chunk):
+            expected = [
+                outcomes(parts, decode_chunk, every_op=every) for every in (True, False)
+            ]
+            if ways != expected:
                 differing += 1
                 say(f"columns differ: {keep(given.found, data)}")
             if runs % 50_000 == 0:
@@ -237,7 +244,7 @@ def fuzz_python(given: argparse.Namespace) -> int:
         chunks.BLOCK = 16 << (data[0] % 9) if data else 16
         path.write_bytes(data[1:])
         by_msgspec = read_whole(path, decode_chunk)
-        by_c = read_whole(path, decoder(_scan))
+        by_c = read_whole(path, decoder(_scan, every_op=False))
         if isinstance(by_c, TraceFile) and isinstance(by_msgspec, TraceFile):
             equal = same(by_msgspec, by_c)
         else:

@@ -33,7 +33,7 @@ def read(path: Path, how: str, cache: Path) -> TraceFile:
     """The columns of a trace."""
     if how == "cache":
         return cached_scan(path, cache)
-    decode = decode_chunk if how == "msgspec" else c_decoder()
+    decode = decode_chunk if how == "msgspec" else c_decoder(every_op=False)
     if decode is None:
         raise SystemExit("the C extension is not built here")
     return scan_file(path, decode)

@@ -99,7 +99,7 @@ class _Gathered:
         self.separator = b""
         self.columns: dict[str, npt.NDArray[Any]] = {}
         self._texts = texts
-        self._decode = default_decoder()
+        self._decode = default_decoder(every_op=True)
         self._shelf = Shelf(_GATHERED)
         self._rows = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -14,21 +14,26 @@ from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
     NO_ARGS,
     DecodedRows,
+    OpRows,
     Row,
     as_int,
     decode_args,
     decode_chunk,
     decode_event,
+    on_host,
+    ran,
     streams,
     thread_id,
 )
 from fsdpdoctor.importers.reader.trace_file import (
     CATEGORIES,
     COMM_OP_PREFIXES,
+    KEPT_OP_PREFIXES,
     Cat,
     Int64s,
     starts_with,
 )
+from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor.schema.string_table import StringTable
 
 COLUMNS = (
@@ -39,19 +44,32 @@ COLUMNS = (
     *(("event_at", "<i4"), ("event_end", "<i4")),
     *(("cat", "i1"), ("collective", "i1"), ("odd", "i1")),
 )
-"""Of what `scan` gives, in the order of `_scan.c`."""
+"""Of the events that `scan` gives, in the order of `_scan.c`."""
 
-Scanned = tuple[int, int, list[bytes], tuple[bytearray, ...], dict[str, int]]
-"""Events, rows, the names that are new, the columns, which are at least as long as
-there are rows, and how many events there were of each category that is not kept.
+OP_COLUMNS = (
+    *(("external", "<i8"), ("start_ns", "<i8"), ("tid", "<i8")),
+    ("row", "<i4"),  # of an odd event; UNKNOWN of the others
+)
+"""Of the operators and annotations."""
+
+ScannedRows = tuple[int, tuple[bytearray, ...]]
+"""How many rows, and their columns, which are at least as long."""
+
+Scanned = tuple[int, list[bytes], ScannedRows, ScannedRows, list[int], dict[str, int]]
+"""How many events there were, the names that are new, the rows of the events and of the
+operators, the processes of operators that got no row among the events, and how many
+events there were of each category that is not kept.
 """
 
-SCANNER_VERSION = 3
+SCANNER_VERSION = 4
 """Of what `scan` gives. An extension that was built from other sources is not asked."""
 
 
 SCANNED = {text: int(cat) for text, cat in CATEGORIES.items()}
 """The categories whose rows the scanner keeps."""
+
+OP_CATEGORIES = (int(Cat.CPU_OP), int(Cat.ANNOTATION))
+"""Of these it says where they ran. Only the first can be left out."""
 
 
 class ScannerType(Protocol):
@@ -87,18 +105,14 @@ class CDecoder:
 
     def _rows(self, chunk: bytes, scanned: Scanned, names: StringTable) -> DecodedRows:
         """All that may be damaged is decoded before a name gets its id."""
-        events, rows, new, columns, unread = scanned
+        events, new, event_rows, op_rows, left_pids, unread = scanned
         texts = [_text(raw) for raw in new]
         comm = np.array(starts_with(texts, COMM_OP_PREFIXES), dtype=np.bool_)
         self._comm = np.concatenate((self._comm, comm))
-        of = {
-            name: np.frombuffer(column, dtype=dtype, count=rows)
-            for (name, dtype), column in zip(COLUMNS, columns, strict=True)
-        }
+        of, ops = _columns(COLUMNS, event_rows), _columns(OP_COLUMNS, op_rows)
         name = of["name"]
-        on_host = (of["cat"] == Cat.CPU_OP) | (of["cat"] == Cat.ANNOTATION)
         comm_rows = np.flatnonzero(
-            of["collective"].view(np.bool_) | (on_host & self._comm[name])
+            of["collective"].view(np.bool_) | (on_host(of["cat"]) & self._comm[name])
         ).astype(np.int64)
         again = np.flatnonzero(of["odd"]).astype(np.int64)
         spans = _spans(of["event_at"], of["event_end"], again)
@@ -125,8 +139,38 @@ class CDecoder:
             comm_rows=comm_rows,
             comm_args=comm_args,
             unread=unread,
+            ops=OpRows(**{name: ops[name] for name in OpRows._fields}),
+            left_pids=left_pids,
         )
-        return _corrected(decoded, again, found, names) if len(again) else decoded
+        if not len(again):
+            return decoded
+        return _with_odd_ops(_corrected(decoded, again, found, names), ops["row"])
+
+
+def _columns(
+    columns: tuple[tuple[str, str], ...], scanned: ScannedRows
+) -> dict[str, npt.NDArray[Any]]:
+    rows, blocks = scanned
+    return {
+        name: np.frombuffer(block, dtype=dtype, count=rows)
+        for (name, dtype), block in zip(columns, blocks, strict=True)
+    }
+
+
+def _with_odd_ops(rows: DecodedRows, row: npt.NDArray[np.int32]) -> DecodedRows:
+    """What is told of odd operators as their events were corrected to. `row`: the row
+    of each that is odd, else UNKNOWN.
+    """
+    odd = row != UNKNOWN
+    at = row[odd]
+    told = np.ones(len(row), dtype=np.bool_)
+    told[odd] = ran(rows.cat, (rows.start_ns, rows.duration_ns), rows.external)[at]
+    ops = {}
+    for name, column in rows.ops._asdict().items():
+        corrected = column.copy()
+        corrected[odd] = getattr(rows, name)[at]
+        ops[name] = corrected[told]
+    return rows._replace(ops=OpRows(**ops))
 
 
 def _spans(
@@ -176,12 +220,15 @@ def _put(
     return column
 
 
-def c_decoder() -> CDecoder | None:
-    """A decoder for one file; None where the extension was not built."""
+def c_decoder(*, every_op: bool) -> CDecoder | None:
+    """A decoder for one file; None where the extension was not built. `every_op`: no
+    operator is left out.
+    """
     try:
         from fsdpdoctor import _scan
     except ImportError:
         return None
     if getattr(_scan, "VERSION", None) != SCANNER_VERSION:
         return None
-    return CDecoder(functools.partial(_scan.Scanner, SCANNED))
+    kept = () if every_op else KEPT_OP_PREFIXES
+    return CDecoder(functools.partial(_scan.Scanner, SCANNED, *OP_CATEGORIES, kept))

@@ -31,7 +31,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     CommArgs,
     Int64s,
 )
-from fsdpdoctor.schema import UNKNOWN, distinct
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, distinct
 from fsdpdoctor.schema.string_table import StringTable
 
 Scalar: TypeAlias = int | float | str | None
@@ -108,8 +108,22 @@ Row = tuple[Complete, int, int]
 """An event with its start and duration in nanoseconds."""
 
 
+class OpRows(NamedTuple):
+    """Where the operators and annotations of a chunk ran that have an External id, as
+    the columns of `Ops`.
+    """
+
+    external: Int64s
+    start_ns: Int64s
+    tid: Int64s
+
+
 class DecodedRows(NamedTuple):
-    """The kept rows of a chunk. `comm_args` are of the rows in `comm_rows`."""
+    """The kept rows of a chunk. `comm_args` are of the rows in `comm_rows`.
+
+    A decoder that was asked to leaves out operators that are not kept by their name:
+    of them there are `ops` alone, and in `left_pids` what processes they were in.
+    """
 
     events: int  # of every kind
     cat: npt.NDArray[np.int8]
@@ -126,6 +140,8 @@ class DecodedRows(NamedTuple):
     comm_rows: Int64s
     comm_args: list[Args]
     unread: Mapping[str, int]  # complete events of each category that is not kept
+    ops: OpRows
+    left_pids: Sequence[int] = ()
 
 
 def decode_chunk(chunk: bytes, names: StringTable) -> DecodedRows:
@@ -188,15 +204,19 @@ def rows_of(
     name = _name_ids([e.name for e in kept], names)
     collective = np.array([a.collective is not None for a in arguments], dtype=np.bool_)
     comm_rows = np.flatnonzero(collective | _calls_comm(cat, name, names)).tolist()
+    pid = _thread_ids([e.pid for e in kept], names)
+    tid = _thread_ids([e.tid for e in kept], names)
+    external = _ints([a.external for a in arguments])
+    told = ran(cat, times, external)
     return DecodedRows(
         events=events,
         cat=cat,
         name=name,
         start_ns=times[0],
         duration_ns=times[1],
-        pid=_thread_ids([e.pid for e in kept], names),
-        tid=_thread_ids([e.tid for e in kept], names),
-        external=_ints([a.external for a in arguments]),
+        pid=pid,
+        tid=tid,
+        external=external,
         correlation=_ints([a.correlation for a in arguments]),
         stream=streams(_ints([a.stream for a in arguments])),
         device=_ints([a.device for a in arguments]),
@@ -204,7 +224,24 @@ def rows_of(
         comm_rows=np.array(comm_rows, dtype=np.int64),
         comm_args=[arguments[row] for row in comm_rows],
         unread=unread,
+        ops=OpRows(external=external[told], start_ns=times[0][told], tid=tid[told]),
     )
+
+
+def ran(
+    cat: npt.NDArray[np.int8], times: tuple[Int64s, Int64s], external: Int64s
+) -> npt.NDArray[np.bool_]:
+    """The rows that `ops` tells of."""
+    start_ns, duration_ns = times
+    sound = (start_ns != NO_TIME) & (duration_ns >= 0)  # NO_TIME is below 0, too
+    found: npt.NDArray[np.bool_] = sound & on_host(cat) & (external >= 0)
+    return found
+
+
+def on_host(cat: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """Which rows are operators and annotations."""
+    found: npt.NDArray[np.bool_] = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
+    return found
 
 
 def _name_ids(texts: list[str], names: StringTable) -> npt.NDArray[np.int32]:
@@ -222,8 +259,7 @@ def _calls_comm(
     said = np.zeros(len(names.strings), dtype=np.bool_)
     for one in distinct(name).tolist():
         said[one] = names.strings[one].startswith(COMM_OP_PREFIXES)
-    on_host = (cat == Cat.CPU_OP) | (cat == Cat.ANNOTATION)
-    found: npt.NDArray[np.bool_] = said[name] & on_host
+    found: npt.NDArray[np.bool_] = said[name] & on_host(cat)
     return found
 
 

@@ -151,12 +151,10 @@ class _Columns:
         sound = ~(timeless | negative)
         is_op = rows.cat == Cat.CPU_OP
         self.unread.update(rows.unread)
+        self.op_pids.update(pid for pid in rows.left_pids if pid >= 0)
         self.op_pids.update(_processes(rows.pid[is_op]))
         self.call_pids.update(_processes(rows.pid[rows.cat == Cat.RUNTIME]))
-        named = sound & (is_op | (rows.cat == Cat.ANNOTATION)) & (rows.external >= 0)
-        # Numbers of the few rows pick faster from a dozen columns than a mask of all.
-        at = np.flatnonzero(named)
-        self.ops.put((name, _at(getattr(rows, name), at)) for name in Ops.columns())
+        self.ops.put(rows.ops._asdict().items())
         self._add_events(rows, sound & (~is_op | self.kept_op[rows.name]))
 
     def _add_events(self, rows: DecodedRows, keep: npt.NDArray[np.bool_]) -> None:
@@ -168,6 +166,7 @@ class _Columns:
             seq[row] = number
         columns = {**rows._asdict(), "comm": comm, "seq": seq}
         columns |= _placed_by_row(rows)
+        # Numbers of the few rows pick faster from a dozen columns than a mask of all.
         at = np.flatnonzero(keep)
         self.events.put((name, _at(columns[name], at)) for name in Events.columns())
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from fsdpdoctor.importers.reader.decode_json import DAMAGED, DecodedRows
 from fsdpdoctor.importers.reader.read_trace import Decode
-from fsdpdoctor.importers.reader.trace_file import Events, MemoryEvents, Ops, TraceFile
+from fsdpdoctor.importers.reader.trace_file import (
+    KEPT_OP_PREFIXES,
+    Cat,
+    Events,
+    MemoryEvents,
+    Ops,
+    TraceFile,
+    starts_with,
+)
+from fsdpdoctor.schema import NO_TIME
 from fsdpdoctor.schema.string_table import StringTable
 
 Outcome = tuple[dict[str, object], list[str]] | None
@@ -20,8 +29,10 @@ def outcome(rows: DecodedRows, names: StringTable) -> Outcome:
     columns = {
         field: value.tolist() if isinstance(value, np.ndarray) else repr(value)
         for field, value in rows._asdict().items()
-        if field != "comm_args"
+        if field not in ("comm_args", "ops", "left_pids")
     }
+    columns["left_pids"] = sorted(rows.left_pids)
+    columns |= {f"op's {k}": v.tolist() for k, v in rows.ops._asdict().items()}
     said = [
         [getattr(args, name) for name in args.__struct_fields__[:-2]]
         + [bytes(args.dims), bytes(args.types)]
@@ -30,13 +41,40 @@ def outcome(rows: DecodedRows, names: StringTable) -> Outcome:
     return {**columns, "comm_args": said}, list(names.strings)
 
 
-def outcomes(chunks: Sequence[bytes], decode: Decode) -> list[Outcome]:
+def without_plain_ops(rows: DecodedRows, names: StringTable) -> DecodedRows:
+    """The rows without operators that `scan_file` asks only where they ran, which a
+    decoder may leave out.
+    """
+    kept = np.array(starts_with(names.strings, KEPT_OP_PREFIXES), dtype=np.bool_)
+    sound = (rows.start_ns != NO_TIME) & (rows.duration_ns >= 0)
+    plain = sound & (rows.cat == Cat.CPU_OP)
+    plain[plain] &= ~kept[rows.name[plain]]
+    columns = {
+        name: value[~plain]
+        for name, value in rows._asdict().items()
+        if isinstance(value, np.ndarray) and name != "comm_rows"
+    }
+    said = ~plain[rows.comm_rows]
+    return rows._replace(
+        **columns,
+        comm_rows=(np.cumsum(~plain) - 1)[rows.comm_rows[said]],
+        comm_args=[one for one, here in zip(rows.comm_args, said, strict=True) if here],
+        left_pids=[*{*rows.left_pids, *rows.pid[plain].tolist()}],
+    )
+
+
+def outcomes(
+    chunks: Sequence[bytes], decode: Decode, *, every_op: bool = True
+) -> list[Outcome]:
     """What a decoder makes of a file's chunks, one after the other."""
     names = StringTable()
     found: list[Outcome] = []
     for chunk in chunks:
         try:
-            found.append(outcome(decode(chunk, names), names))
+            rows = decode(chunk, names)
+            if not every_op:
+                rows = without_plain_ops(rows, names)
+            found.append(outcome(rows, names))
         except DAMAGED:
             found.append(None)
     return found

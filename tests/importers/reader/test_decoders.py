@@ -6,7 +6,9 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader import chunks
-from fsdpdoctor.importers.reader.decode_c import COLUMNS, CDecoder, c_decoder
+from fsdpdoctor.importers.reader.decode_c import (
+    COLUMNS,
+    OP_CATEGORIES,
+    OP_COLUMNS,
+    SCANNED,
+    CDecoder,
+    c_decoder,
+)
 from fsdpdoctor.importers.reader.decode_json import decode_chunk, kept_texts
 from fsdpdoctor.importers.reader.decoders import default_decoder
 from fsdpdoctor.importers.reader.read_trace import Decode, scan_file
@@ -28,23 +37,36 @@ from fsdpdoctor.importers.reader.trace_file import (
     names_that,
     rows_named,
 )
+from fsdpdoctor.schema.string_table import StringTable
 from tests.importers.reader.same_rows import Outcome, chunks_of, outcomes, same
 from tests.importers.real_traces import found, within
 
 CORPUS = Path(__file__).parent / "corpus"
 
-if c_decoder() is None:
-    pytest.skip(
-        "fsdpdoctor._scan is not built: pip install . where a compiler is",
-        allow_module_level=True,
+_scan = pytest.importorskip(
+    "fsdpdoctor._scan", reason="it is not built: pip install . where a compiler is"
+)
+
+
+def decoder(*, every_op: bool = True) -> CDecoder:
+    """A C decoder for one file."""
+    found = c_decoder(every_op=every_op)
+    assert found is not None
+    return found
+
+
+def read_alike(chunks: Sequence[bytes]) -> bool:
+    """Whether C reads a file's chunks as msgspec does, plain operators or not."""
+    return all(
+        outcomes(chunks, decoder(every_op=every_op), every_op=every_op)
+        == outcomes(chunks, decode_chunk, every_op=every_op)
+        for every_op in (True, False)
     )
 
 
-def decoder() -> CDecoder:
-    """A C decoder for one file."""
-    found = c_decoder()
-    assert found is not None
-    return found
+def scanner() -> Any:
+    """A scanner that leaves no operator out."""
+    return _scan.Scanner(SCANNED, *OP_CATEGORIES, ())
 
 
 def by_msgspec(chunk: bytes) -> Outcome:
@@ -59,10 +81,7 @@ def by_c(chunk: bytes) -> Outcome:
 
 def declines(chunk: bytes) -> bool:
     """Whether the C scanner leaves a chunk to msgspec."""
-    from fsdpdoctor import _scan
-
-    categories = {text: int(cat) for text, cat in CATEGORIES.items()}
-    return _scan.Scanner(categories).scan(chunk) is None
+    return scanner().scan(chunk) is None
 
 
 NUMBERS = st.sampled_from(
@@ -156,6 +175,7 @@ CHUNKS = st.lists(events(), min_size=1, max_size=4).map(
 def test_any_events(chunk: bytes) -> None:
     """Events with every oddity alone and together."""
     assert by_c(chunk) == by_msgspec(chunk)
+    assert read_alike([chunk])
 
 
 @settings(max_examples=200)
@@ -205,7 +225,7 @@ def test_stretches_that_come_again(kinds: list[list[list[str]]]) -> None:
         for events in kinds
     ]
 
-    assert outcomes(texts, decoder()) == outcomes(texts, decode_chunk)
+    assert read_alike(texts)
 
 
 def test_more_kinds_of_stretches_than_are_kept() -> None:
@@ -216,7 +236,7 @@ def test_more_kinds_of_stretches_than_are_kept() -> None:
         for first in (0, 35, 70)
     ]
 
-    assert outcomes(texts, decoder()) == outcomes(texts, decode_chunk)
+    assert read_alike(texts)
     assert not declines(texts[0])
 
 
@@ -240,11 +260,7 @@ def test_what_fuzzing_found() -> None:
     inputs = [path.read_bytes() for path in sorted(CORPUS.glob("chunks/*"))]
 
     assert len(inputs) > 100
-    assert [
-        data
-        for data in map(chunks_of, inputs)
-        if outcomes(data, decoder()) != outcomes(data, decode_chunk)
-    ] == []
+    assert [data for data in map(chunks_of, inputs) if not read_alike(data)] == []
 
 
 def test_what_fuzzing_found_in_files(
@@ -257,7 +273,7 @@ def test_what_fuzzing_found_in_files(
     for data in inputs:
         monkeypatch.setattr(chunks, "BLOCK", 16 << (data[0] % 9))
         path.write_bytes(data[1:])
-        if not same(scan_file(path), scan_file(path, decoder())):
+        if not same(scan_file(path), scan_file(path, decoder(every_op=False))):
             different.append(data)
 
     assert len(inputs) > 50
@@ -272,7 +288,7 @@ def test_names_of_damaged_chunks_get_no_id() -> None:
     damaged = b'{"ph": "X", "cat": "kernel", "ts": 1e999, "name": "lost"}'
     chunks = [good % b"a", damaged, good % b"b", good % b"lost"]
 
-    assert outcomes(chunks, decoder()) == outcomes(chunks, decode_chunk)
+    assert read_alike(chunks)
 
 
 def read(path: Path, decode: Decode) -> TraceFile | str:
@@ -286,7 +302,7 @@ def read(path: Path, decode: Decode) -> TraceFile | str:
 @pytest.mark.parametrize("path", found("*.json*"), ids=within)
 def test_real_traces(path: Path) -> None:
     """Every trace that lies beside the project, known here or not."""
-    c, msgspec = read(path, decoder()), read(path, decode_chunk)
+    c, msgspec = read(path, decoder(every_op=False)), read(path, decode_chunk)
 
     if isinstance(c, TraceFile) and isinstance(msgspec, TraceFile):
         assert same(c, msgspec)
@@ -301,11 +317,9 @@ def test_the_lock_is_released() -> None:
     a scan if that lets go of it, and not otherwise. On a busy machine it may have to
     wait for a processor: there are many scans.
     """
-    from fsdpdoctor import _scan
-
     event = b'{"ph": "X", "cat": "python_function", "name": "n", "ts": 1, "x": "%s"}'
     chunk = b",".join([event % (b"y" * 1000)] * 10_000)
-    scanner = _scan.Scanner({"kernel": 1})
+    scans = scanner()
     counted = 0
     done = threading.Event()
 
@@ -323,7 +337,7 @@ def test_the_lock_is_released() -> None:
         gone_on = False
         for _ in range(1000):
             before = counted
-            scanner.scan(chunk)
+            scans.scan(chunk)
             gone_on = counted > before
             if gone_on:
                 break
@@ -337,19 +351,66 @@ def test_the_lock_is_released() -> None:
 
 def test_a_scanner_is_for_one_thread() -> None:
     """Wrong use raises; it never crashes."""
-    from fsdpdoctor import _scan
-
-    scanner = _scan.Scanner({"kernel": 1})
+    scans = scanner()
     with pytest.raises(TypeError, match="a chunk is bytes"):
-        scanner.scan("text")  # type: ignore[arg-type]
+        scans.scan("text")
     with pytest.raises(ValueError, match="initialised before"):
-        scanner.__init__({"kernel": 1})  # type: ignore[misc]
-    assert scanner.scan(b"") is None
-    scanned = scanner.scan(b'{"ph": "X"}')
+        scans.__init__({"kernel": 1}, *OP_CATEGORIES, ())
+    with pytest.raises(ValueError, match="too many"):
+        _scan.Scanner({}, *OP_CATEGORIES, ("x",) * 33)
+    assert scans.scan(b"") is None
+    scanned = scans.scan(b'{"ph": "X"}')
     assert scanned is not None
-    events, rows, names, columns, unread = scanned
-    assert (events, rows, names, unread) == (1, 0, [], {})
+    events, names, (rows, columns), (op_rows, op_columns), pids, unread = scanned
+    assert (events, names, rows, op_rows, pids, unread) == (1, [], 0, 0, [], {})
     assert len(columns) == _scan.COLUMNS == len(COLUMNS)
+    assert len(op_columns) == _scan.OP_COLUMNS == len(OP_COLUMNS)
+
+
+def test_plain_operators_are_told_where_they_ran() -> None:
+    """They get no row: nothing else is asked of them. Of those whose name is asked for,
+    of collectives and of what C does not take there are rows.
+    """
+    op = '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": %s, "tid": 5, "ts": %s%s}'
+    ran = ', "dur": 1, "args": {"External id": %s}'
+    chunk = ",".join(
+        (
+            op % ("aten::mm", 3, "1.5", ran % 7),
+            op % ("c10d::all_reduce", 3, "2.5", ran % 8),
+            op % ("aten::odd", 3, "35e-1", ran % 9),
+            op % ("aten::\\u0061", 3, "4.5", ran % 10),
+            op % ("aten::no_id", 4, "5.5", ', "dur": 1'),
+            op % ("aten::backward_in_time", 6, "6.5", ', "dur": -1'),
+            op % ("aten::coll", 3, "7.5", ', "args": {"Collective name": "x"}'),
+        )
+    ).encode()
+    names = StringTable()
+
+    rows = decoder(every_op=False)(chunk, names)
+
+    assert [names.strings[one] for one in rows.name.tolist()] == [
+        *("c10d::all_reduce", "aten::odd", "aten::a", "aten::backward_in_time"),
+        "aten::coll",
+    ]
+    assert rows.ops.external.tolist() == [7, 8, 9, 10]
+    assert rows.ops.start_ns.tolist() == [1500, 2500, 3500, 4500]
+    assert rows.ops.tid.tolist() == [5, 5, 5, 5]
+    assert rows.left_pids == [3, 4]
+    assert read_alike([chunk])
+
+
+def test_operators_of_more_processes_than_are_noted() -> None:
+    """Those of the others have rows, so that no process is lost."""
+    op = (
+        '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": %d, "ts": 1, "dur": 1}'
+    )
+    chunk = ",".join(op % pid for pid in range(40)).encode()
+
+    rows = decoder(every_op=False)(chunk, StringTable())
+
+    assert rows.left_pids == list(range(16))
+    assert rows.pid.tolist() == list(range(16, 40))
+    assert read_alike([chunk])
 
 
 def test_a_built_scanner_is_the_default() -> None:

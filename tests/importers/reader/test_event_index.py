@@ -158,7 +158,7 @@ def test_pieces_and_repairs_change_nothing(
 ) -> None:
     """Of a file of many pieces, one of them damaged, each event has its arguments."""
     if not with_c:
-        monkeypatch.setattr(building, "default_decoder", lambda: decode_chunk)
+        monkeypatch.setattr(building, "default_decoder", lambda every_op: decode_chunk)
     monkeypatch.setattr(chunks, "BLOCK", 512)
     trace = DrawnTrace()
     for at in range(40):
