@@ -8,6 +8,6 @@ if __name__ == "__main__":
         # The working directory, whose click.py is none of ours. `run` puts there what
         # a script has there.
         sys.path[0] = str(Path(__file__).parents[1])
-    from fsdpdoctor.cli import main
+    from fsdpdoctor.cli.processes.command_process import run_command
 
-    main()
+    run_command()

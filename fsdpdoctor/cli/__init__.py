@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -120,8 +121,16 @@ def _imported(cmd_name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+def _let_go_of_stdout() -> None:
+    """What is left in its buffer can go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _Commands(click.Group):
     """Finds commands in `COMMANDS`, and turns our errors into one line."""
+
+    ran_script = False
+    """Whether the user's code may have run in this process."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -132,6 +141,25 @@ class _Commands(click.Group):
         command: click.Command = _imported(cmd_name).command
         return _keep_lines(command)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            # Errors of files have their names; a script's own are not ours to word.
+            if error.filename is not None or self.ran_script:
+                raise
+            _let_go_of_stdout()
+            why = error.strerror or str(error)
+            click.echo(f"Error: cannot write what is to be printed: {why}", err=True)
+            raise SystemExit(2) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        self.ran_script |= name in RUN_SCRIPTS
+        return name, command, rest
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -140,7 +168,7 @@ class _Commands(click.Group):
             raise SystemExit(2) from None
         except BrokenPipeError:
             # The reader (head, less) has gone: nothing is left to say, nor to flush.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _let_go_of_stdout()
             raise SystemExit(0) from None
 
 

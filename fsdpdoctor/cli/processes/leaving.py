@@ -11,15 +11,15 @@ import threading
 from typing import NoReturn
 
 
-def leave() -> NoReturn:
-    """End with status 0, as Python ends, but for what it does to threads.
+def leave(status: int = 0) -> NoReturn:
+    """End with a status, as Python ends, but for what it does to threads.
 
     It ends those that ask for the interpreter again. In a frame of C++ that may not be
     unwound, such as numpy's, this is `std::terminate`: the process ends of SIGABRT
     after all has gone well. Nothing is to be lost by not asking them.
     """
     _clear_away()
-    os._exit(0)
+    os._exit(status & 0xFF)
 
 
 def reraise_sigint() -> NoReturn:  # untraced: the process ends in it
