@@ -18,8 +18,13 @@ from pathlib import Path
 
 from fsdpdoctor.importers.reader.decompress import UNPACK_ERRORS, open_trace
 
-BLOCK = 3 << 20
+BLOCK = 2 << 20
 """Bytes read at a time: chunks of this size keep a worker far below 250 MB."""
+
+HEAD_BLOCK = 1 << 16
+"""Bytes of the head that are read at first, and then twice as many each time: of a
+file that is only asked what it is no more need be unpacked.
+"""
 
 MAX_HEAD = 64 << 20
 """Bytes before the events. Kineto's own head is a few kilobytes; 1024 process groups
@@ -62,17 +67,17 @@ class _Reader:
         self._file = file
         self._framing = framing
 
-    def read(self) -> bytes:
-        """The next block, empty at the end or where the file breaks off."""
-        return b"".join(self.read_parts())
+    def read(self, size: int) -> bytes:
+        """So many bytes; fewer or none at the end or where the file breaks off."""
+        return b"".join(self.read_parts(size))
 
-    def read_parts(self) -> list[bytes]:
+    def read_parts(self, size: int) -> list[bytes]:
         """The same as it comes: joined with what it follows, it is copied once."""
         parts: list[bytes] = []
         length = 0
-        while length < BLOCK and self._framing.broken is None:
+        while length < size and self._framing.broken is None:
             try:
-                part = self._file.read1(BLOCK - length)
+                part = self._file.read1(size - length)
             except UNPACK_ERRORS as error:
                 self._framing.broken = str(error)
                 break
@@ -103,7 +108,7 @@ def chunks(file: BufferedIOBase, framing: Framing) -> Iterator[Chunk]:
     if not framing.has_events:
         return
     if len(block) < BLOCK // 4:
-        block += reader.read()
+        block += reader.read(BLOCK)
     separator = framing.separator = _learn_separator(block)
     offset = framing.size - len(block)
     rest, before = b"", [b""]
@@ -125,14 +130,17 @@ def chunks(file: BufferedIOBase, framing: Framing) -> Iterator[Chunk]:
             rest = b""
         else:
             rest += block
-        *before, block = reader.read_parts() or [b""]
+        *before, block = reader.read_parts(BLOCK) or [b""]
     yield Chunk(offset=offset, text=rest, last=True)
 
 
 def _find_events(reader: _Reader, framing: Framing) -> bytes:
     """Read up to the array of events; what was read after its bracket."""
     buffer = b""
-    while len(buffer) < MAX_HEAD and (block := reader.read()):
+    while len(buffer) < MAX_HEAD:
+        block = reader.read(max(min(HEAD_BLOCK, BLOCK), len(buffer)))
+        if not block:
+            break
         buffer += block
         start = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
         if start[:1] == b"[":  # the format's other layout: a bare array
