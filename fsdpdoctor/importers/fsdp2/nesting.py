@@ -64,27 +64,28 @@ class _Open:
 
     def enter(self, index: int, start_ns: int, end_ns: int) -> int:
         """Open an event; the one around it, or UNKNOWN."""
-        self._close_until(start_ns)
-        parent = self._stack[-1][0] if self._stack else UNKNOWN
-        if self._stack:  # a clock's jitter must not let a child outlive its parent
-            end_ns = min(end_ns, self._stack[-1][1])
-        self._stack.append((index, end_ns))
-        self._mark(start_ns, index)
+        stack = self._stack
+        if stack and stack[-1][1] <= start_ns:
+            self._close_until(start_ns)
+        parent = UNKNOWN
+        if stack:  # a clock's jitter must not let a child outlive its parent
+            parent, latest_ns = stack[-1]
+            end_ns = min(end_ns, latest_ns)
+        stack.append((index, end_ns))
+        self._since.append(start_ns)
+        self._index.append(index)
         return parent
 
     def _close_until(self, time_ns: int) -> None:
-        while self._stack and self._stack[-1][1] <= time_ns:
-            _, end_ns = self._stack.pop()
-            self._mark(end_ns, self._stack[-1][0] if self._stack else UNKNOWN)
-
-    def _mark(self, since_ns: int, index: int) -> None:
-        self._since.append(since_ns)
-        self._index.append(index)
+        stack = self._stack
+        while stack and stack[-1][1] <= time_ns:
+            self._since.append(stack.pop()[1])
+            self._index.append(stack[-1][0] if stack else UNKNOWN)
 
     def finish(self) -> _Thread:
         """The thread's whole record."""
-        while self._stack:
-            self._close_until(self._stack[-1][1])
+        if self._stack:
+            self._close_until(self._stack[0][1])  # which no event in it outlives
         return _Thread(
             since_ns=np.array(self._since, dtype=np.int64),
             index=np.array(self._index, dtype=np.int64),

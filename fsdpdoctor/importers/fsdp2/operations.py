@@ -11,7 +11,6 @@ import numpy as np
 from fsdpdoctor.importers.fsdp2.label_tree import LabelSpan, LabelTree
 from fsdpdoctor.importers.fsdp2.labels import PREFETCHES
 from fsdpdoctor.importers.fsdp2.passes import Passes
-from fsdpdoctor.importers.reader.trace_file import Int64s
 from fsdpdoctor.schema import UNKNOWN, Flag, Hook, Phase
 
 HOOKS = (Hook.PRE_FORWARD, Hook.PRE_BACKWARD)
@@ -45,14 +44,15 @@ def find_operations(tree: LabelTree, passes: Passes) -> Operations:
     of_label: dict[int, int] = {}
     copied = _copy_outs(tree)
     hooks = tree.of(*HOOKS)
-    for index, span in enumerate(tree.spans):
+    starts = np.array([span.start_ns for span in tree.spans], dtype=np.int64)
+    passed = passes.at(starts).tolist()
+    for index, (span, at) in enumerate(zip(tree.spans, passed, strict=True)):
         if span.label == Hook.ALL_GATHER:
             copy_out = copied.get(index)
-            by_op[index] = _unshard(tree, passes, hooks, index, copy_out)
+            by_op[index] = _unshard(tree, passes, hooks, index, at, copy_out)
             if copy_out is not None:
                 of_label[copy_out] = index
         elif span.label == Hook.POST_BACKWARD_REDUCE:
-            at = int(passes.at(_one(span.start_ns))[0])
             by_op[index] = Operation(
                 op=index,
                 unit=span.unit,
@@ -66,10 +66,6 @@ def find_operations(tree: LabelTree, passes: Passes) -> Operations:
             continue
         of_label[index] = index
     return Operations(by_op=by_op, of_label=of_label)
-
-
-def _one(time_ns: int) -> Int64s:
-    return np.array([time_ns], dtype=np.int64)
 
 
 def _copy_outs(tree: LabelTree) -> dict[int, int]:
@@ -90,12 +86,13 @@ def _unshard(
     passes: Passes,
     hooks: Sequence[int],
     index: int,
+    at: int,
     copy_out: int | None,
 ) -> Operation:
+    """`at`: which of the passes was going on, or UNKNOWN."""
     span = tree.spans[index]
     prefetch = tree.enclosing(index, PREFETCHES)
     hook = tree.enclosing(index, HOOKS)
-    at = int(passes.at(_one(span.start_ns))[0])
     phase = Phase(int(passes.phase[at])) if at >= 0 else Phase.OTHER
     flags = Flag.NONE
     if prefetch is not None:

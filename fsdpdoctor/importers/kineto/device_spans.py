@@ -244,17 +244,20 @@ def _collectives(device: _Device) -> None:
     context, work = device.context, device.work
     which = np.flatnonzero(device.is_comm).astype(np.int64)
     found = collectives_of(context, work, which)
-    for at, collective in zip(which.tolist(), found, strict=True):
-        kind = _kind_of(device, at, collective)
-        device.lane[at] = LANE_OF[kind]
-        # A copy engine's gather keeps the bytes of its copies if nothing says more.
-        if device.kind[at] == Kind.KERNEL or collective.bytes != UNKNOWN:
-            device.bytes[at] = collective.bytes
-        device.kind[at] = kind
-        device.group[at] = collective.group
-        device.seq[at] = collective.seq
+    kinds = [
+        _kind_of(device, at, one) for at, one in zip(which.tolist(), found, strict=True)
+    ]
+    # A copy engine's gather keeps the bytes of its copies if nothing says more.
+    sizes = np.array([one.bytes for one in found], dtype=np.int64)
+    says = (device.kind[which] == Kind.KERNEL) | (sizes != UNKNOWN)
+    device.bytes[which[says]] = sizes[says]
+    device.lane[which] = [LANE_OF[kind] for kind in kinds]
+    device.kind[which] = kinds
+    device.group[which] = [one.group for one in found]
+    device.seq[which] = [one.seq for one in found]
+    for at, kind, one in zip(which.tolist(), kinds, found, strict=True):
         if kind == Kind.COLLECTIVE:
-            device.name[at] = context.names.id(operation_name(collective.said_by))
+            device.name[at] = context.names.id(operation_name(one.said_by))
     device.seq[which] = sequence_numbers(
         device.group[which].astype(np.int64), device.seq[which], work.host_ns[which]
     )

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from fsdpdoctor.importers.reader.trace_file import (
     rows_named,
 )
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Spans, StepRecord, distinct
-from fsdpdoctor.storage.spill import Shelf, blocks, let_go
+from fsdpdoctor.storage.spill import Shelf, blocks, give_back, let_go, mappings
 
 MAX_GAP_NS = 1_000_000
 """Between two marks of profiler.step() lie microseconds; more than a millisecond is
@@ -193,14 +194,15 @@ def _cut(
     parts: joined or sorted first, a large trace's would be held once more.
     """
     picked = [_Picked.of(part, windows) for part in parts]
+    mapped = mappings(*(part.spans for part in parts))
     shelf, ends = Shelf(Spans.columns()), [0]
     for window in (*range(len(windows)), UNKNOWN):
         mine = _MergedRows.of([(one.spans, one.rows(window)) for one in picked])
-        numbering = _Numbering() if window == UNKNOWN else _numbering(mine)
+        numbering = _Numbering() if window == UNKNOWN else _numbering(mine, mapped)
         for block in blocks(len(mine.row)):
             rows = mine.rows(block)
             shelf.put((n, numbering.of(n, rows, block)) for n in Spans.columns())
-            let_go(*mine.parts)
+            give_back(mapped)
         ends.append(ends[-1] + len(mine.row))
     spans = Spans(**shelf.take())  # type: ignore[arg-type]
     return [spans.rows(slice(a, b)) for a, b in itertools.pairwise(ends)]
@@ -268,7 +270,7 @@ class _Numbering:
         return column
 
 
-def _numbering(step: _MergedRows) -> _Numbering:
+def _numbering(step: _MergedRows, mapped: Sequence[mmap]) -> _Numbering:
     gather, micro_batches = UNKNOWN, []
     for block in blocks(len(step.row)):
         rows = step.rows(block)
@@ -277,7 +279,7 @@ def _numbering(step: _MergedRows) -> _Numbering:
         gathers = np.flatnonzero(rows.column("kind") == Kind.ALL_GATHER)
         if gather == UNKNOWN and len(gathers):
             gather = block.start + int(gathers[0])
-        let_go(*step.parts)
+        give_back(mapped)
     return _Numbering(micro_batch=min(micro_batches, default=0), gather=gather)
 
 

@@ -8,6 +8,8 @@ again. On a device parameters are held until the work that was launched before i
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +36,6 @@ class Window:
     freed_ns: int
     used: bool
 
-    def holds(self, time_ns: int) -> bool:
-        """Whether the unit was unsharded, or about to be, at a moment of the host."""
-        return self.operation.span.start_ns < time_ns <= self.freed_ns
-
 
 def find_windows(context: Context) -> list[Window] | None:
     """The windows of a trace by unit and time; None where labels do not show them all.
@@ -58,11 +56,18 @@ def find_windows(context: Context) -> list[Window] | None:
             [tree.spans[i] for i in frees.get(unit, [])],
             callbacks,
         )
-        for i in hooks.get(unit, []):
-            if not any(window.holds(tree.spans[i].end_ns) for window in mine):
-                return None
+        if not _hold(mine, [tree.spans[i].end_ns for i in hooks.get(unit, [])]):
+            return None
         found += mine
     return found
+
+
+def _hold(windows: list[Window], times_ns: list[int]) -> bool:
+    """Whether a unit was unsharded, or about to be, at each of some moments."""
+    starts = [window.operation.span.start_ns for window in windows]  # they ascend
+    latest = list(itertools.accumulate((w.freed_ns for w in windows), max))
+    before = [(time_ns, bisect_left(starts, time_ns)) for time_ns in times_ns]
+    return all(at and time_ns <= latest[at - 1] for time_ns, at in before)
 
 
 def _by_unit(tree: LabelTree, *labels: Hook) -> dict[int, list[int]]:
@@ -79,14 +84,12 @@ def _of_unit(
     callbacks: list[LabelSpan],
 ) -> list[Window]:
     found: list[Window] = []
+    hooked, freed, dropped = _ByTime(hooks), _ByTime(frees), _ByTime(callbacks)
     for at, operation in enumerate(unshards):
         issued = operation.span.start_ns
         again = unshards[at + 1].span.start_ns if at + 1 < len(unshards) else None
-        used = any(
-            hook.end_ns > issued and (again is None or hook.start_ns < again)
-            for hook in hooks
-        )
-        ends = _between(frees if used else callbacks, issued, again)
+        used = bool(hooked.between(issued, again))
+        ends = (freed if used else dropped).between(issued, again)
         if used and again is None:
             ends = [one for one in ends if one.label != Hook.POST_FORWARD]
         if ends:
@@ -97,14 +100,20 @@ def _of_unit(
     return found
 
 
-def _between(
-    labels: list[LabelSpan], start_ns: int, end_ns: int | None
-) -> list[LabelSpan]:
-    return [
-        one
-        for one in labels
-        if one.end_ns > start_ns and (end_ns is None or one.start_ns < end_ns)
-    ]
+class _ByTime:
+    """Some labels, by start, of which a few are asked for at a time."""
+
+    def __init__(self, labels: list[LabelSpan]) -> None:
+        self._labels = labels
+        self._starts = [one.start_ns for one in labels]
+        # Of a label and all before it: those that end too early stand before one place.
+        self._latest = list(itertools.accumulate((o.end_ns for o in labels), max))
+
+    def between(self, start_ns: int, end_ns: int | None) -> list[LabelSpan]:
+        """Those that end after one moment and begin before another."""
+        first = bisect_right(self._latest, start_ns)
+        end = len(self._starts) if end_ns is None else bisect_left(self._starts, end_ns)
+        return [one for one in self._labels[first:end] if one.end_ns > start_ns]
 
 
 def windows_on_host(

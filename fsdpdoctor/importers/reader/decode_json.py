@@ -289,8 +289,34 @@ def thread_id(value: Scalar, names: StringTable) -> int:
     return as_int(value)
 
 
-def comm_args(args: Args) -> tuple[CommArgs, int]:
-    """What arguments say of a collective, and its sequence number or UNKNOWN."""
+class CommIds:
+    """What collectives' arguments say, each once, by the number that rows have."""
+
+    def __init__(self) -> None:
+        self._ids: dict[CommArgs, int] = {}
+        self._of_said: dict[tuple[object, ...], int] = {}
+
+    @property
+    def all(self) -> tuple[CommArgs, ...]:
+        return tuple(self._ids)
+
+    def id(self, args: Args) -> int:
+        """The number of what some arguments say, but for the sequence number. Nearly
+        always they say the same as others: then nothing is made of them.
+        """
+        said = (
+            *(_text(args.collective), args.in_nelems, args.out_nelems),
+            *(_text(args.dtype), _text(args.group), _text(args.description)),
+            *(_text(args.ranks), args.size, bytes(args.dims), bytes(args.types)),
+        )
+        found = self._of_said.get(said)
+        if found is None:
+            found = self._ids.setdefault(_comm_args(args), len(self._ids))
+            self._of_said[said] = found
+        return found
+
+
+def _comm_args(args: Args) -> CommArgs:
     return CommArgs(
         collective=_text(args.collective),
         in_nelems=_size(args.in_nelems),
@@ -302,7 +328,7 @@ def comm_args(args: Args) -> tuple[CommArgs, int]:
         size=_size(args.size),
         dims=_raw(args.dims),
         types=_raw(args.types),
-    ), as_int(args.seq)
+    )
 
 
 def _text(value: Scalar) -> str | None:

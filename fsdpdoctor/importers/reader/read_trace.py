@@ -20,8 +20,9 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.importers.reader.chunks import Chunk, Framing, chunks
 from fsdpdoctor.importers.reader.decode_json import (
     DAMAGED,
+    CommIds,
     DecodedRows,
-    comm_args,
+    as_int,
     decode_chunk,
     rows_of,
 )
@@ -34,7 +35,6 @@ from fsdpdoctor.importers.reader.trace_file import (
     KEPT_OP_PREFIXES,
     Bools,
     Cat,
-    CommArgs,
     Events,
     Health,
     Int64s,
@@ -93,7 +93,7 @@ class _Columns:
     decode: Decode
     names: StringTable = field(default_factory=StringTable)
     memory: list[MemoryEvents] = field(default_factory=list)
-    comms: dict[CommArgs, int] = field(default_factory=dict)
+    comms: CommIds = field(default_factory=CommIds)
     events: Shelf = field(default_factory=lambda: Shelf(Events.columns()))
     ops: Shelf = field(default_factory=lambda: Shelf(Ops.columns()))
     kept_op: npt.NDArray[np.bool_] = field(  # by name id
@@ -161,9 +161,8 @@ class _Columns:
         comm = np.full(len(rows.cat), UNKNOWN, dtype=np.int32)
         seq = np.full(len(rows.cat), UNKNOWN, dtype=np.int64)
         for row, args in zip(rows.comm_rows.tolist(), rows.comm_args, strict=True):
-            said, number = comm_args(args)
-            comm[row] = self.comms.setdefault(said, len(self.comms))
-            seq[row] = number
+            comm[row] = self.comms.id(args)
+            seq[row] = as_int(args.seq)
         columns = {**rows._asdict(), "comm": comm, "seq": seq}
         columns |= _placed_by_row(rows)
         # Numbers of the few rows pick faster from a dozen columns than a mask of all.
@@ -180,7 +179,7 @@ class _Columns:
         return TraceFile(
             metadata=metadata,
             names=tuple(self.names.strings),
-            comms=tuple(self.comms),
+            comms=self.comms.all,
             events=events,
             ops=_of_ids(ops, asked_of_ops(events)),
             memory=MemoryEvents.concat(self.memory),
