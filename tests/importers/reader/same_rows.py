@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fsdpdoctor.importers.reader.decode_json import DAMAGED, DecodedRows
+from fsdpdoctor.importers.reader.decode_c import CDecoder, c_decoder
+from fsdpdoctor.importers.reader.decode_json import DAMAGED, DecodedRows, decode_chunk
 from fsdpdoctor.importers.reader.read_trace import Decode
 from fsdpdoctor.importers.reader.trace_file import (
     KEPT_OP_PREFIXES,
@@ -78,6 +79,22 @@ def outcomes(
         except DAMAGED:
             found.append(None)
     return found
+
+
+def decoder(*, every_op: bool = True) -> CDecoder:
+    """A C decoder for one file."""
+    found = c_decoder(every_op=every_op)
+    assert found is not None
+    return found
+
+
+def read_alike(chunks: Sequence[bytes]) -> bool:
+    """Whether C reads a file's chunks as msgspec does, plain operators or not."""
+    return all(
+        outcomes(chunks, decoder(every_op=every_op), every_op=every_op)
+        == outcomes(chunks, decode_chunk, every_op=every_op)
+        for every_op in (True, False)
+    )
 
 
 def chunks_of(data: bytes) -> list[bytes]:
