@@ -30,7 +30,9 @@ _WORDS: Mapping[type, tuple[str, ...]] = {
     RankHeader: ("warnings",),
 }
 _KEPT_OF_LONG = 500
-_LONG_NUMBER = re.compile(rb"\d{19,}|[\s:,\[]-?[\d.]+[eE]\+?\d")
+_LONG_NUMBER = re.compile(rb"\d{19,}")
+_DIGITS_AND_E = bytes.maketrans(b"123456789.E", b"0000000000e")
+"""Makes every number with an exponent one that has "0e" in it."""
 
 _Value = TypeVar("_Value")
 _Header = TypeVar("_Header", RunHeader, RankHeader)
@@ -61,13 +63,23 @@ def checked_values(value: _Value, content: bytes) -> _Value:
     InputError where a number is out of range.
     """
     # Looked at as bytes: walking through every header costs more than reading it.
-    if any(map(_may_be_out, _LONG_NUMBER.findall(content))):
+    # Every other part stands between quotes, unless there are quotes within texts.
+    parts = content.split(b'"')
+    plain = b"\\" not in content
+    words, numbers = (parts[1::2], parts[::2]) if plain else (parts, [content])
+    if _may_be_large(b" ".join(numbers)):
         for name, number in _numbers(value, ""):
             if not -MOST < number < MOST:
                 raise InputError(f"{name} is {str(number)[:40]}, which is out of range")
-    if max(map(len, content.split(b'"'))) > LONGEST_WORD:
-        value = _shortened(value)
-    return value
+    long = max(map(len, words), default=0) > LONGEST_WORD
+    return _shortened(value) if long else value
+
+
+def _may_be_large(numbers: bytes) -> bool:
+    """Whether a text may have a number that is out of range."""
+    if b"0e" in numbers.translate(_DIGITS_AND_E):
+        return True
+    return any(map(_may_be_out, _LONG_NUMBER.findall(numbers)))
 
 
 def _few(words: tuple[str, ...]) -> tuple[str, ...]:
