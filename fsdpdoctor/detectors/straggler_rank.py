@@ -103,20 +103,24 @@ class _Waits:
         none = np.zeros((len(self.ranks), len(self.steps)))
         return sum((self.caused_ns[where] for where in places), none)
 
-    def persistent(self, at: int) -> dict[Where, npt.NDArray[np.float64]]:
-        """Places at which a rank is late beyond chance, with [step] by how much."""
-        result = {}
+    def persistent(self) -> list[dict[Where, npt.NDArray[np.float64]]]:
+        """For each rank, the places at which it is late beyond chance, with [step] by
+        how much later than any other.
+        """
+        found: list[dict[Where, npt.NDArray[np.float64]]] = [{} for _ in self.ranks]
         needed = _steps_beyond_chance(
             len(self.steps), 1 / len(self.ranks), CHANCE / max(1, len(self.caused_ns))
         )
         for where, caused in self.caused_ns.items():
-            others = np.delete(caused, at, axis=0).max(axis=0)
-            net = caused[at] - others
-            typical = median(net)
-            scatter = median(np.abs(net - typical))
-            if (net > 0).sum() >= needed and typical > BEYOND_NOISE * scatter:
-                result[where] = net
-        return result
+            second, most = np.partition(caused, (-2, -1), axis=0)[-2:]
+            leads = (caused == most) & (second < most)
+            for at in np.flatnonzero(leads.sum(axis=1) >= needed).tolist():
+                net = caused[at] - np.where(leads[at], second, most)
+                typical = median(net)
+                scatter = median(np.abs(net - typical))
+                if typical > BEYOND_NOISE * scatter:
+                    found[at][where] = net
+        return found
 
 
 @detector(
@@ -157,7 +161,7 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
         raise CannotTell(
             "the clocks' residual is larger than the arrivals' spread", Evidence.RANKS
         )
-    late = [waits.persistent(at) for at in range(len(waits.ranks))]
+    late = waits.persistent()
     typical = [sum(median(net) for net in one.values()) for one in late]
     at = int(np.argmax(typical))
     # Chance gives every rank a few such places; only what is beyond it counts.
@@ -215,8 +219,10 @@ def _waits(m: Measures) -> _Waits:
         last = m.alignment.last_rank[rank.rank]
         judged = one_of(rank.collectives.step, steps) & (last != UNKNOWN)
         told += int(judged.sum())
-        for which, number in place.items():
-            late[number] += int((last[judged] == which).sum())
+        which, times = np.unique(last[judged], return_counts=True)
+        for rank_last, often in zip(which.tolist(), times.tolist(), strict=True):
+            if rank_last in place:
+                late[place[rank_last]] += often
     return _Waits(
         ranks=ranks,
         steps=steps,
