@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import (
+from fsdpdoctor.analysis.exchanges import (
     Exchange,
-    Replica,
-    compared,
+    Unkept,
     exchanges,
     kept_alike,
     kept_apart,
 )
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.replicas import Replica, compared
 from fsdpdoctor.changes.code import code
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, block_units
@@ -127,13 +127,14 @@ def _by_hand(m: Measures, model: ModelSpec) -> _Judged:
     """A model in no wrapper, on several ranks: what the script makes of it."""
     found = exchanges(m.ranks)
     held = max(model.trainable_numel, 0) * GRADIENT_BYTES
+    unkept = Unkept(found, held)
     samples = [
         one
         for one in compared([rank.header for rank in m.ranks])
         if one.kind == ReplicaKind.OUTSIDE and one.trainable
     ]
     for one in samples:
-        if one.drifted and None in kept_apart(one, found, held):
+        if one.drifted and None in kept_apart(one, unkept):
             return _apart(one)
     numbers = m.rank_numbers
     if (work := next((e for e in found if e.of_work), None)) is not None:

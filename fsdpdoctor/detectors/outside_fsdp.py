@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fsdpdoctor.analysis.call_sites import calls
+from fsdpdoctor.analysis.exchanges import Exchange, Unkept, exchanges, kept_apart
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import (
-    Exchange,
-    Replica,
-    compared,
-    exchanges,
-    kept_apart,
-)
+from fsdpdoctor.analysis.replicas import Replica, compared
 from fsdpdoctor.changes.sharding_code import whole_code
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.unit_order import unit_tree_of
@@ -69,8 +64,8 @@ def outside_fsdp(m: Measures) -> Iterator[Finding]:
         for one in compared([rank.header for rank in m.ranks])
         if one.kind == ReplicaKind.OUTSIDE and one.trainable
     ]
-    found, held = exchanges(m.ranks), _trained_bytes(model)
-    works = {one: kept_apart(one, found, held) for one in trained if one.drifted}
+    unkept = Unkept(exchanges(m.ranks), _trained_bytes(model))
+    works = {one: kept_apart(one, unkept) for one in trained if one.drifted}
     apart = [one for one, pairs in works.items() if pairs]
     if apart:
         yield _unreduced(

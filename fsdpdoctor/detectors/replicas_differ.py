@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import (
-    BEFORE,
-    Replica,
-    compared,
-    data_parallel_only,
-    reaches,
-)
+from fsdpdoctor.analysis.reaches import Sets, data_parallel_only, reaches
+from fsdpdoctor.analysis.replicas import BEFORE, Replica, compared
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
@@ -97,10 +92,7 @@ def _copies(m: Measures, differ: Sequence[Replica]) -> Iterator[Finding]:
         one
         for one in differ
         if one.kind == ReplicaKind.SHARD
-        and any(
-            set(one.ranks) <= set(reach)
-            for reach in reached.get(unit_of.get(one.name, ""), ())
-        )
+        and _in_one(one.ranks, reached.get(unit_of.get(one.name, ""), []))
     ]
     if found:
         yield _finding(
@@ -114,6 +106,10 @@ def _copies(m: Measures, differ: Sequence[Replica]) -> Iterator[Finding]:
                 code=SEED,
             ),
         )
+
+
+def _in_one(ranks: Sequence[int], sets: Sets) -> bool:
+    return any(set(ranks) <= set(one) for one in sets if ranks[0] in one)
 
 
 def _from_the_start(m: Measures, differ: Sequence[Replica]) -> Iterator[Finding]:

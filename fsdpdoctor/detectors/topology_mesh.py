@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, product
 from typing import NamedTuple
 
+from fsdpdoctor.analysis.exchanges import Exchange, Unkept, exchanges, stages
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import (
-    Exchange,
-    Replica,
-    compared,
-    exchanges,
-    kept_alike,
-    reaches,
-    share_work,
-    stages,
-)
+from fsdpdoctor.analysis.reaches import place_of, reaches
+from fsdpdoctor.analysis.replicas import Replica, compared, pairs_that_differ
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
@@ -124,24 +116,26 @@ class _Torn(NamedTuple):
 def _torn(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[_Torn]:
     headers = [rank.header for rank in m.ranks]
     unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
-    stage_of, found = stages(m.ranks), exchanges(m.ranks)
     held = sum(max(spec.shard_bytes, 0) for spec in specs.values())
-    reached = reaches(headers)
+    stage_of, unkept = stages(m.ranks), Unkept(exchanges(m.ranks), held)
+    places = {unit: place_of(sets) for unit, sets in reaches(headers).items()}
     for one in compared(headers):
         unit = unit_of.get(one.name)
         if one.kind != ReplicaKind.SHARD or unit is None or not one.drifted:
             continue
-        together = reached.get(unit, [])
-        pairs = [
-            pair
-            for camp, others in combinations(one.camps, 2)
-            for pair in product(camp, others)
-            if stage_of.get(pair[0]) == stage_of.get(pair[1])
-            and not any(set(pair) <= set(reach) for reach in together)
-            and not kept_alike(found, held, *pair)
+        place = places.get(unit, {})
+
+        def kind(rank: int, place: dict[int, int] = place) -> tuple[object, ...]:
+            return stage_of.get(rank), place.get(rank), unkept.kind(rank)
+
+        works = [
+            work
+            for a, b in pairs_that_differ(one, kind)
+            if stage_of.get(a) == stage_of.get(b)
+            and (a not in place or place[a] != place.get(b))
+            for work in unkept.works(a, b)
         ]
-        works = [share_work(found, *pair) for pair in pairs]
-        if pairs:
+        if works:
             yield _Torn(unit, one, None if None in works else works[0])
 
 
@@ -192,11 +186,9 @@ def _replicates(spec: UnitSpec) -> bool:
 
 def _kept(m: Measures, fqn: str) -> bool:
     """Whether the script itself sends something beyond a unit's groups."""
-    together = reaches([rank.header for rank in m.ranks]).get(fqn, [])
-    return any(
-        not any(one.ranks <= set(reach) for reach in together)
-        for one in exchanges(m.ranks)
-    )
+    place = place_of(reaches([rank.header for rank in m.ranks]).get(fqn, []))
+    reached = ({place.get(rank) for rank in e.ranks} for e in exchanges(m.ranks))
+    return any(len(places) > 1 or None in places for places in reached)
 
 
 def _whole(m: Measures, lengths: list[int]) -> Advice:
