@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from fsdpdoctor.analysis.exchanges import (
+from fsdpdoctor.analysis.alike.exchanges import (
     Exchange,
     Unkept,
     exchanges,
     kept_alike,
     kept_apart,
 )
+from fsdpdoctor.analysis.alike.replicas import Replica, compared
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import Replica, compared
 from fsdpdoctor.changes.code import code
 from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, block_units

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fsdpdoctor.analysis.alike.exchanges import Exchange, Unkept, exchanges, kept_apart
+from fsdpdoctor.analysis.alike.replicas import Replica, compared
 from fsdpdoctor.analysis.call_sites import calls
-from fsdpdoctor.analysis.exchanges import Exchange, Unkept, exchanges, kept_apart
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.replicas import Replica, compared
 from fsdpdoctor.changes.sharding_code import whole_code
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.unit_order import unit_tree_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fsdpdoctor.analysis.alike.reaches import Sets, data_parallel_only, reaches
+from fsdpdoctor.analysis.alike.replicas import BEFORE, Replica, compared
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.reaches import Sets, data_parallel_only, reaches
-from fsdpdoctor.analysis.replicas import BEFORE, Replica, compared
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fsdpdoctor.analysis.exchanges import Exchange, Unkept, exchanges, stages
+from fsdpdoctor.analysis.alike.exchanges import Exchange, Unkept, exchanges, stages
+from fsdpdoctor.analysis.alike.reaches import place_of, reaches
+from fsdpdoctor.analysis.alike.replicas import Replica, compared, pairs_that_differ
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.reaches import place_of, reaches
-from fsdpdoctor.analysis.replicas import Replica, compared, pairs_that_differ
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed

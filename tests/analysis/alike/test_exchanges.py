@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpdoctor.analysis.exchanges import (
+from fsdpdoctor.analysis.alike.exchanges import (
     Exchange,
     Unkept,
     exchanges,
@@ -12,7 +12,7 @@ from fsdpdoctor.analysis.exchanges import (
 )
 from fsdpdoctor.schema import Phase
 from fsdpdoctor.testing import Call, draw, measured
-from tests.analysis.test_replicas import differing
+from tests.analysis.alike.test_replicas import differing
 
 BARRIERS = "forward 00..000...\nother ..0....1.1"
 

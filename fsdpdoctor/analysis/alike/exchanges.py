@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fsdpdoctor.analysis.alike.replicas import Replica, pairs_that_differ
 from fsdpdoctor.analysis.call_sites import kind_word
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.analysis.replicas import Replica, pairs_that_differ
 from fsdpdoctor.schema import Phase, distinct, distinct_rows, one_of
 
 POINT_TO_POINT = ("send", "recv")

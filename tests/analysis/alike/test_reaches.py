@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdpdoctor.analysis.reaches import data_parallel_only, place_of, reaches
+from fsdpdoctor.analysis.alike.reaches import data_parallel_only, place_of, reaches
 from fsdpdoctor.schema import GroupSpec, RankHeader
 from fsdpdoctor.testing import unit
 

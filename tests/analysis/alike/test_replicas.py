@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdpdoctor.analysis.replicas import Replica, compared, pairs_that_differ
+from fsdpdoctor.analysis.alike.replicas import Replica, compared, pairs_that_differ
 from fsdpdoctor.schema import RankHeader, ReplicaKind, ReplicaSpec
 
 

@@ -1,0 +1,1 @@
+"""What ranks should hold alike: whether they do, and what keeps them so."""
