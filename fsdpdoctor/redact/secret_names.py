@@ -69,7 +69,7 @@ _OF_PLURALS = _words(
     session
     """
 )
-"""`api_keys` are secrets; `max_tokens` and `state_keys` are not."""
+"""`api_keys` and `tokens.hf` are secrets; `max_tokens` and `state_keys` are not."""
 
 _HARMLESS_BEFORE = {
     "token": _words(
@@ -119,7 +119,7 @@ def _says_secret(words: list[str], at: int) -> bool:
     before = words[at - 1] if at else ""
     after = words[at + 1] if at + 1 < len(words) else ""
     if word in _PLURALS:
-        return before in _OF_PLURALS
+        return before in _OF_PLURALS or after in _OF_PLURALS
     if word not in _WORDS:
         return False
     harmless = _HARMLESS_BEFORE.get(word, frozenset())

@@ -19,11 +19,13 @@ LOGIN = re.compile(r"(?P<user>[^\s:\"'=/<]+:)(?P<value>(?!//)[^\s\"'@<]+)")
 _NAME = r"(?<![\w.\-])(?P<name>[\w.\-]+)"
 _ASSIGNED = re.compile(
     rf"(?P<open>\\*[\"'`]?){_NAME}(?:"
-    # name = value, "name": value, name["x"] = value
-    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|==|=|:)\s{0,4})"
+    # name = value, "name": value, name["x"] = value, name | value
+    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|==|=|:|\||\t)\s{0,4})"
     # 'name', 'value'; --name value
     r"|(?P<pair>\\*[\"']\)?\s{0,4},\s{0,4}(?=\\*[bfru]{0,2}[\"'])"
     r"(?!\\*[\"']val(?:ue)?\\*[\"']\s*:))"
+    # what is taken instead: get('name') or 'value'
+    r"|(?P<else>\\*[\"'][\])]?\s{1,4}or\s{1,4}(?=\\*[bfru]{0,2}[\"']))"
     r"|(?P<gap>(?<=[\w])\s{1,4}(?=[^\s-])))"
 )
 _NAMED = re.compile(
@@ -48,8 +50,22 @@ _PLACES = (
     re.compile(
         r"(?<=\s)-[pP](?P<value>(?=[^\s\"']*[^a-z\s\"'-])[^\s\"'<-][^\s\"']{3,})"
     ),
+    # Of these programs in small letters, too, which of others is an option.
+    re.compile(
+        r"\b(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)\s[^\n|;&]{0,200}?(?<=\s)"
+        r"-p(?P<value>[^\s\"'<-][^\s\"']{3,})"
+    ),
+    # A password with blanks, in the address of what is no page.
+    re.compile(
+        r"\b(?:postgres(?:ql)?|mysql|mariadb|mongodb|rediss?|amqps?|mssql|oracle|ftps?"
+        r"|clickhouse|smb|ldaps?)(?:\+\w{1,20})?://[^\s/@:\"'<]{0,200}:"
+        r"(?P<value>[^\n@\"'<]{0,200}\s[^\n@\"'<]{0,200})@"
+    ),
 )
 """Where a password stands in files and on command lines, without its name."""
+
+_SETS = re.compile(r"\b(?:setx|setenv|export|set\s{1,4}-\w{1,4})\s{1,4}$")
+"""Commands that take a name and its value."""
 
 _QUOTED = re.compile(
     r"[bfru]{0,2}(?P<quote>'''|\"\"\"|\\*[\"'`])(?:.*?(?<!\\)(?P=quote)|.*)",
@@ -60,7 +76,9 @@ _BARE = re.compile(
     r"|[^\s\"'`,;&()\[\]{}]+",
     re.IGNORECASE,
 )
-_ADDED = re.compile(r"\s{0,4}\+\s{0,4}(?=[\w\"'`(\[{])")
+_ADDED = re.compile(
+    r"\s{0,4}\+\s{0,4}(?=[\w\"'`(\[{])|\s{1,4}or\s{1,4}(?=[bfru]{0,2}[\"'])"
+)
 _ADDED_TO = re.compile(r"(?=[\"'(\[{])")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _BRACKETS_OF_CODE = re.compile(
@@ -140,7 +158,8 @@ def _is_secret(words: str, found: re.Match[str]) -> bool:
     """By its name, and the word before it: a `forward pass:` is none."""
     name, start = found["name"], found.start()
     if found["gap"] is not None and not name.startswith("-"):
-        return False
+        line = words[max(0, start - 32) : start]
+        return _SETS.search(line) is not None and is_secret_name(name)
     if found["mid"] is None and PASSWORD_OPTION.fullmatch(name):
         return True
     if not is_secret_name(name):

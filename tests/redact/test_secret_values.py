@@ -23,6 +23,24 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
         ("api_keys=[{'k': ['a)']}, 'b'], n=3", f"api_keys={HIDDEN}, n=3"),
         ("password=x.get('y', 'z').strip() or 3", f"password={HIDDEN} or 3"),
         ("password='a' + 'b'; c", f"password='{HIDDEN}'; c"),
+        # What stands for it otherwise
+        (
+            "t = os.getenv('HF_TOKEN') or 'a'",
+            f"t = os.getenv('HF_TOKEN') or '{HIDDEN}'",
+        ),
+        ("token = e['T'] or 'a'; n", f"token = {HIDDEN}; n"),
+        ("f(max_tokens or 'a')", "f(max_tokens or 'a')"),
+        # Columns, and commands that take a name
+        ("| password | abc |", f"| password | {HIDDEN} |"),
+        ("API_KEY\tabc", f"API_KEY\t{HIDDEN}"),
+        ("setx API_KEY abc & dir", f"setx API_KEY {HIDDEN} & dir"),
+        ("set -gx HF_TOKEN abc", f"set -gx HF_TOKEN {HIDDEN}"),
+        ("the set API_KEY abc", "the set API_KEY abc"),
+        # Options of programs, and addresses with blanks
+        ("mysqldump -h h -phunter db", f"mysqldump -h h -p{HIDDEN} db"),
+        ("gcc -pthread x.c | mysql -e q", "gcc -pthread x.c | mysql -e q"),
+        ("postgres://me:a b@h/d", f"postgres://me:{HIDDEN}@h/d"),
+        ("http://a:b for c@d.de", "http://a:b for c@d.de"),
         ("password=a+'b'; c", f"password={HIDDEN}; c"),
         ("password='a' 'b', c='d'", f"password='{HIDDEN}', c='d'"),
         ('password="""a\nb""" + c', f'password="""{HIDDEN}"""'),
@@ -65,6 +83,7 @@ def test_values_in_a_text(words: str, shown: str) -> None:
         (["-u", "me:a"], ["-u", f"me:{HIDDEN}"]),
         (["--proxy-user", "me:a"], ["--proxy-user", f"me:{HIDDEN}"]),
         (["--token:", "a"], ["--token:", HIDDEN]),
+        (["--tokens.hf", "a", "--tokens.max"], ["--tokens.hf", HIDDEN, "--tokens.max"]),
         (["sshpass", "-p", "a", "ssh"], ["sshpass", "-p", HIDDEN, "ssh"]),
         (
             ['{"args": ["--password", "a", "--lr", "1"]}'],
@@ -112,7 +131,14 @@ def test_what_is_hidden_is_told() -> None:
     "piece",
     [
         *("a", "http://", "a://b:", "a.b-", "password=(", "password='a'+", "'\\"),
-        *("%25", "<a>", "-u a:", "token ", "a:1:", "login "),
+        *("%25", "<a>", "-u a:", "token ", "a:1:", "login ", "mysql -x ", "token|"),
+        *(
+            "postgres://u:a b ",
+            "password\t",
+            "get('TOKEN') or ",
+            "setx ",
+            "x or 'y' or ",
+        ),
     ],
 )
 def test_bounded_time(piece: str) -> None:
