@@ -37,9 +37,18 @@ def ns_of_text(text: bytes) -> int:
         if not value.is_finite() or value.adjusted() > 18:
             return NO_TIME
         ns = int((value * 1000).quantize(Decimal(1), rounding=ROUND_HALF_UP))
-    except (InvalidOperation, UnicodeDecodeError):
+    except UnicodeDecodeError:
         return NO_TIME
+    except InvalidOperation:  # no number, or of an exponent past those of Decimal
+        return 0 if _is_nothing(text) else NO_TIME
     return ns if abs(ns) < LIMIT_NS else NO_TIME
+
+
+def _is_nothing(text: bytes) -> bool:
+    try:
+        return float(text) == 0
+    except ValueError:
+        return False
 
 
 def few_decimals(chunk: bytes) -> bool:

@@ -23,6 +23,8 @@ from fsdpdoctor.schema import NO_TIME
         (b"1e3", 1_000_000),
         (b"nan", NO_TIME),
         (b"1e999", NO_TIME),
+        (b"1E-32233471471253291349", 0),  # further than Decimal goes
+        (b"1E+32233471471253291349", NO_TIME),
         (b"\xff", NO_TIME),
         (b"4611686018427388", NO_TIME),
     ],
