@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from fsdpdoctor.errors import FsdpDoctorError, MissingDependencyError, UsageError
@@ -18,6 +20,38 @@ NEEDS_DASK = (
 
 CONNECT_S = 20
 """Seconds until a scheduler that does not answer is given up."""
+
+
+AHEAD = 4
+"""Calls for each thread of the workers that are under way, or done and not taken."""
+
+
+class _Cluster(Executor):
+    """Calls functions on a cluster's workers.
+
+    A result stays in its worker's memory until it is let go of, so calls are handed out
+    a few at a time: what 4,096 ranks gave would fill it.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def map(  # type: ignore[override]  # of one argument, which is all that is asked
+        self, call: Callable[[Any], Any], given: Iterable[Any]
+    ) -> Iterator[Any]:
+        """What the calls give, in their order."""
+        left = iter(given)
+        most = AHEAD * max(1, sum(self._client.nthreads().values()))
+        pending = deque(self._submit(call, one) for one in islice(left, most))
+        while pending:
+            future = pending.popleft()
+            result = future.result()
+            future.release()
+            pending.extend(self._submit(call, one) for one in islice(left, 1))
+            yield result
+
+    def _submit(self, call: Callable[[Any], Any], one: Any) -> Any:
+        return self._client.submit(call, one, pure=False)
 
 
 @contextmanager
@@ -42,8 +76,7 @@ def cluster_executor(address: str) -> Iterator[Executor]:
     with client:
         _check(address, client.run(_version, on_error="return"))
         try:
-            executor: Executor = client.get_executor(pure=False)
-            yield executor
+            yield _Cluster(client)
         except distributed.KilledWorker as error:
             raise FsdpDoctorError(
                 f"a worker died more than once on one rank ({error}), probably out of "

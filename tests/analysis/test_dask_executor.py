@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from fsdpdoctor.analysis.dask_executor import cluster_executor
+from fsdpdoctor.analysis.dask_executor import AHEAD, cluster_executor
 from fsdpdoctor.cli import main
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
@@ -107,6 +107,23 @@ def test_workers_keep_the_order(scheduler: str) -> None:
         assert list(executor.map(abs, range(0, -20, -1))) == list(range(20))
 
 
+def test_workers_hold_the_results_of_a_few_ranks(played: type[Client]) -> None:
+    """However many there are: each is let go of as it is taken."""
+    made: list[Client] = []
+
+    class Kept(played):  # type: ignore[misc, valid-type]
+        def __init__(self, address: str, **more: object) -> None:
+            super().__init__(address, **more)
+            made.append(self)
+
+    sys.modules["distributed"].Client = Kept  # type: ignore[attr-defined]
+    with cluster_executor("tcp://s:8786") as executor:
+        assert list(executor.map(abs, range(0, -100, -1))) == list(range(100))
+
+    assert made[0].most_held == AHEAD
+    assert made[0].held == []
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense"])
 def test_no_scheduler(
     address: str, traces: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,10 +145,11 @@ class Client:
     """Answers as its workers would."""
 
     workers: dict[str, object] = {"tcp://w:1": __version__}  # noqa: RUF012
-    executor: object = None
 
     def __init__(self, address: str, **_: object) -> None:
         self.closed = False
+        self.held: list[Future] = []
+        self.most_held = 0
 
     def __enter__(self) -> Client:
         return self
@@ -144,9 +162,32 @@ class Client:
         assert function() == __version__
         return self.workers
 
-    def get_executor(self, **_: object) -> object:
-        """Of its workers."""
-        return self.executor
+    def nthreads(self) -> dict[str, int]:
+        """Of each worker."""
+        return dict.fromkeys(self.workers, 1)
+
+    def submit(self, call: Callable[[int], int], one: int, **_: object) -> Future:
+        """A call, whose result is held until it is let go of."""
+        future = Future(self, call(one))
+        self.held.append(future)
+        self.most_held = max(self.most_held, len(self.held))
+        return future
+
+
+class Future:
+    """What a call gave, on its worker."""
+
+    def __init__(self, client: Client, gave: int) -> None:
+        self._client = client
+        self._gave = gave
+
+    def result(self) -> int:
+        """Brought here."""
+        return self._gave
+
+    def release(self) -> None:
+        """Let go of."""
+        self._client.held.remove(self)
 
 
 class KilledWorker(Exception):
@@ -197,9 +238,6 @@ def test_workers_of_another_version_are_not_used(
 
 def test_a_worker_that_dies_says_what_to_do(played: type[Client]) -> None:
     """Most probably of its memory; what else is raised inside is passed on."""
-    played.executor = executor = object()
-    with cluster_executor("tcp://s:8786") as given:
-        assert given is executor
     with (
         pytest.raises(
             FsdpDoctorError, match="a worker died more than once on one rank"
