@@ -33,6 +33,7 @@ def _in(folder: str, modules: str) -> tuple[str, ...]:
 COVERED_BY: dict[str, tuple[str, ...]] = {
     "report/test_row_table.py": ("storage/arrow_columns.py",),
     "cli/processes/test_rank_in_place.py": ("recorder/autotune/ranking.py",),
+    "cli/processes/test_command_process.py": ("cli/processes/terminal.py",),
     "recorder/autotune/test_autotuner.py": _in(
         "recorder/autotune", "decisions passes start"
     ),

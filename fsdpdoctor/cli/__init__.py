@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -121,6 +122,16 @@ def _imported(cmd_name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+def _open_streams() -> None:
+    """Those that the process was started without: what is said to them is lost. A
+    script has to find them as they are.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, nowhere)
+
+
 def _let_go_of_stdout() -> None:
     """What is left in its buffer can go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -157,7 +168,10 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        self.ran_script |= name in RUN_SCRIPTS
+        if name in RUN_SCRIPTS:
+            self.ran_script = True
+        else:
+            _open_streams()
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> object:

@@ -136,10 +136,10 @@ def _print_snapshots(files: Sequence[Path], format_: str, out: Path | None) -> N
         snapshots=reports, comparison=compare_ranks(reports)
     )
     if format_ == "text" and out is None:
-        from rich.console import Console
+        from fsdpdoctor.cli.processes.terminal import Terminal
 
         never_fail_to_encode()
-        console = Console(highlight=False, markup=False, emoji=False)
+        console = Terminal()
         snapshot_pages.show_snapshots(document, console)
     else:
         print_text(snapshot_pages.SNAPSHOT_RENDERERS[format_](document), out)

@@ -20,6 +20,7 @@ from fsdpdoctor.cli.output import (
     print_text,
 )
 from fsdpdoctor.cli.processes.first_steps import FirstSteps, rehearse_first_steps
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.open_paths import DEFAULT, open_paths
 from fsdpdoctor.renderers.check import show_check
@@ -193,7 +194,7 @@ def _print(check: Check, text: str | None, format_: str, out: Path | None) -> No
     elif format_ == "json":
         print_text(encode_check(check), out)
     elif out is None:
-        show_check(check, Console(highlight=False, markup=False, emoji=False))
+        show_check(check, Terminal())
     else:
         shown = io.StringIO()
         show_check(check, Console(file=shown, width=PLAIN_WIDTH, color_system=None))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths, runs_at
 from fsdpdoctor.quantities import percent
@@ -111,7 +111,7 @@ def command(
     if as_json:
         click.echo(encode_comparisons(found), nl=False)
     else:
-        console = Console(highlight=False, markup=False)
+        console = Terminal()
         for index, each in enumerate(found):
             if index:
                 console.print()
@@ -170,7 +170,7 @@ def _print_sheets(
     if as_json:
         click.echo(encode_sheets(sheets), nl=False)
     else:
-        show_sheets(sheets, Console(highlight=False, markup=False))
+        show_sheets(sheets, Terminal())
 
 
 def _newest_first(baseline: Path) -> list[Path]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fsdpdoctor.cli.inputs import measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.hang.diagnose import Diagnosis, Operation, diagnose
 from fsdpdoctor.hang.flight_recorder import Dump, load_dumps
@@ -66,7 +66,7 @@ def command(paths: tuple[Path, ...], run_path: Path | None, as_json: bool) -> No
             raise UsageError("give a recorded run as PATH or with --run, not both")
         _of_record(recorded, dumped, as_json)
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Terminal()
     hang = _of_dumps(dumped, None if run_path is None else _record((run_path,)))
     if as_json:
         click.echo(encode_hang(hang), nl=False)
@@ -78,7 +78,7 @@ def _of_record(recorded: list[Path], dumped: list[Path], as_json: bool) -> None:
     """What a run's own record says, and its dumps where there are any."""
     m = measure_run(open_paths(recorded), ReadOptions())
     found = run_hang(m, restarts_of(recorded[0]))
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Terminal()
     of_dumps = _of_dumps(dumped, _record(recorded)) if dumped else None
     if as_json:
         click.echo(encode_run_hang(found, of_dumps), nl=False)

@@ -59,12 +59,11 @@ def print_report(
     if out is not None:
         write_file(out, RENDERERS[chosen](report))
     elif chosen == "text":
-        from rich.console import Console
-
+        from fsdpdoctor.cli.processes.terminal import Terminal
         from fsdpdoctor.renderers.text import show
 
         never_fail_to_encode()
-        show(report, Console(highlight=False, markup=False, emoji=False))
+        show(report, Terminal())
     else:
         never_fail_to_encode()
         click.echo(RENDERERS[chosen](report), nl=False)
@@ -89,11 +88,10 @@ def print_text(text: str, out: Path | None) -> None:
 
 def print_tables(tables: Sequence[Table], lines: Sequence[str]) -> None:
     """Print tables beside a report, and what is said of them."""
-    from rich.console import Console
-
+    from fsdpdoctor.cli.processes.terminal import Terminal
     from fsdpdoctor.renderers.text import show_tables
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = Terminal()
     show_tables(tables, lines, console)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.modelled.sweep import SweepOptions, sweep_script
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import DEFAULT_WIRE
 from fsdpdoctor.planning.memory_plan import (
@@ -163,7 +163,7 @@ def command(
     if as_json:
         click.echo(_encode(shape, found, fits, costs))
         return
-    console = Console(highlight=False, markup=False)
+    console = Terminal()
     show_budgets(shape, how, found, console, fits=fits, costs=costs)
 
 

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fsdpdoctor import recorder
 from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
@@ -116,7 +116,7 @@ def command(
     if as_json:
         click.echo(encode_tuning(tuning), nl=False)
     else:
-        show_tuning(tuning, Console(highlight=False, markup=False))
+        show_tuning(tuning, Terminal())
     _save(tuning, save or runs.folder / "plan.json")
 
 

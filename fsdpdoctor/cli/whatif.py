@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from fsdpdoctor.advice import memory_cost, told_costs
 from fsdpdoctor.changes.frameworks import DIALECTS
 from fsdpdoctor.changes.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
 from fsdpdoctor.cli.inputs import byte_size, jobs_option, measure_run
 from fsdpdoctor.cli.output import never_fail_to_encode
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Finding
@@ -139,7 +139,7 @@ def command(
     if as_json:
         click.echo(encode_forecast(found, dialect), nl=False)
     else:
-        show_forecast(found, Console(highlight=False, markup=False), dialect)
+        show_forecast(found, Terminal(), dialect)
 
 
 def _as_advised(found: Forecast, findings: Sequence[Finding]) -> Forecast:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from fsdpdoctor import recorder
 from fsdpdoctor.cli.output import never_fail_to_encode, write_file
 from fsdpdoctor.cli.processes.sweep_runs import SweepRuns, SweptScript
+from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.network import parse_network
 from fsdpdoctor.planning.script_settings import NAMES, Handle, handle_of
@@ -109,7 +109,7 @@ def _show(
     if asked.as_json:
         click.echo(encoded, nl=False)
         return
-    show_sweep(sweep, Console(highlight=False, markup=False))
+    show_sweep(sweep, Terminal())
 
 
 def _source(asked: SweepOptions) -> str:

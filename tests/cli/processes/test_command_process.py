@@ -68,3 +68,33 @@ def test_a_full_disk_is_said(args: str) -> None:
     assert done.stderr == (
         "Error: cannot write what is to be printed: No space left on device\n"
     )
+
+
+SHOWN = ["analyze", str(Path(__file__).parents[3] / "traces" / "device-slow-wire")]
+
+
+def test_a_reader_that_goes_is_no_error() -> None:
+    """As `head` does: a report is written in pieces."""
+    command = [sys.executable, "-m", "fsdpdoctor", *SHOWN]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=os.environ, stdout=pipe, stderr=pipe) as one:
+        assert one.stdout is not None
+        one.stdout.close()
+        said = one.stderr.read() if one.stderr is not None else None
+
+    assert (one.returncode, said) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&-"])
+def test_streams_that_are_not_there(closed: str) -> None:
+    """What is said to them is lost; the answer is the same."""
+    command = " ".join((sys.executable, "-m", "fsdpdoctor", *SHOWN, "--no-cache"))
+    kept = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    whole, without = (
+        subprocess.run(["bash", "-c", one], env=os.environ, check=False, **kept)  # type: ignore[call-overload]
+        for one in (command, f"{command} {closed}")
+    )
+
+    assert without.returncode == 0
+    assert without.stdout == (b"" if ">&-" in closed.split() else whole.stdout)
+    assert without.stderr == b""
