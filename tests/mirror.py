@@ -80,7 +80,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "detectors/test_run_ended.py": (
         "detectors/endings.py",
-        *_in("hang", "blame error_meaning standing verdict_words wait_graph"),
+        *_in("hang", "blame error_meaning standing verdict_words"),
     ),
     "detectors/test_spmd_divergence.py": _in("hang", "first_divergence given_sizes"),
     "recorder/steps/test_steps.py": (

@@ -139,10 +139,11 @@ class _Scene:
     ) -> Verdict:
         """A verdict on some ranks."""
         numbers = tuple(sorted(one.rank for one in blamed))
+        on_them = set(numbers)
         return Verdict(
             cause=cause,
             ranks=numbers,
-            others=tuple(r.rank for r in self.ranks if r.rank not in numbers),
+            others=tuple(r.rank for r in self.ranks if r.rank not in on_them),
             divergence=divergence,
             graph=self.graph,
             live=self.live,
@@ -153,7 +154,8 @@ def _diverged(scene: _Scene) -> Verdict | None:
     found = first_divergence(scene.ranks)
     if found is None:
         return None
-    blamed = [one for one in scene.ranks if one.rank in found.blamed]
+    numbers = set(found.blamed)
+    blamed = [one for one in scene.ranks if one.rank in numbers]
     return scene.verdict(Cause.DIVERGED, blamed, found)
 
 
@@ -173,8 +175,13 @@ def _exceptions(scene: _Scene) -> Verdict | None:
     if not raised:
         return None
     first = min(raised, key=lambda one: one.end_unix_ns or one.last_unix_ns)
-    same = [one for one in raised if error_key(one) == error_key(first)]
-    followers = [one for one in scene.ranks if one not in same]
+    error = error_key(first)
+    same = [one for one in raised if error_key(one) == error]
+    followers = [
+        one
+        for one in scene.ranks
+        if one.state != State.RAISED or error_key(one) != error
+    ]
     in_step = [one for one in same if one.step == first.step]
     if len(same) > 1 and len(in_step) == len(same) and not followers:
         return scene.verdict(Cause.SAME_EXCEPTION, same)
@@ -234,8 +241,7 @@ def _stopped(scene: _Scene) -> Verdict | None:
 
 def _left_early(scene: _Scene) -> Verdict | None:
     done = scene.of(State.DONE)
-    left = [one for one in scene.ranks if one.state != State.DONE]
-    if not done or not left or not any(one in scene.waiting for one in left):
+    if not done or not any(one.state != State.DONE for one in scene.waiting):
         return None
     return scene.verdict(Cause.LEFT_EARLY, done)
 
@@ -291,7 +297,7 @@ def _other_call(scene: _Scene) -> Verdict | None:
 
 
 def _circle(scene: _Scene) -> Verdict | None:
-    numbers = circle(scene.graph)
+    numbers = set(circle(scene.graph))
     blamed = [one for one in scene.ranks if one.rank in numbers]
     return scene.verdict(Cause.CIRCLE, blamed) if blamed else None
 
@@ -338,7 +344,7 @@ def _fewer(sides: Mapping[Any, list[Standing]]) -> list[Standing]:
 
 def _behind(scene: _Scene) -> Verdict | None:
     """Nobody is seen outside, and some have issued fewer collectives."""
-    numbers = ends(scene.graph)
+    numbers = set(ends(scene.graph))
     blamed = [one for one in scene.ranks if one.rank in numbers]
     return scene.verdict(Cause.ELSEWHERE, blamed) if blamed else None
 
@@ -353,7 +359,7 @@ def _together(scene: _Scene) -> Verdict | None:
 
 def _ended_outside(scene: _Scene) -> Verdict | None:
     signalled = scene.of(State.SIGNALLED)
-    rest = [one for one in scene.ranks if one not in signalled]
+    rest = [one for one in scene.ranks if one.state != State.SIGNALLED]
     if not signalled or any(one.state != State.DONE for one in rest):
         return None
     return scene.verdict(Cause.ENDED_OUTSIDE, signalled)

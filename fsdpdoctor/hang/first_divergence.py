@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fsdpdoctor.hang.standing import Event, GroupKey, Standing
+from fsdpdoctor.hang.standing import Event, Group, Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """One number of a group, and what ranks issued under it."""
 
-    group: GroupKey
+    group: Group
     seq: int
     versions: Mapping[tuple[int, ...], Event]  # by ranks; the most first
     left_out: str | None = None  # what the fewer left out, where it can be told
@@ -36,12 +36,13 @@ class Divergence:
 def first_divergence(ranks: Sequence[Standing]) -> Divergence | None:
     """The earliest that their rings of last events still hold."""
     found: list[tuple[int, Divergence]] = []
-    numbers = sorted({key for one in ranks for key in one.issued}, key=lambda k: k[1])
-    seen: set[GroupKey] = set()
-    for group, seq in numbers:
+    seen: set[Group] = set()
+    for (group, seq), issued in sorted(
+        _by_number(ranks).items(), key=lambda item: item[0][1]
+    ):
         if group in seen:
             continue
-        versions = _versions(ranks, group, seq)
+        versions = _versions(issued)
         if len(versions) > 1:
             seen.add(group)
             step = min(event.step for event in versions.values())
@@ -49,23 +50,32 @@ def first_divergence(ranks: Sequence[Standing]) -> Divergence | None:
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
+def _by_number(
+    ranks: Sequence[Standing],
+) -> dict[tuple[Group, int], list[tuple[int, Event]]]:
+    """By group and number: the ranks that issued under it, and what."""
+    found: dict[tuple[Group, int], list[tuple[int, Event]]] = {}
+    for one in ranks:
+        for number, event in one.issued.items():
+            found.setdefault(number, []).append((one.rank, event))
+    return found
+
+
 def _versions(
-    ranks: Sequence[Standing], group: GroupKey, seq: int
+    issued: Sequence[tuple[int, Event]],
 ) -> dict[tuple[int, ...], Event]:
     """What ranks issued under a number, by who did."""
     sides: dict[tuple[int, int, str], tuple[list[int], Event]] = {}
-    for one in ranks:
-        event = one.issued.get((group, seq))
-        if event is not None:
-            key = (event.step, event.micro_batch, event.what)
-            sides.setdefault(key, ([], event))[0].append(one.rank)
+    for rank, event in issued:
+        key = (event.step, event.micro_batch, event.what)
+        sides.setdefault(key, ([], event))[0].append(rank)
     ordered = sorted(sides.values(), key=lambda side: (-len(side[0]), side[0]))
     return {tuple(side): event for side, event in ordered}
 
 
 def _divergence(
     ranks: Sequence[Standing],
-    group: GroupKey,
+    group: Group,
     seq: int,
     versions: dict[tuple[int, ...], Event],
 ) -> Divergence:

@@ -63,9 +63,11 @@ def _with_crashed(
     least.
     """
     if len(sides) > 1:
-        known = [one for side in sides.values() for one in side]
+        known = {one.rank for side in sides.values() for one in side}
         sides[min(sides, key=amount)] += [
-            one for one in inside if one not in known and one.state == State.CRASHED
+            one
+            for one in inside
+            if one.rank not in known and one.state == State.CRASHED
         ]
     return sides
 

@@ -16,6 +16,7 @@ from fsdpdoctor.rank_end import (
     EndKind,
     Fatal,
     Frame,
+    GroupCount,
     Position,
     RankEnd,
     Stall,
@@ -24,8 +25,30 @@ from fsdpdoctor.rank_end import (
 from fsdpdoctor.rank_end_files import STOPPED, Beat
 from fsdpdoctor.schema import UNKNOWN, GroupSpec, Kind, Phase, RankHeader
 
-GroupKey = tuple[str, tuple[int, ...]]
-"""A group's name and members: names alone are given twice where a mesh is split."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """A process group, one value for all ranks that say the same of it: ranks are asked
+    for it by the thousand, and its members are not looked through for that. Names alone
+    are given twice where a mesh is split.
+    """
+
+    name: str
+    members: tuple[int, ...]
+
+
+class Groups:
+    """The groups that ranks told of, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, tuple[int, ...]], Group] = {}
+
+    def group(self, told: GroupSpec | GroupCount) -> Group:
+        """The one of this name and these ranks."""
+        return self._known.setdefault(
+            (told.name, told.ranks), Group(told.name, told.ranks)
+        )
+
 
 LIBRARY_ERRORS = re.compile(
     r"(RuntimeError|Dist\w*Error|ConnectionError|ConnectionResetError|BrokenPipeError)$"
@@ -48,6 +71,9 @@ FSDP2 = "torch/distributed/fsdp/_fully_shard/"
 
 ISSUED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 """Events of the heartbeat that issue a collective of FSDP2's."""
+
+
+_LABELS = {int(kind): kind.label for kind in Kind}
 
 
 class State(StrEnum):
@@ -93,7 +119,7 @@ class Event:
     unit: str | None
     phase: str | None
     seq: int
-    group: GroupKey | None
+    group: Group | None
     size: int = 0  # of a collective of the script's own; 0: not told
 
     @property
@@ -114,7 +140,8 @@ class Standing:
     end: RankEnd | None = None
     fatal: Fatal | None = None
     last: Event | None = None  # of the heartbeat
-    issued: Mapping[tuple[GroupKey, int], Event] = field(default_factory=dict)
+    counts: Mapping[Group, int] = field(default_factory=dict)  # collectives issued
+    issued: Mapping[tuple[Group, int], Event] = field(default_factory=dict)
     last_unix_ns: int = 0  # its last event, or word
     end_unix_ns: int = 0  # 0: not known
 
@@ -178,18 +205,12 @@ class Standing:
         )
 
     @property
-    def counts(self) -> dict[GroupKey, int]:
-        """Collectives issued, by group."""
-        groups = () if self.position is None else self.position.groups
-        return {(g.name, g.ranks): g.seq for g in groups}
-
-    @property
-    def waits_in(self) -> GroupKey | None:
+    def waits_in(self) -> Group | None:
         """The group of the collective that it was in."""
         counts = self.counts
         call = self._call
         if call is not None and call.group is not None:
-            return next((key for key in counts if key[0] == call.group), None)
+            return next((one for one in counts if one.name == call.group), None)
         if self.call is None:
             return None
         if self.of_fsdp2 and self.last is not None and self.last.group in counts:
@@ -199,7 +220,8 @@ class Standing:
 
 def standings(ranks: Sequence[RankWords]) -> list[Standing]:
     """Each rank, ascending; what one says of another counts, too."""
-    first = [_standing(words) for words in ranks]
+    groups = Groups()
+    first = [_standing(words, groups) for words in ranks]
     told = _told_by_neighbours(ranks)
     anybody_stands = any(s.state == State.STANDING for s in first)
     others_ended = any(
@@ -240,9 +262,10 @@ def _seen_by_others(
     return one if state == one.state else replace(one, state=state)
 
 
-def _standing(words: RankWords) -> Standing:
+def _standing(words: RankWords, groups: Groups) -> Standing:
     header, stall, end = words.header, words.stall, words.header.end
-    last = _event(words, words.beats[-1]) if words.beats else None
+    own = [groups.group(told) for told in header.groups]
+    last = _event(words, words.beats[-1], own) if words.beats else None
     beat_ns = words.beats[-1].time_ns if words.beats else 0
     last_unix_ns = beat_ns + header.unix_minus_clock_ns if beat_ns else 0
     position = end.position if end is not None else None
@@ -260,7 +283,10 @@ def _standing(words: RankWords) -> Standing:
         end=end,
         fatal=words.fatal,
         last=last,
-        issued=dict(_issued(words)),
+        counts={groups.group(told): told.seq for told in position.groups}
+        if position is not None
+        else {},
+        issued=dict(_issued(words, own)),
         last_unix_ns=last_unix_ns,
         end_unix_ns=_end_ns(words),
     )
@@ -312,10 +338,8 @@ def _state_of_error(ended: str, end: RankEnd | None) -> State:
     return State.RAISED
 
 
-def _event(words: RankWords, beat: Beat) -> Event:
-    known = {int(kind) for kind in Kind}
-    kind = Kind(beat.kind).label if beat.kind in known else ""
-    groups = words.header.groups
+def _event(words: RankWords, beat: Beat, groups: Sequence[Group]) -> Event:
+    kind = _LABELS.get(beat.kind, "")
     return Event(
         step=beat.step,
         micro_batch=beat.micro_batch,
@@ -323,7 +347,7 @@ def _event(words: RankWords, beat: Beat) -> Event:
         unit=words.unit_name(beat.unit),
         phase=_phase(beat.phase),
         seq=beat.seq,
-        group=_key(groups[beat.group]) if 0 <= beat.group < len(groups) else None,
+        group=groups[beat.group] if 0 <= beat.group < len(groups) else None,
         size=beat.size,
     )
 
@@ -332,13 +356,11 @@ def _phase(phase: int) -> str | None:
     return {int(Phase.FORWARD): "forward", int(Phase.BACKWARD): "backward"}.get(phase)
 
 
-def _key(group: GroupSpec) -> GroupKey:
-    return group.name, group.ranks
-
-
-def _issued(words: RankWords) -> Iterator[tuple[tuple[GroupKey, int], Event]]:
+def _issued(
+    words: RankWords, groups: Sequence[Group]
+) -> Iterator[tuple[tuple[Group, int], Event]]:
     for beat in words.beats:
         if beat.kind in ISSUED and beat.seq >= 0:
-            event = _event(words, beat)
+            event = _event(words, beat, groups)
             if event.group is not None:
                 yield (event.group, event.seq), event

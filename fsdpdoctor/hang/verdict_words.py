@@ -52,7 +52,8 @@ def summary_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
 
 def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
     """What to change."""
-    first = next(one for one in ranks if one.rank in verdict.ranks)
+    blamed = set(verdict.ranks)
+    first = next(one for one in ranks if one.rank in blamed)
     if verdict.cause == Cause.EXCEPTION and verdict.others:
         return f"{meaning(first).change} The other ranks' errors follow from it."
     if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
@@ -154,7 +155,7 @@ def inside(one: Standing) -> str:
         words += f" ({one.operands})"
     group = one.waits_in
     if group is not None:
-        words += f", #{one.counts[group]} of group {group[0]},"
+        words += f", #{one.counts[group]} of group {group.name},"
     if one.background is not None:
         words += f" on its thread {one.background.thread}"
     place = line(one.user_frame)
@@ -190,7 +191,7 @@ def _diverged(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str
     return (
         f"ranks took different ways in step "
         f"{min(event.step for event in d.versions.values())}: as collective {d.seq} of "
-        f"group {d.group[0]}, {texts[1]}, {texts[0]}{reason}"
+        f"group {d.group.name}, {texts[1]}, {texts[0]}{reason}"
     )
 
 

@@ -138,7 +138,7 @@ def _graph(hang: RunHang) -> Iterator[tuple[str, str]]:
     yield "", ""
     yield "who waits for whom:", ""
     for edge in hang.graph[:MOST_RANKS]:
-        what = f"(#{edge.seq} of group {edge.group[0]})"
+        what = f"(#{edge.seq} of group {edge.group.name})"
         yield f"  rank {edge.rank} -> rank {ranges(edge.waits_for)}  {what}", ""
     if found := circle(hang.graph):
         yield f"  in a circle: rank {ranges(found)}", "bold"
@@ -183,8 +183,8 @@ def encode_run_hang(hang: RunHang, dumps: Hang | None) -> str:
             {
                 "rank": edge.rank,
                 "ranks": edge.waits_for,
-                "group": edge.group[0],
-                "members": edge.group[1],
+                "group": edge.group.name,
+                "members": edge.group.members,
                 "seq": edge.seq,
             }
             for edge in hang.graph
@@ -218,8 +218,8 @@ def _encoded(one: Standing, hang: RunHang) -> dict[str, object]:
         if progress
         else None,
         "groups": [
-            {"name": key[0], "members": key[1], "seq": seq}
-            for key, seq in one.counts.items()
+            {"name": group.name, "members": group.members, "seq": seq}
+            for group, seq in one.counts.items()
         ],
         "stack": [asdict(f) for f in one.stack],
         "threads": [asdict(t) for t in (position.threads if position else ())],
