@@ -52,13 +52,23 @@ def backward_order(names: tuple[str, ...]) -> tuple[int, ...]:
     The reverse of forward, but a parent before its children: its output's gradient
     comes first.
     """
+    paths = [first_path(name) for name in names]
+    of_path: dict[str, list[int]] = {}
+    for at, path in enumerate(paths):
+        of_path.setdefault(path, []).append(at)
     result: dict[int, None] = {}
     for at in reversed(range(len(names))):
-        for other, name in enumerate(names):
-            if inside(names[at], name):
+        near = [other for path in _around(paths[at]) for other in of_path.get(path, ())]
+        for other in sorted(near):
+            if names[other] != names[at]:
                 result.setdefault(other)
         result.setdefault(at)
     return tuple(result)
+
+
+def _around(path: str) -> set[str]:
+    """A module's path and those that it lies within, the model's own too."""
+    return {"", path} | {path[:at] for at, sign in enumerate(path) if sign == "."}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,13 @@ def test_backward_begins_with_parents() -> None:
     assert backward_order(names) == (0, 4, 1, 3, 2)
 
 
+def test_units_of_one_module_begin_together() -> None:
+    """What tells them apart is no path, and `ab` is no part of `a`."""
+    names = ("a", "a [pg=2]", "ab", "a.x, a.y", "<root>")
+
+    assert backward_order(names) == (4, 0, 1, 3, 2)
+
+
 def test_several_roots_of_one_model() -> None:
     """They are called on one by one, and chained apart."""
     towers = tree(
