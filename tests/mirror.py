@@ -56,7 +56,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "integrations/test_hta.py": _in("integrations", "hta_json hta_tables hta_words"),
     "redact/test_redact.py": ("redact/secret_names.py",),
     "detectors/test_other_collectives.py": (
-        "analysis/call_sites.py",
         "analysis/named_gaps.py",
         "analysis/other_calls.py",
         "detectors/unexplained.py",

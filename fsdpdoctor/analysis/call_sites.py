@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -127,8 +127,8 @@ def _known(text: str | None) -> str | None:
     return None if text in ("", "?") else text
 
 
-_Matched = tuple[int, str, int]
-"""A collective over ranks: step, group and number in it."""
+_Matched = tuple[int, int, int]
+"""A collective over ranks: step, group (by its place among all) and number in it."""
 
 
 class WaitsForLast(NamedTuple):
@@ -150,15 +150,30 @@ def waits_for_last(m: Measures) -> dict[int, WaitsForLast]:
     """By rank. Who waits least for a collective is its last rank, who waits for nobody:
     the rest of everyone's wait is for it.
     """
-    least = _least_exposed(m)
-    return {rank.rank: _waits(rank, least) for rank in m.ranks}
+    groups = _groups(m)
+    least = _least_exposed(m, groups)
+    return {rank.rank: _waits(rank, groups[rank.rank], least) for rank in m.ranks}
 
 
-def _waits(rank: RankMeasures, least: dict[_Matched, _Least]) -> WaitsForLast:
+def _groups(m: Measures) -> dict[int, list[int]]:
+    """By rank: which of all groups its own are, whose names may be those of others."""
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
+    return {
+        rank.rank: [
+            known.setdefault((group.name, group.ranks), len(known))
+            for group in rank.header.groups
+        ]
+        for rank in m.ranks
+    }
+
+
+def _waits(
+    rank: RankMeasures, groups: Sequence[int], least: dict[_Matched, _Least]
+) -> WaitsForLast:
     ns = np.zeros(len(rank.others), dtype=np.int64)
     last_rank = np.full(len(rank.others), UNKNOWN, dtype=np.int32)
     for at, (key, exposed) in enumerate(
-        zip(_matched(rank), rank.others.exposed_ns.tolist(), strict=True)
+        zip(_matched(rank, groups), rank.others.exposed_ns.tolist(), strict=True)
     ):
         if key is None:
             continue
@@ -175,11 +190,14 @@ class _Least(NamedTuple):
     rank: int
 
 
-def _least_exposed(m: Measures) -> dict[_Matched, _Least]:
+def _least_exposed(
+    m: Measures, groups: Mapping[int, Sequence[int]]
+) -> dict[_Matched, _Least]:
     least: dict[_Matched, _Least] = {}
     for rank in m.ranks:
         waits = rank.others.exposed_ns.tolist()
-        for key, exposed in zip(_matched(rank), waits, strict=True):
+        matched = _matched(rank, groups[rank.rank])
+        for key, exposed in zip(matched, waits, strict=True):
             if key is None:
                 continue
             mine = _Least(exposed, rank.rank)
@@ -187,13 +205,12 @@ def _least_exposed(m: Measures) -> dict[_Matched, _Least]:
     return least
 
 
-def _matched(rank: RankMeasures) -> Iterator[_Matched | None]:
-    groups, rows = rank.header.groups, rank.others
+def _matched(rank: RankMeasures, groups: Sequence[int]) -> Iterator[_Matched | None]:
+    rows = rank.others
     columns = (rows.step.tolist(), rows.group.tolist(), rows.seq.tolist())
     for step, group, number in zip(*columns, strict=True):
         known = number != UNKNOWN and 0 <= group < len(groups)
-        name = f"{groups[group].name} {groups[group].ranks}" if known else ""
-        yield (step, name, number) if known else None
+        yield (step, groups[group], number) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
