@@ -101,7 +101,8 @@ def exposed_all_gather(m: Measures) -> Iterator[Finding]:
 
 def _phase(m: Measures, here: Exposed, body: Exposed, phase: int) -> Iterator[Finding]:
     """Findings of one phase, by main cause."""
-    main = {unit: _main_cause(here.named(unit)) for unit in here.by_unit()}
+    causes = {unit: _main_cause(stalls) for unit, stalls in here.apart()}
+    main = {unit: causes[unit] for unit in here.by_unit()}
     nameless = here.where(here.rows.unit == UNKNOWN)
     for cause in CAUSES:
         alike = [unit for unit, most in main.items() if most == cause]
@@ -163,16 +164,18 @@ def _unit_rows(
     """What each unit's all-gathers took, and what they could have hidden under."""
     specs, order = all_units(m), forward_order(m)
     compute = unit_sums(m, "compute_ns", phase)
+    costs: dict[str, dict[str, Value]] = {
+        unit: {"exposed_ns": mine.ns_per_step, "by_cause": mine.by_cause()}
+        for unit, mine in group.apart()
+    }
     rows: list[Value] = []
     for name in names:
-        mine = group.named(name)
         size = specs[name].unsharded_bytes
         hide_under = compute.get(_before(order, name, phase) or "")
         rows.append(
             {
                 "unit": name,
-                "exposed_ns": mine.ns_per_step,
-                "by_cause": mine.by_cause(),
+                **costs[name],
                 "bytes": None if size == UNKNOWN else size,
                 "hide_under_ns": None
                 if hide_under is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -59,8 +59,8 @@ class Exposed:
     steps: int  # judged steps, over all ranks
     told: bool  # late ranks are told from the wire
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Exposed:
-        """Some of the stalls."""
+    def where(self, mask: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Exposed:
+        """Some of the stalls, by a mask or their numbers."""
         if len(self.rows) < MANY:
             return replace(self, rows=self.rows.rows(mask))
         shelf = Shelf(ExposedRows.columns())
@@ -88,6 +88,14 @@ class Exposed:
         wanted = frozenset(units)
         ids = [at for at, name in enumerate(self.units) if name in wanted]
         return self.where(one_of(self.rows.unit, ids))
+
+    def apart(self) -> Iterator[tuple[str, Exposed]]:
+        """Each unit's stalls, of those that have any, one after the other."""
+        order = np.argsort(self.rows.unit, kind="stable")
+        unit, first = np.unique(self.rows.unit[order], return_index=True)
+        for at, rows in zip(unit.tolist(), np.split(order, first[1:]), strict=False):
+            if at != UNKNOWN:
+                yield self.units[at], self.where(rows)
 
     def of_units(self, units: Mapping[Kind, Container[str]]) -> Exposed:
         """The stalls of some units, others for each kind of collective."""

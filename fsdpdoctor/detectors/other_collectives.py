@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fsdpdoctor.analysis.call_sites import CalledFrom, Calls, calls
 from fsdpdoctor.analysis.measures import Measures
@@ -213,6 +214,7 @@ def _evidence(
     }
 
 
+@lru_cache(maxsize=1)  # each finding asks the same of one run
 def _dimensions(m: Measures) -> int:
     """Of the meshes that units are on, together: a norm over all parameters needs a
     reduction over each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpdoctor.detectors.exposed_all_gather import LATE, exposed_all_gather
+from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence, ModelSpec
@@ -41,6 +42,18 @@ def test_units_with_one_cause_are_one_finding() -> None:
         end_ns=(3 * 48 + 20) * MS,
         unit="layers.1",
     )
+
+
+def test_each_units_stalls_apart() -> None:
+    """The same rows, in the same order, as by its name."""
+    stalls = exposed(measured(draw(LATE_GATHERS, CUDA), source="rehearsal"))
+
+    apart = dict(stalls.apart())
+
+    assert apart["layers.1"].ns_per_step == 4 * MS
+    assert {unit: part.rows.start_ns.tolist() for unit, part in apart.items()} == {
+        unit: stalls.named(unit).rows.start_ns.tolist() for unit in stalls.by_unit()
+    }
 
 
 def test_passes_without_gradients_are_left_out() -> None:
