@@ -223,6 +223,7 @@ def _dimensions(m: Measures) -> int:
     return max(sum(len(dimensions(mesh)) for mesh in meshes), 1)
 
 
+@lru_cache(maxsize=1)
 def _micro_batches(m: Measures) -> float:
     known = [
         float(rank.steps.micro_batches[rank.judged].clip(1).mean())
