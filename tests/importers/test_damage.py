@@ -90,11 +90,13 @@ def test_r10_huge_integers_and_foreign_bytes(tmp_path: Path) -> None:
     assert (trace.health.repaired, trace.health.dropped) == (2, 0)
 
 
-@pytest.mark.parametrize(("sign", "external"), [("", -1), ("-", 0)])
+@pytest.mark.parametrize(
+    ("sign", "external", "kept"), [("", -1, ["a", "c"]), ("-", 0, ["a", "b", "c"])]
+)
 def test_r10_exponents_beyond_all_bounds(
-    tmp_path: Path, sign: str, external: int
+    tmp_path: Path, sign: str, external: int, kept: list[str]
 ) -> None:
-    """A number that not even a Decimal holds is an unknown id, or zero, and no time."""
+    """A number that not even a Decimal holds is an unknown id and no time, or zero."""
     events = annotation_texts(["a", "b", "c"])
     huge = f"5.5e{sign}6196220199047108207"
     events[0] = events[0].replace('"External id": 0', f'"External id": {huge}')
@@ -102,9 +104,9 @@ def test_r10_exponents_beyond_all_bounds(
 
     trace = scan(tmp_path / "t.json", document(events).encode())
 
-    assert names(trace) == ["a", "c"]
-    assert trace.events.external.tolist() == [external, 2]
-    assert (trace.health.repaired, trace.health.dropped) == (0, 1)
+    assert names(trace) == kept
+    assert trace.events.external.tolist()[:: len(kept) - 1] == [external, 2]
+    assert (trace.health.repaired, trace.health.dropped) == (0, 3 - len(kept))
 
 
 def test_r10_the_real_one() -> None:
