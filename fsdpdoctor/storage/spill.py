@@ -48,8 +48,9 @@ class Shelf:
 
     def take(self) -> dict[str, Column]:
         """The whole columns, not to be written to. The shelf is empty then."""
-        taken = {name: column.whole() for name, column in self._columns.items()}
-        self._columns.clear()
+        taken = {}
+        for name in list(self._columns):  # the pieces of one make room for the next
+            taken[name] = self._columns.pop(name).whole()
         return taken
 
 
