@@ -6,6 +6,7 @@ Only this package knows exit codes: 0 done, 1 findings at or above `--fail-on`,
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 import click
 
+from fsdpdoctor.cli.processes.leaving import let_go_of
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.version import __version__
 
@@ -132,9 +134,8 @@ def _open_streams() -> None:
             setattr(sys, name, nowhere)
 
 
-def _let_go_of_stdout() -> None:
-    """What is left in its buffer can go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+_NOT_TAKEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""What a system says of a write that it does not take."""
 
 
 class _Commands(click.Group):
@@ -157,9 +158,10 @@ class _Commands(click.Group):
             return super().main(*args, **kwargs)
         except OSError as error:
             # Errors of files have their names; a script's own are not ours to word.
-            if error.filename is not None or self.ran_script:
+            of_output = error.filename is None and error.errno in _NOT_TAKEN
+            if self.ran_script or not of_output:
                 raise
-            _let_go_of_stdout()
+            let_go_of(sys.stdout)
             why = error.strerror or str(error)
             click.echo(f"Error: cannot write what is to be printed: {why}", err=True)
             raise SystemExit(2) from None
@@ -182,7 +184,7 @@ class _Commands(click.Group):
             raise SystemExit(2) from None
         except BrokenPipeError:
             # The reader (head, less) has gone: nothing is left to say, nor to flush.
-            _let_go_of_stdout()
+            let_go_of(sys.stdout)
             raise SystemExit(0) from None
 
 

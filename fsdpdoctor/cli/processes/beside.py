@@ -14,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
+from fsdpdoctor.cli.processes.leaving import let_go_of
 from fsdpdoctor.run import is_run_folder
 
 POLL_S = 0.1
@@ -42,4 +43,4 @@ def _wait_for_end(pipe: int, ended: threading.Event) -> None:
 def fall_silent() -> None:
     """Who reads the job's stderr to its end must not wait for this process."""
     sys.stderr.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    let_go_of(sys.stderr)

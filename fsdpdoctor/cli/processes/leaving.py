@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 
 def leave(status: int = 0) -> NoReturn:
@@ -20,6 +20,11 @@ def leave(status: int = 0) -> NoReturn:
     """
     _clear_away()
     os._exit(status & 0xFF)
+
+
+def let_go_of(stream: TextIO) -> None:
+    """What is left in its buffer, and what is still said to it, goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def reraise_sigint() -> NoReturn:  # untraced: the process ends in it

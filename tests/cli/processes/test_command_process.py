@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdpdoctor.cli import main
 from tests.rig.ranks import run_python
 
 ENDS = """
@@ -68,6 +69,20 @@ def test_a_full_disk_is_said(args: str) -> None:
     assert done.stderr == (
         "Error: cannot write what is to be printed: No space left on device\n"
     )
+
+
+def test_another_error_of_the_system_is_not_said_to_be_of_printing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection's has no file's name either, and standard output is well."""
+
+    def refuses(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("click.Group.main", refuses)
+
+    with pytest.raises(ConnectionRefusedError):
+        main.main(["env"])
 
 
 SHOWN = ["analyze", str(Path(__file__).parents[3] / "traces" / "device-slow-wire")]
