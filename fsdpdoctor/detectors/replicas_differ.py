@@ -57,6 +57,8 @@ def replicas_differ(m: Measures) -> Iterator[Finding]:
             "fewer than two ranks sampled what they must hold alike", Evidence.RANKS
         )
     differ = [replica for replica in replicas if not replica.alike]
+    if not differ:
+        return
     yield from _optimizers(m, differ)
     yield from _copies(m, differ)
     if data_parallel_only(headers):

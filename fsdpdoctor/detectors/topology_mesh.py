@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fsdpdoctor.analysis.alike.exchanges import Exchange, Unkept, exchanges, stages
-from fsdpdoctor.analysis.alike.reaches import place_of, reaches
+from fsdpdoctor.analysis.alike.reaches import Sets, place_of, reaches
 from fsdpdoctor.analysis.alike.replicas import Replica, compared, pairs_that_differ
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.sharding_code import MESH_IMPORT, dimensions, mesh_lines
@@ -94,7 +94,7 @@ def _apart(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding | None]:
             "not sampled",
             Evidence.REPLICAS,
         )
-    torn = list(_torn(m, specs))
+    torn = list(_torn(m, specs, reached))
     proved = {one.unit: one for one in torn if one.work is None}
     if proved:
         yield _train_apart(m, specs, proved, Severity.CRITICAL)
@@ -113,17 +113,22 @@ class _Torn(NamedTuple):
     work: Exchange | None  # what such ranks exchange in their forwards
 
 
-def _torn(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[_Torn]:
-    headers = [rank.header for rank in m.ranks]
+def _torn(
+    m: Measures, specs: dict[str, UnitSpec], reached: Mapping[str, Sets]
+) -> Iterator[_Torn]:
     unit_of = {p.fqn: spec.fqn for spec in specs.values() for p in spec.params}
+    drifted = [
+        (unit_of[one.name], one)
+        for one in compared([rank.header for rank in m.ranks])
+        if one.kind == ReplicaKind.SHARD and one.name in unit_of and one.drifted
+    ]
+    if not drifted:
+        return
     held = sum(max(spec.shard_bytes, 0) for spec in specs.values())
     stage_of, unkept = stages(m.ranks), Unkept(exchanges(m.ranks), held)
-    places = {unit: place_of(sets) for unit, sets in reaches(headers).items()}
-    for one in compared(headers):
-        unit = unit_of.get(one.name)
-        if one.kind != ReplicaKind.SHARD or unit is None or not one.drifted:
-            continue
-        place = places.get(unit, {})
+    places = {unit: place_of(reached.get(unit, [])) for unit, _ in drifted}
+    for unit, one in drifted:
+        place = places[unit]
 
         def kind(rank: int, place: dict[int, int] = place) -> tuple[object, ...]:
             return stage_of.get(rank), place.get(rank), unkept.kind(rank)
@@ -156,7 +161,12 @@ def _by_name(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     if m.run.source != "rehearsal":
         return
     left = {fqn: spec for fqn, spec in specs.items() if _left_out(spec)}
-    left = {f: s for f, s in left.items() if _replicates(s) and not _kept(m, f)}
+    reached, sent = reaches([rank.header for rank in m.ranks]), exchanges(m.ranks)
+    left = {
+        fqn: spec
+        for fqn, spec in left.items()
+        if _replicates(spec) and not _kept(reached.get(fqn, []), sent)
+    }
     if not left:
         return
     spec = next(iter(left.values()))
@@ -184,10 +194,10 @@ def _replicates(spec: UnitSpec) -> bool:
     )
 
 
-def _kept(m: Measures, fqn: str) -> bool:
+def _kept(together: Sets, sent: Sequence[Exchange]) -> bool:
     """Whether the script itself sends something beyond a unit's groups."""
-    place = place_of(reaches([rank.header for rank in m.ranks]).get(fqn, []))
-    reached = ({place.get(rank) for rank in e.ranks} for e in exchanges(m.ranks))
+    place = place_of(together)
+    reached = ({place.get(rank) for rank in one.ranks} for one in sent)
     return any(len(places) > 1 or None in places for places in reached)
 
 
