@@ -26,6 +26,7 @@ from fsdpdoctor.schema import (
     rank_stem,
 )
 from fsdpdoctor.schema.step_batch import batch_of
+from fsdpdoctor.schema.step_message import Messages, messages_like
 
 _BLOCK = 4096
 _SLACK = 1024
@@ -202,6 +203,8 @@ class RankWriter:
         self._broken = False
         self._bytes = io.BytesIO()
         self._stream = StreamWriter.from_writable(self._bytes)
+        self._begun = False
+        self._messages: Messages | None = None  # what writes all but the first step
 
     def write_header(self, header: RankHeader) -> None:
         """Replace what the rank says of itself."""
@@ -209,8 +212,15 @@ class RankWriter:
 
     def write_step(self, record: StepRecord, new_names: Sequence[str] = ()) -> None:
         """Append a step. `new_names` get the next ids, in order, from 0 on."""
+        if self._messages is not None:
+            self._append(self._messages.of(record, new_names))
+            return
         self._stream.write_array(batch_of(record, new_names))
-        self._append(self._encoded())
+        content = self._encoded()
+        self._append(content)
+        if not self._begun:
+            self._begun = True
+            self._messages = messages_like(content, record, new_names)
 
     def close(self) -> None:
         """End the stream. Without it readers see all steps, and a cut-off tail."""

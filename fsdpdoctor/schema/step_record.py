@@ -30,13 +30,13 @@ class StepRecord:
     samples: int = UNKNOWN
     recorder_ns: int = 0  # what recording this step cost the host
     complete: bool = True  # False: the run ended inside it
-    spans: Spans = field(default_factory=lambda: Spans.build(0))
-    memory: MemorySamples = field(default_factory=lambda: MemorySamples.build(0))
-    counters: Counters = field(default_factory=lambda: Counters.build(0))
-    unrecorded: StepTimes = field(default_factory=lambda: StepTimes.build(0))
+    spans: Spans = field(default_factory=Spans.empty)
+    memory: MemorySamples = field(default_factory=MemorySamples.empty)
+    counters: Counters = field(default_factory=Counters.empty)
+    unrecorded: StepTimes = field(default_factory=StepTimes.empty)
     # the steps since the last recorded one
-    call_sites: CallSites = field(default_factory=lambda: CallSites.build(0))
-    stack_samples: StackSamples = field(default_factory=lambda: StackSamples.build(0))
+    call_sites: CallSites = field(default_factory=CallSites.empty)
+    stack_samples: StackSamples = field(default_factory=StackSamples.empty)
 
     @property
     def duration_ns(self) -> int:

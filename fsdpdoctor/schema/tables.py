@@ -79,10 +79,16 @@ class Table:
         return cls(**columns)
 
     @classmethod
+    @cache
+    def empty(cls) -> Self:
+        """The table without rows: there is one of each kind, as nothing edits it."""
+        return cls.build(0)
+
+    @classmethod
     def concat(cls, parts: list[Self]) -> Self:
         """The rows of several tables, in their order."""
         if not parts:
-            return cls.build(0)
+            return cls.empty()
         return cls(
             **{
                 name: np.concatenate([getattr(part, name) for part in parts])
