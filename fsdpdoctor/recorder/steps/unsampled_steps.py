@@ -54,6 +54,8 @@ class TimedSteps:
 
     def table(self, clock: Clock) -> StepTimes:
         """All of them. The clock must be ready."""
+        if not len(self):
+            return StepTimes.empty()
         settled = np.array(self._settled, dtype=np.int64).reshape(-1, 3)
         rows = np.concatenate((settled, self._times(clock)))
         return StepTimes.build(

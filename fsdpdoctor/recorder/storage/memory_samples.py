@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -23,16 +22,23 @@ from fsdpdoctor.schema import COUNTER_ALLOC_RETRIES, COUNTER_OOMS, UNKNOWN, Phas
 Statistics = dict[str, Any]
 """As torch nests them: `["allocated_bytes"]["all"]["peak"]`, `["num_ooms"]`."""
 
-_STATM = Path("/proc/self/statm")
+_STATM = "/proc/self/statm"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
     """The process's resident memory, UNKNOWN where the system does not say."""
+    # Asked several times in a step: a file object would take longer than the system.
     try:
-        pages = int(_STATM.read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        file = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return UNKNOWN
+    try:
+        return int(os.read(file, 256).split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return UNKNOWN
+    finally:
+        os.close(file)
 
 
 class Memory(Protocol):
@@ -62,7 +68,10 @@ class HostMemory:
             perf_counter_ns(),
             unit,
             phase,
-            unsharded=recording.alive_bytes(),
+            UNKNOWN,
+            UNKNOWN,
+            UNKNOWN,
+            recording.alive_bytes(),
         )
 
     def sample_pass(self, recording: Recording, phase: Phase) -> None:
