@@ -270,7 +270,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/fsdp2/unit_registry.py",
         "recorder/fsdp2/unit_state.py",
         "recorder/storage/recording.py",
-        "recorder/storage/step_buffer.py",
     ),
     "recorder/fsdp2/test_unit_specs.py": (
         "recorder/host/model_spec.py",
@@ -282,6 +281,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "recorder/launch/test_run_script.py": ("__init__.py",),
     "recorder/test_crossings.py": ("recorder/border.py",),
+    "recorder/test_kinds.py": _in("recorder", "lanes phases"),
     "recorder/test_session.py": (
         "recorder/fsdp2/installed_hooks.py",
         "recorder/steps/pending_step.py",

@@ -337,28 +337,41 @@ class HookSet:
 
 
 @functools.cache
-def _is_compiling() -> Callable[[], bool]:
+def compiling_check() -> Callable[[], bool]:
     """Torch's own question, of before a script could take torch's modules away."""
     from torch.compiler import is_compiling
 
     return is_compiling
 
 
-def bracketing(guard: ErrorBorder, before: Function, after: Function) -> Wrap:
+PASS_BY = object()
+"""What the first half of a bracket returns where the second has nothing to say."""
+
+
+def bracketing(
+    guard: ErrorBorder, before: Function, after: Function | None = None
+) -> Wrap:
     """What makes the bracket around a function that is not known yet."""
     return lambda original: bracket(original, guard, before, after)
 
 
 def bracket(
-    original: Function, guard: ErrorBorder, before: Function, after: Function
+    original: Function,
+    guard: ErrorBorder,
+    before: Function,
+    after: Function | None = None,
 ) -> Function:
     """`original` with our code around it.
 
     `before` gets the call's arguments; `after` gets what `before` returned and
-    the exception that ended the call, None for none. Within a graph of dynamo's there
-    is `original` alone: with `fullgraph=True` a call that breaks it is an error.
+    the exception that ended the call, None for none; it is not called where that is
+    `PASS_BY`. Within a graph of dynamo's there is `original` alone: with
+    `fullgraph=True` a call that breaks it is an error.
     """
-    is_compiling = _is_compiling()
+    # Some twenty of these run for each unit of a recorded step: they call little.
+    is_compiling = compiling_check()
+    if after is None:
+        return _in_front(original, guard, before)
 
     @unseen
     @functools.wraps(original)
@@ -372,12 +385,39 @@ def bracket(
             guard.fail(error)
             return original(*args, **kwargs)
         guard.cost_ns += perf_counter_ns() - entered
+        if token is PASS_BY:
+            return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             guard.run(after, token, error)
             raise
-        guard.run(after, token, None)
+        if guard.failed:
+            return result
+        entered = perf_counter_ns()
+        try:
+            after(token, None)
+        except Exception as error:
+            guard.fail(error)
+        guard.cost_ns += perf_counter_ns() - entered
         return result
+
+    return bracketed
+
+
+def _in_front(original: Function, guard: ErrorBorder, before: Function) -> Function:
+    is_compiling = compiling_check()
+
+    @unseen
+    @functools.wraps(original)
+    def bracketed(*args: Any, **kwargs: Any) -> Any:
+        if not is_compiling():
+            entered = perf_counter_ns()
+            try:
+                before(*args, **kwargs)
+            except Exception as error:
+                guard.fail(error)
+            guard.cost_ns += perf_counter_ns() - entered
+        return original(*args, **kwargs)
 
     return bracketed

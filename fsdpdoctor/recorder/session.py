@@ -14,7 +14,7 @@ from typing import Any
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
-from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder import border, phases
 from fsdpdoctor.recorder.dynamo_skips import skip_ours
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.fsdp2 import internals
@@ -343,7 +343,7 @@ class Session:
 
     def pass_boundary(self, phase: Phase) -> None:
         """A root's forward begins or ends, or its backward ends."""
-        self._stacks.edge(ends_pass=phase == Phase.BACKWARD)
+        self._stacks.edge(ends_pass=phase == phases.BACKWARD)
         self._counted.passed(phase)
         self._memory.sample_pass(self._rec, phase)
 
@@ -353,8 +353,7 @@ class Session:
         self._model.add_root(root_state)
         self._replicas.before_first_step()
         self._roots.fsdp2_seen()
-        if not self._rec.on:
-            self._hooks.install(self._rec.on)
+        self._hooks.tree_known(self._rec.on)
         self._describe()
 
     def root_forward(self, module: Any) -> None:

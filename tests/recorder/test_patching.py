@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.patching import ErrorBorder, Patches, bracket
+from fsdpdoctor.recorder.patching import PASS_BY, ErrorBorder, Patches, bracket
 
 
 class Target:
@@ -86,6 +86,27 @@ def test_brackets_a_call() -> None:
     assert stopped == []
     assert watch.take_cost() > 0
     assert watch.take_cost() == 0
+
+
+def test_nothing_to_say_ends_a_bracket_early() -> None:
+    """`after` is not called; with none there is nothing but the first half."""
+    seen: list[object] = []
+    watch, stopped = guard()
+    double = bracket(
+        Target.double, watch, lambda target, value: PASS_BY, lambda *of: seen.append(of)
+    )
+    assert double(Target(), 3) == 6
+    assert seen == []
+
+    double = bracket(Target.double, watch, lambda target, value: seen.append(value))
+    assert double(Target(), 4) == 8
+    assert seen == [4]
+    with pytest.raises(ValueError, match="-1"):
+        double(Target(), -1)
+
+    double = bracket(Target.double, watch, breaks)
+    assert [double(Target(), 5), double(Target(), 6)] == [10, 12]
+    assert len(stopped) == 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(breaks, nothing), (nothing, breaks)])

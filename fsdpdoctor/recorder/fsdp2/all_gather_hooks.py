@@ -12,11 +12,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, UNKNOWN
 
 
 class GatherHooks:
@@ -82,7 +83,7 @@ class GatherHooks:
         of_device = self._rec.clock.of_device
         copy_stream = next(internals.streams_of(args), None) if of_device else None
         self._copy_in = (copy_stream, self._rec.tick(copy_stream))
-        self._rec.beat(Kind.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
+        self._rec.beat(kinds.ALL_GATHER, op.phase, op.unit, op.seq, op.group)
         return self._swap(
             args, lambda inner: internals.CollectiveProxy(inner, self.call)
         )
@@ -102,8 +103,8 @@ class GatherHooks:
         end = rec.tick()
         op.size = tensor_bytes(internals.argument(args, kwargs, 0, _OUTPUTS))
         rec.spans.add(
-            Kind.COPY_IN,
-            Lane.COPY_IN,
+            kinds.COPY_IN,
+            lanes.COPY_IN,
             op.phase,
             op.flags & ~flag_bits.FIRST,
             op.micro_batch,
@@ -137,7 +138,7 @@ class GatherHooks:
         if not waits and not rec.clock.of_device:
             return rec.tick()
         if op is not None:
-            rec.beat(Kind.ALL_GATHER_WAIT, op.phase, op.unit, op.seq, op.group)
+            rec.beat(kinds.ALL_GATHER_WAIT, op.phase, op.unit, op.seq, op.group)
         start = rec.tick()
         if result.all_gather_event is not None and rec.clock.of_device:
             stream = internals.current_stream(unit.group())
@@ -157,9 +158,9 @@ class GatherHooks:
         op, rec = unit.pending, self._rec
         end = rec.tick()
         rec.spans.add(
-            Kind.COPY_OUT,
-            Lane.COMPUTE,
-            op.phase if op else Phase.OTHER,
+            kinds.COPY_OUT,
+            lanes.COMPUTE,
+            op.phase if op else phases.OTHER,
             op.flags & ~flag_bits.FIRST if op else 0,
             op.micro_batch if op else rec.micro_batch,
             unit.index,

@@ -34,7 +34,12 @@ class FsdpHooks:
         self._context = context
         self._full = HookSet()
         self._light = HookSet()
-        self._all_reduces = HookSet()  # light, with HSDP
+        # `dist` of FSDP2's module, full and light: each of its names is asked of a
+        # stand-in then, which takes time, so it is there only where it is needed.
+        self._full_dist = HookSet()
+        self._light_dist = HookSet()
+        names = context.names
+        self._named = None not in (names.all_gather_class, names.reduce_scatter_class)
 
     def build(self, unit_hooks: UnitHooks, steps: PassListener, host: HostSide) -> None:
         """Make the wrappers. None is in place yet."""
@@ -50,23 +55,30 @@ class FsdpHooks:
         full.add(names.param_group_module, collectives.wrappers())
         if names.may_wrap(names.module_class, "unshard"):
             full.add(names.module_class, host.manual_unshard(units))
-        full.add(module, {"dist": collectives.dist})
         light_ones.add(names.state_class, light.state_wrappers(steps))
         light_ones.add(names.group_class, light.group_wrappers())
         light_ones.add(names.param_group_module, light.function_wrappers())
-        self._all_reduces.add(module, {"dist": light.dist})
+        self._full_dist.add(module, {"dist": collectives.dist})
+        self._light_dist.add(module, {"dist": light.dist})
 
     def install(self, on: bool) -> None:
         """Put in place what a recorded step needs, or what is needed between."""
         self.undo()
-        if on:
-            self._full.install()
-            return
-        self._light.install()
-        if self._context.units.replicate:
-            self._all_reduces.install()
+        (self._full if on else self._light).install()
+        self._install_dist(on)
+
+    def tree_known(self, on: bool) -> None:
+        """There are new units, whose gradients may be all-reduced, too."""
+        self._full_dist.patches.undo()
+        self._light_dist.patches.undo()
+        self._install_dist(on)
+
+    def _install_dist(self, on: bool) -> None:
+        if self._context.units.replicate or (on and not self._named):
+            (self._full_dist if on else self._light_dist).install()
 
     def undo(self) -> None:
         """Take all of them out, as far as they are still ours."""
-        for hooks in (self._all_reduces, self._light, self._full):
+        every = (self._light_dist, self._full_dist, self._light, self._full)
+        for hooks in every:
             hooks.patches.undo()

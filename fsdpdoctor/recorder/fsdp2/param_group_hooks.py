@@ -8,17 +8,30 @@ recorded steps only `unsampled_hooks.LightHooks` is, which counts.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_state import Unit, Window
-from fsdpdoctor.recorder.patching import Function, Wrap, bracketing
+from fsdpdoctor.recorder.patching import (
+    PASS_BY,
+    Function,
+    Wrap,
+    bracket,
+    bracketing,
+    compiling_check,
+    unseen,
+)
 from fsdpdoctor.recorder.storage.memory_samples import Memory
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, UNKNOWN
+
+_PHASE_OF_STATE = {"FORWARD": phases.FORWARD, "POST_BACKWARD": phases.BACKWARD}
+"""In which a unit is resharded; at any other time the user does it."""
 
 
 class PassListener(Protocol):
@@ -69,7 +82,7 @@ class UnitHooks:
 
     def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
         """What brackets the methods of FSDPParamGroup, by name."""
-        pairs: dict[str, tuple[Function, Function]] = {
+        pairs: dict[str, tuple[Function, ...]] = {
             "unshard": (self._unshard_begins, self._unshard_ended),
             "wait_for_unshard": (self._wait_begins, self._wait_ended),
             "pre_forward": (self._pre_forward_begins, self._pre_forward_ended),
@@ -77,34 +90,33 @@ class UnitHooks:
             "pre_backward": (self._pre_backward_begins, self._pre_backward_ended),
             "post_backward": (self._post_backward_begins, self._hook_ended),
             "finalize_backward": (self._finalize_begins, self._finalize_ended),
-            "_wait_for_post_backward": (self._reduce_wait_begins, self._waited),
-            "_prefetch_unshard": (self._prefetch_begins, self._prefetch_ended),
+            "_wait_for_post_backward": (self._reduce_wait_begins,),
         }
         for name in internals.freeing_methods(names):
             pairs[name] = (self._reshard_begins, self._reshard_ended)
-        return {
-            name: bracketing(self._rec.guard, *pair)
-            for name, pair in pairs.items()
-            if names.may_wrap(names.group_class, name)
-        }
+        made = {n: bracketing(self._rec.guard, *pair) for n, pair in pairs.items()}
+        made["_prefetch_unshard"] = self._prefetching
+        return {n: make for n, make in made.items() if self._may_wrap(names, n)}
+
+    @staticmethod
+    def _may_wrap(names: internals.TorchSymbols, name: str) -> bool:
+        return names.may_wrap(names.group_class, name)
 
     # Unshard and reshard
 
     def _unshard_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         if group._all_gather_result is not None or internals.is_unsharded(group):
-            return None  # FSDP2's own no-op
+            return PASS_BY  # FSDP2's own no-op
         unit = self._units.of(group)
         return unit, group, perf_counter_ns()
 
     def _unshard_ended(self, token: Any, error: BaseException | None) -> None:
-        if token is None:
-            return
         unit, _, start_ns = token
         op = unit.pending
         if op is None or op.issued_ns < start_ns:
             return  # not in backward, or one rank: no collective was issued
         self._rec.host_span(
-            Kind.UNSHARD,
+            kinds.UNSHARD,
             start_ns,
             phase=op.phase,
             unit=unit.index,
@@ -114,12 +126,10 @@ class UnitHooks:
 
     def _wait_begins(self, group: Any) -> Any:
         if group._all_gather_result is None:
-            return None
+            return PASS_BY
         return self._units.of(group), group
 
     def _wait_ended(self, token: Any, error: BaseException | None) -> None:
-        if token is None:
-            return
         unit, group = token
         op, unit.pending = unit.pending, None
         copied, unit.copied_out = unit.copied_out, NO_TIME
@@ -140,27 +150,18 @@ class UnitHooks:
 
     def _reshard_begins(self, group: Any, *args: Any) -> Any:
         if not internals.is_unsharded(group):
-            return None
+            return PASS_BY
         return self._units.of(group), group, self._rec.tick(), perf_counter_ns()
 
     def _reshard_ended(self, token: Any, error: BaseException | None) -> None:
-        if token is None:
-            return
         unit, group, tick, start_ns = token
         if internals.is_unsharded(group):
             return
         state = internals.training_state(group)
-        phase = {"FORWARD": Phase.FORWARD, "POST_BACKWARD": Phase.BACKWARD}.get(
-            state, Phase.OTHER
-        )
+        phase = _PHASE_OF_STATE.get(state, phases.OTHER)
         rec = self._rec
-        rec.host_span(
-            Kind.RESHARD,
-            start_ns,
-            phase=phase,
-            unit=unit.index,
-            op=unit.window.op if unit.window else UNKNOWN,
-        )
+        op = unit.window.op if unit.window else UNKNOWN
+        rec.host_span(kinds.RESHARD, start_ns, phase, unit.index, 0, op)
         self._units.close_window(unit, tick)
         self.memory.sample(rec, unit.index, phase)
 
@@ -181,12 +182,14 @@ class UnitHooks:
         self._units.hook = None
         rec = self._rec
         phase, flags = self._units.forward_phase()
-        rec.host_span(Kind.HOOK, start_ns, phase, unit.index, flags, name="pre_forward")
+        rec.host_span(
+            kinds.HOOK, start_ns, phase, unit.index, flags, name="pre_forward"
+        )
         if not entering or error is not None:
             return
         self._units.began(unit, phase)
-        unit.checkpointed |= phase == Phase.BACKWARD
-        rec.beat(Kind.FORWARD, phase, unit.index)
+        unit.checkpointed |= phase == phases.BACKWARD
+        rec.beat(kinds.FORWARD, phase, unit.index)
         unit.forward = rec.tick()
         unit.forward_flags = flags
 
@@ -198,8 +201,8 @@ class UnitHooks:
             # group: the unit's own forward ended some time before.
             partial = bool(args) and args[0] is None
             self._rec.spans.add(
-                Kind.FORWARD,
-                Lane.COMPUTE,
+                kinds.FORWARD,
+                lanes.COMPUTE,
                 phase,
                 unit.forward_flags | (flag_bits.END_ESTIMATED if partial else 0),
                 self._rec.micro_batch,
@@ -213,30 +216,28 @@ class UnitHooks:
 
     def _hook_ended(self, token: Any, error: BaseException | None) -> None:
         unit, name, phase, flags, start_ns = token
-        self._rec.host_span(Kind.HOOK, start_ns, phase, unit.index, flags, name=name)
+        self._rec.host_span(kinds.HOOK, start_ns, phase, unit.index, flags, name=name)
 
     # Backward
 
     def _pre_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         if internals.training_state(group) == "PRE_BACKWARD":
-            return None  # FSDP2's own no-op: another output's gradient came first
+            return PASS_BY  # FSDP2's own no-op: another output's gradient came first
         unit = self._units.of(group)
         self._units.hook = unit
         return unit, perf_counter_ns()
 
     def _pre_backward_ended(self, token: Any, error: BaseException | None) -> None:
-        if token is None:
-            return
         unit, start_ns = token
         self._units.hook = None
         rec = self._rec
         rec.host_span(
-            Kind.HOOK, start_ns, Phase.BACKWARD, unit.index, name="pre_backward"
+            kinds.HOOK, start_ns, phases.BACKWARD, unit.index, name="pre_backward"
         )
         if error is not None:
             return
-        self._units.began(unit, Phase.BACKWARD)
-        rec.beat(Kind.BACKWARD, Phase.BACKWARD, unit.index)
+        self._units.began(unit, phases.BACKWARD)
+        rec.beat(kinds.BACKWARD, phases.BACKWARD, unit.index)
         unit.backward = rec.tick()
 
     def _post_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -244,9 +245,9 @@ class UnitHooks:
         rec = self._rec
         if unit.backward is not None:
             rec.spans.add(
-                Kind.BACKWARD,
-                Lane.COMPUTE,
-                Phase.BACKWARD,
+                kinds.BACKWARD,
+                lanes.COMPUTE,
+                phases.BACKWARD,
                 0,
                 rec.micro_batch,
                 unit.index,
@@ -258,7 +259,7 @@ class UnitHooks:
         if rec.clock.of_device:
             for state in internals.buffer_waits(group):
                 self._bracket_wait(group, unit, (state.event,))
-        return unit, "post_backward", Phase.BACKWARD, 0, perf_counter_ns()
+        return unit, "post_backward", phases.BACKWARD, 0, perf_counter_ns()
 
     def _finalize_begins(self, group: Any) -> Any:
         unit = self._units.of(group)
@@ -266,11 +267,9 @@ class UnitHooks:
             self._bracket_wait(group, unit, internals.final_events(group))
         if unit.pending is not None and group._all_gather_result is not None:
             return unit, unit.pending, self._rec.tick()
-        return None
+        return PASS_BY
 
     def _finalize_ended(self, token: Any, error: BaseException | None) -> None:
-        if token is None:
-            return
         unit, op, waited_from = token
         unit.pending = None
         self._units.never_used(op, waited_from, self._rec.tick())
@@ -289,32 +288,35 @@ class UnitHooks:
             self._rec.guard.user_call(stream.wait_event, event)
             self._units.waited(reduction, unit, start, self._rec.tick(stream))
 
-    def _reduce_wait_begins(self, group: Any) -> Any:
+    def _reduce_wait_begins(self, group: Any) -> None:
         if not self._rec.clock.of_device:
-            return None
+            return
         states: tuple[Any, ...] = (group._post_reduce_event,)
         held = getattr(group, "_all_reduce_state", None)
         if held is not None:
             states = (*states, held.event)
         self._bracket_wait(group, self._units.of(group), states)
-        return None
-
-    def _waited(self, token: Any, error: BaseException | None) -> None:
-        """Nothing is left to say."""
 
     # Prefetch
 
-    def _prefetch_begins(self, group: Any, pass_type: str) -> Any:
-        units = self._units
-        units.prefetch = (
-            flag_bits.FORWARD_PREFETCH
-            if pass_type == "forward"
-            else flag_bits.BACKWARD_PREFETCH
-        )
-        return None
+    def _prefetching(self, original: Function) -> Function:
+        units, is_compiling = self._units, compiling_check()
 
-    def _prefetch_ended(self, token: Any, error: BaseException | None) -> None:
-        self._units.prefetch = flag_bits.NONE
+        @unseen
+        @functools.wraps(original)
+        def prefetch_unshard(group: Any, pass_type: str, *more: Any) -> Any:
+            if is_compiling():
+                return original(group, pass_type, *more)
+            forward = pass_type == "forward"
+            units.prefetch = (
+                flag_bits.FORWARD_PREFETCH if forward else flag_bits.BACKWARD_PREFETCH
+            )
+            try:
+                return original(group, pass_type, *more)
+            finally:
+                units.prefetch = flag_bits.NONE
+
+        return prefetch_unshard
 
 
 class StateHooks:
@@ -329,32 +331,45 @@ class StateHooks:
 
     def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
         """What brackets the methods of FSDPState, by name."""
-        pairs: dict[str, tuple[Function, Function]] = {
-            "_root_pre_forward": (self._root_begins, self._root_begun),
-            "_register_pre_backward_hook": (self._nothing, self._forward_ended),
-            "_register_root_post_backward_final_callback": (
-                self._backward_begins,
-                self._backward_begun,
+        guard = self._rec.guard
+        made = {
+            "_root_pre_forward": self._root,
+            "_register_pre_backward_hook": bracketing(
+                guard, self._root_ends, self._forward_ended
             ),
-            "_root_post_backward_final_callback": (
-                self._callback_begins,
-                self._callback_ended,
+            "_register_root_post_backward_final_callback": bracketing(
+                guard, self._backward_begins, self._backward_begun
             ),
-            "_cast_forward_inputs": (self._cast_begins, self._cast_ended),
+            "_root_post_backward_final_callback": bracketing(
+                guard, self._callback_begins, self._callback_ended
+            ),
+            "_cast_forward_inputs": bracketing(guard, self._casts),
         }
-        return {
-            name: bracketing(self._rec.guard, *pair)
-            for name, pair in pairs.items()
-            if names.may_wrap(names.state_class, name)
-        }
+        may_wrap, owner = names.may_wrap, names.state_class
+        return {name: make for name, make in made.items() if may_wrap(owner, name)}
 
-    def _nothing(self, state: Any, *args: Any, **kwargs: Any) -> Any:
-        return state
+    def _root(self, original: Function) -> Function:
+        units, guard, is_compiling = self._units, self._rec.guard, compiling_check()
+        around = bracket(original, guard, self._root_begins, self._root_begun)
+
+        @unseen
+        @functools.wraps(original)
+        def root_pre_forward(state: Any, *given: Any, **named: Any) -> Any:
+            context = getattr(state, "_state_ctx", None)
+            running = getattr(context, "iter_forward_root", None)
+            if running is None or running is state or is_compiling():
+                return around(state, *given, **named)
+            units.forward_state = weakref.ref(state)
+            return original(state, *given, **named)  # every inner unit
+
+        return root_pre_forward
+
+    def _root_ends(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        return state if state._state_ctx.iter_forward_root is state else PASS_BY
 
     def _root_begins(self, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
         self._units.forward_state = weakref.ref(state)
-        running = state._state_ctx.iter_forward_root
-        if (running is None or running is state) and not internals.in_backward():
+        if not internals.in_backward():
             part = internals.is_part(state)
             if self._units.in_forward(state) and not part:
                 # Its last forward never ended: an exception did.
@@ -374,11 +389,11 @@ class StateHooks:
 
     def _backward_begins(self, state: Any) -> Any:
         self._units.backward_state = weakref.ref(state)
-        return state, state._state_ctx.post_backward_final_callback_queued
+        queued = state._state_ctx.post_backward_final_callback_queued
+        return PASS_BY if queued else state
 
-    def _backward_begun(self, token: Any, error: BaseException | None) -> None:
-        state, queued = token
-        if not queued and state._state_ctx.post_backward_final_callback_queued:
+    def _backward_begun(self, state: Any, error: BaseException | None) -> None:
+        if state._state_ctx.post_backward_final_callback_queued:
             self._passes.backward_begins(id(state._state_ctx))
 
     def _callback_begins(self, state: Any) -> Any:
@@ -389,20 +404,16 @@ class StateHooks:
         unit = self._units.first_of(state)
         if self._rec.on:
             self._rec.host_span(
-                Kind.HOOK,
+                kinds.HOOK,
                 start_ns,
-                Phase.BACKWARD,
+                phases.BACKWARD,
                 unit,
                 name="root_post_backward_callback",
             )
         self._passes.backward_ended()
 
-    def _cast_begins(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def _casts(self, state: Any, *args: Any, **kwargs: Any) -> None:
         # A forward while its own backward is under way: recomputation, which
         # leaves the unit's unshard to the pre-backward hook.
-        if state._training_state.name == "PRE_BACKWARD":
+        if internals.training_state(state) == "PRE_BACKWARD":
             self._units.recomputed(state)
-        return None
-
-    def _cast_ended(self, token: Any, error: BaseException | None) -> None:
-        """Nothing is left to say."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen
-from fsdpdoctor.schema import NO_TIME, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, Kind, Lane
 
 
 class Reducing:
@@ -66,12 +67,12 @@ class ReductionHooks:
     @unseen
     def scatter_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """The reduce-scatter itself, on the stream it runs on."""
-        return self._bracketed(Kind.REDUCE_SCATTER, inner, args, kwargs)
+        return self._bracketed(kinds.REDUCE_SCATTER, inner, args, kwargs)
 
     @unseen
     def all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:
         """The all-reduce itself, on the stream it runs on."""
-        return self._bracketed(Kind.ALL_REDUCE, inner, args, kwargs)
+        return self._bracketed(kinds.ALL_REDUCE, inner, args, kwargs)
 
     @unseen
     def _bracketed(
@@ -118,7 +119,7 @@ class ReductionHooks:
         reducing, rec = self._reducing, self._rec
         if reducing is None:
             return None
-        scatter = kind == Kind.REDUCE_SCATTER
+        scatter = kind == kinds.REDUCE_SCATTER
         if scatter and reducing.copied_in == NO_TIME:
             reducing.copied_in = rec.tick(reducing.stream)
         pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
@@ -131,7 +132,7 @@ class ReductionHooks:
             seq=rec.new_seq(pg),
             size=tensor_bytes(tensor),
         )
-        rec.beat(kind, Phase.BACKWARD, reduction.unit, reduction.seq, pg)
+        rec.beat(kind, phases.BACKWARD, reduction.unit, reduction.seq, pg)
         reducing.last = reduction
         if scatter:
             reducing.scattered = reduction
@@ -145,7 +146,7 @@ class ReductionHooks:
         flags = flag_bits.BLOCKING if blocking else 0
         self._add(kind, _LANES[kind], flags, issued, end)
         if blocking:
-            self._add(_WAITS[kind], Lane.COMPUTE, flags, issued, end)
+            self._add(_WAITS[kind], lanes.COMPUTE, flags, issued, end)
 
     def _add(
         self, kind: Kind, lane: Lane, flags: int, issued: _Issued, end: int
@@ -154,7 +155,7 @@ class ReductionHooks:
         self._rec.spans.add(
             kind,
             lane,
-            Phase.BACKWARD,
+            phases.BACKWARD,
             flags,
             self._rec.micro_batch,
             of.unit,
@@ -176,9 +177,9 @@ class ReductionHooks:
         flags = 0 if result is not None else flag_bits.ABORTED
         if reducing.copied_in != NO_TIME:
             rec.spans.add(
-                Kind.REDUCE_COPY_IN,
-                Lane.COMPUTE,
-                Phase.BACKWARD,
+                kinds.REDUCE_COPY_IN,
+                lanes.COMPUTE,
+                phases.BACKWARD,
                 flags,
                 rec.micro_batch,
                 unit.index,
@@ -187,7 +188,7 @@ class ReductionHooks:
                 op=reducing.op,
             )
         rec.host_span(
-            Kind.REDUCE, entered, Phase.BACKWARD, unit.index, flags, reducing.op
+            kinds.REDUCE, entered, phases.BACKWARD, unit.index, flags, reducing.op
         )
         if rec.clock.of_device and result is not None and reducing.last is not None:
             # (input, its event, stream, the event after it all, ...)
@@ -198,10 +199,10 @@ class ReductionHooks:
 
 _INPUTS = ("input_tensor", "input", "tensor")
 _WAITS = {
-    Kind.REDUCE_SCATTER: Kind.REDUCE_SCATTER_WAIT,
-    Kind.ALL_REDUCE: Kind.ALL_REDUCE_WAIT,
+    kinds.REDUCE_SCATTER: kinds.REDUCE_SCATTER_WAIT,
+    kinds.ALL_REDUCE: kinds.ALL_REDUCE_WAIT,
 }
 _LANES = {
-    Kind.REDUCE_SCATTER: Lane.REDUCE_SCATTER,
-    Kind.ALL_REDUCE: Lane.ALL_REDUCE,
+    kinds.REDUCE_SCATTER: lanes.REDUCE_SCATTER,
+    kinds.ALL_REDUCE: lanes.ALL_REDUCE,
 }

@@ -8,6 +8,7 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Reduction, Unit, Window
 from fsdpdoctor.recorder.storage.recording import Recording
@@ -15,8 +16,6 @@ from fsdpdoctor.schema import (
     COUNTER_EXCEPTIONS,
     NO_TIME,
     UNKNOWN,
-    Kind,
-    Lane,
     Phase,
 )
 
@@ -115,8 +114,8 @@ class Units:
     def forward_phase(self) -> tuple[Phase, int]:
         """The phase and flags of a forward that runs now."""
         if internals.in_backward():
-            return Phase.BACKWARD, flag_bits.RECOMPUTE
-        return Phase.FORWARD, 0 if self.grad else flag_bits.NO_GRAD
+            return phases.BACKWARD, flag_bits.RECOMPUTE
+        return phases.FORWARD, 0 if self.grad else flag_bits.NO_GRAD
 
     def phase_now(self, group: Any) -> Phase:
         """The phase that needs an unshard issued now.
@@ -124,8 +123,8 @@ class Units:
         Recomputation is in FORWARD state, and it is backward that needs it.
         """
         if internals.in_backward() or internals.training_state(group) == "PRE_BACKWARD":
-            return Phase.BACKWARD
-        return Phase.FORWARD
+            return phases.BACKWARD
+        return phases.FORWARD
 
     def issuer(self) -> tuple[int, int]:
         """Whose hook issues an unshard now, and the flags that follow from it."""
@@ -147,7 +146,7 @@ class Units:
         phase = self.phase_now(group)
         if internals.in_backward() and internals.training_state(group) == "FORWARD":
             flags |= flag_bits.RECOMPUTE
-        if not self.grad and phase == Phase.FORWARD:
+        if not self.grad and phase == phases.FORWARD:
             flags |= flag_bits.NO_GRAD
         if async_op:
             flags |= flag_bits.ASYNC_OP
@@ -171,9 +170,10 @@ class Units:
 
     def began(self, unit: Unit, phase: Phase) -> None:
         """A unit's forward or backward starts: its window is used."""
-        if phase == Phase.FORWARD:
+        if phase == phases.FORWARD:
             self._forwards.append(unit)
-            if unit.index not in self.order:
+            if not unit.ran:
+                unit.ran = True
                 self.order.append(unit.index)
         window = unit.window
         if window is None or window.used:
@@ -200,9 +200,9 @@ class Units:
         aborted = [unit for unit in self._forwards if unit.forward is not None]
         for unit in reversed(aborted):
             rec.spans.add(
-                Kind.FORWARD,
-                Lane.COMPUTE,
-                Phase.FORWARD,
+                kinds.FORWARD,
+                lanes.COMPUTE,
+                phases.FORWARD,
                 unit.forward_flags | flag_bits.ABORTED | flag_bits.END_ESTIMATED,
                 rec.micro_batch,
                 unit.index,
@@ -253,8 +253,8 @@ class Units:
 
     def _add_window(self, unit: Unit, window: Window, end: int, flags: int) -> None:
         self._rec.spans.add(
-            Kind.UNSHARDED,
-            Lane.UNSHARDED,
+            kinds.UNSHARDED,
+            lanes.UNSHARDED,
             window.phase,
             window.flags | flags,
             window.micro_batch,
@@ -280,7 +280,7 @@ class Units:
             self._rec.live_bytes += unit.bytes
             unit.window = Window(
                 op=self._rec.new_op(),
-                phase=Phase.OTHER,
+                phase=phases.OTHER,
                 flags=0,
                 micro_batch=UNKNOWN,
                 start=at,
@@ -303,13 +303,13 @@ class Units:
         self, reduction: Reduction | None, unit: Unit, start: int, end: int
     ) -> None:
         """Compute waited for a reduction."""
-        kind = reduction.kind if reduction else Kind.REDUCE_SCATTER
+        kind = reduction.kind if reduction else kinds.REDUCE_SCATTER
         self._rec.spans.add(
-            Kind.ALL_REDUCE_WAIT
-            if kind == Kind.ALL_REDUCE
-            else Kind.REDUCE_SCATTER_WAIT,
-            Lane.COMPUTE,
-            Phase.BACKWARD,
+            kinds.ALL_REDUCE_WAIT
+            if kind == kinds.ALL_REDUCE
+            else kinds.REDUCE_SCATTER_WAIT,
+            lanes.COMPUTE,
+            phases.BACKWARD,
             0,
             self._rec.micro_batch,
             reduction.unit if reduction else UNKNOWN,
@@ -326,8 +326,8 @@ class Units:
     def gathered(self, op: Op, more: int = 0) -> None:
         """Add the all-gather of an op whose start and end are known."""
         self._rec.spans.add(
-            Kind.ALL_GATHER,
-            Lane.ALL_GATHER,
+            kinds.ALL_GATHER,
+            lanes.ALL_GATHER,
             op.phase,
             op.flags | more,
             op.micro_batch,
@@ -345,8 +345,8 @@ class Units:
     def gather_waited(self, op: Op, start: int, end: int, more: int = 0) -> None:
         """Add the time that compute stood still for an all-gather."""
         self._rec.spans.add(
-            Kind.ALL_GATHER_WAIT,
-            Lane.COMPUTE,
+            kinds.ALL_GATHER_WAIT,
+            lanes.COMPUTE,
             op.phase,
             op.flags | more,
             op.micro_batch,

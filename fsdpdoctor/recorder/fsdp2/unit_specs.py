@@ -137,8 +137,8 @@ class Tree:
         prefetch: tuple[tuple[int, ...], ...] = ()
         if state is not None:
             prefetch = (
-                tuple(id(s) for s in state._states_to_forward_prefetch),
-                tuple(id(s) for s in state._states_to_backward_prefetch),
+                tuple(map(id, state._states_to_forward_prefetch)),
+                tuple(map(id, state._states_to_backward_prefetch)),
             )
         return (
             unit.index in self._state_of,
@@ -149,7 +149,7 @@ class Tree:
             prefetch,
             unit.checkpointed,
             unit.bytes,
-            tuple(len(seen) for seen in unit.seen_flags.values()),
+            len(unit.seen_flags),
         )
 
     def _spec(self, unit: Unit, group: Any) -> UnitSpec:

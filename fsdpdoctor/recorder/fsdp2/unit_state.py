@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -55,6 +57,12 @@ class Reduction:
     size: int
 
 
+FLAGS = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
+"""What accumulation turns on and off, and a unit's post-backward goes by."""
+
+_flags_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*FLAGS)
+
+
 class Unit:
     """One parameter group's state."""
 
@@ -70,6 +78,7 @@ class Unit:
         "index",
         "owner",
         "pending",
+        "ran",
         "seen_flags",
         "window",
     )
@@ -86,19 +95,18 @@ class Unit:
         self.forward_flags = 0
         self.backward: int | None = None
         self.checkpointed = False
-        self.seen_flags: dict[str, set[bool]] = {}
+        self.ran = False  # a forward, in a recorded step
+        self.seen_flags: set[tuple[Any, ...]] = set()  # in the order of FLAGS
 
     def saw_flags(self, group: Any) -> None:
         """Note how the accumulation flags stand at a post-backward."""
-        for name in ("reduce_grads", "all_reduce_grads", "reshard_after_backward"):
-            self.seen_flags.setdefault(name, set()).add(bool(getattr(group, name)))
+        self.seen_flags.add(_flags_of(group))
 
     def flag(self, name: str, group: Any) -> bool | None:
         """How a flag acts; None where it changes between micro-batches."""
-        seen = self.seen_flags.get(name)
-        if not seen:
-            return bool(getattr(group, name))
-        return next(iter(seen)) if len(seen) == 1 else None
+        at = FLAGS.index(name)
+        seen = {bool(flags[at]) for flags in self.seen_flags or {_flags_of(group)}}
+        return seen.pop() if len(seen) == 1 else None
 
     def forget(self) -> None:
         """Drop what a pass left open: the pass was not recorded to its end."""

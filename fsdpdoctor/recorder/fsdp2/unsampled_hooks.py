@@ -11,17 +11,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from fsdpdoctor.recorder import kinds, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
 from fsdpdoctor.recorder.patching import Wrap, unseen
-from fsdpdoctor.schema import Kind, Phase
 
 # Plain integers: to look a member up in its class costs more than the rest.
-_ALL_GATHER = int(Kind.ALL_GATHER)
-_REDUCE_SCATTER = int(Kind.REDUCE_SCATTER)
-_FORWARD = int(Phase.FORWARD)
-_BACKWARD = int(Phase.BACKWARD)
+_ALL_GATHER = int(kinds.ALL_GATHER)
+_REDUCE_SCATTER = int(kinds.REDUCE_SCATTER)
+_FORWARD = int(phases.FORWARD)
+_BACKWARD = int(phases.BACKWARD)
 
 
 class LightHooks:
@@ -37,8 +37,8 @@ class LightHooks:
         """What wraps the methods of FSDPParamGroup, by name."""
         owner = self._names.group_class
         made = {
-            "pre_forward": (int(Kind.FORWARD), _FORWARD),
-            "pre_backward": (int(Kind.BACKWARD), _BACKWARD),
+            "pre_forward": (int(kinds.FORWARD), _FORWARD),
+            "pre_backward": (int(kinds.BACKWARD), _BACKWARD),
         }
         return {
             name: functools.partial(self._beating, kind=kind, phase=phase)

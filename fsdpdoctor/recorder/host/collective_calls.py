@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
@@ -53,7 +54,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
 from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
 from fsdpdoctor.recorder.patching import Patches, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Phase, Within
+from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Within
 
 _MOST_OPEN = 4096
 """Operations later, a work that nobody waited for is given up: a send, for example."""
@@ -96,7 +97,7 @@ class _Call:
         self.done = False
         self.group = self.seq = self.size = self.unit = self.op = UNKNOWN
         self.micro_batch = UNKNOWN
-        self.phase = Phase.OTHER
+        self.phase = phases.OTHER
         self.within = Within.SCRIPT
         self.asynchronous = True
         self.issued_ns = self.start = self.ended = 0
@@ -314,7 +315,7 @@ class CollectiveCalls:
         if not mine:
             call.flags = flag_bits.BACKGROUND
         size = max(call.size, 0)
-        rec.beat(Kind.COLLECTIVE, call.phase, call.unit, call.seq, call.group, size)
+        rec.beat(kinds.COLLECTIVE, call.phase, call.unit, call.seq, call.group, size)
         call.issued_ns = perf_counter_ns()
         call.start = rec.tick() if rec.clock.of_device else call.issued_ns
         return call
@@ -323,7 +324,7 @@ class CollectiveCalls:
         """What the call ran in."""
         forward = self._rec.in_forward and mine
         call.phase = (
-            Phase.BACKWARD if backward else Phase.FORWARD if forward else Phase.OTHER
+            phases.BACKWARD if backward else phases.FORWARD if forward else phases.OTHER
         )
         within = self._within() if mine else Within.SCRIPT
         if within == Within.SCRIPT and (forward or backward):
@@ -333,7 +334,7 @@ class CollectiveCalls:
         elif within == Within.SCRIPT:
             within = named_within((*call.site.functions, call.site.via))
         if within in (Within.OPTIMIZER, Within.CLIP) and not backward:
-            call.phase = Phase.OPTIMIZER
+            call.phase = phases.OPTIMIZER
         call.within = within
 
     def _returned(self, call: _Call, result: Any) -> None:
@@ -404,10 +405,10 @@ class CollectiveCalls:
         still = self._stood_still(call)
         if call.asynchronous and (len(still) > 1 or not call.waits):
             call.flags |= flag_bits.END_ESTIMATED | flag_bits.ASYNC_OP
-        self._span(call, Kind.COLLECTIVE, Lane.OTHER_COMM, call.start, end)
+        self._span(call, kinds.COLLECTIVE, lanes.OTHER_COMM, call.start, end)
         if not call.flags & flag_bits.BACKGROUND:
             for start, stop in still:
-                self._span(call, Kind.COLLECTIVE_WAIT, Lane.COMPUTE, start, stop)
+                self._span(call, kinds.COLLECTIVE_WAIT, lanes.COMPUTE, start, stop)
         self._rec.call_sites.add(call.op, call.within, call.site.place, call.site.via)
 
     def _stood_still(self, call: _Call) -> list[tuple[int, int]]:

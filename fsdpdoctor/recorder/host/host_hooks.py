@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import reloaded_operators
@@ -47,8 +48,6 @@ from fsdpdoctor.schema import (
     RECOMPILE_REASON,
     UNKNOWN,
     Kind,
-    Lane,
-    Phase,
     Within,
 )
 
@@ -68,6 +67,11 @@ _SYNCING_METHODS = (
 )
 _CLIPPING = ("clip_grad_norm_", "get_total_norm", "clip_grads_with_norm_")
 """The last two are what sharded models with other meshes use, each on its own."""
+
+
+OBJECTS_EVERY = 4
+"""Recorded steps between two counts of Python's objects: it walks through all of the
+interpreter's memory, and what is asked of them is by how many they grow."""
 
 
 class ModelWatch(Protocol):
@@ -105,6 +109,7 @@ class HostHooks:
         self._patches = Patches()
         self._always = Patches()
         self._gc_began = 0
+        self._steps = 0  # counted
         self._clipping = False
         self._compiled: CompileCounts | None = None  # when reasons were last read
         self._before = compile_counts() or NOTHING_COMPILED
@@ -151,7 +156,9 @@ class HostHooks:
 
     def count(self) -> None:
         """Add the counters of a step that ends."""
-        self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
+        if self._steps % OBJECTS_EVERY == 0:
+            self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
+        self._steps += 1
         compiled = compile_counts()
         if compiled is not None:
             compiled = compiled.since(self._before)
@@ -216,7 +223,7 @@ class HostHooks:
             self._gc_began = perf_counter_ns()
         elif perf_counter_ns() - self._gc_began >= MIN_GC_NS:
             generation = info["generation"]
-            self._rec.host_span(Kind.GC, self._gc_began, value=generation)
+            self._rec.host_span(kinds.GC, self._gc_began, value=generation)
 
     # Spans around functions of torch
 
@@ -238,7 +245,7 @@ class HostHooks:
 
         def ended(start_ns: int, error: BaseException | None) -> None:
             self._pause = Within.SCRIPT
-            self._rec.host_span(Kind.INPUT, start_ns)
+            self._rec.host_span(kinds.INPUT, start_ns)
 
         owner: Any = dataloader._BaseDataLoaderIter
         loaded = bracket(owner.__next__, self._rec.guard, begins, ended)
@@ -258,9 +265,9 @@ class HostHooks:
                 return
             self._clipping = False
             rec.spans.add(
-                Kind.CLIP,
-                Lane.COMPUTE,
-                Phase.OPTIMIZER,
+                kinds.CLIP,
+                lanes.COMPUTE,
+                phases.OPTIMIZER,
                 0,
                 rec.micro_batch,
                 UNKNOWN,
@@ -291,9 +298,9 @@ class HostHooks:
             return perf_counter_ns()
 
         for name, kind in (
-            ("save", Kind.CHECKPOINT_SAVE),
-            ("async_save", Kind.CHECKPOINT_SAVE),
-            ("load", Kind.CHECKPOINT_LOAD),
+            ("save", kinds.CHECKPOINT_SAVE),
+            ("async_save", kinds.CHECKPOINT_SAVE),
+            ("load", kinds.CHECKPOINT_LOAD),
         ):
 
             def wrap(inner: Function, kind: Kind = kind) -> Function:
@@ -352,10 +359,10 @@ class HostHooks:
         return syncing
 
     def _synced(self, start_ns: int) -> None:
-        phase = Phase.FORWARD if self._rec.in_forward else Phase.OTHER
+        phase = phases.FORWARD if self._rec.in_forward else phases.OTHER
         if internals.in_backward():
-            phase = Phase.BACKWARD
-        self._rec.host_span(Kind.SYNC, start_ns, phase, name=user_line())
+            phase = phases.BACKWARD
+        self._rec.host_span(kinds.SYNC, start_ns, phase, name=user_line())
 
 
 def _nothing(token: Any, error: BaseException | None) -> None:

@@ -13,9 +13,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fsdpdoctor.recorder import kinds, phases
 from fsdpdoctor.recorder.patching import Patches, bracketing
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import UNKNOWN, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN
 
 HOOKS_LOST = (
     "the script threw all optimizers' hooks away, and with them those by which steps "
@@ -110,7 +111,7 @@ class OptimizerHooks:
             self._steps.optimizer_begins(optimizer, inner=inner)
             if inner:
                 return
-            self._rec.beat(Kind.OPTIMIZER, Phase.OPTIMIZER, UNKNOWN)
+            self._rec.beat(kinds.OPTIMIZER, phases.OPTIMIZER, UNKNOWN)
             start = self._rec.tick() if self._rec.on else 0
             self._inside = self._rec.micro_batch
             self._began = start, perf_counter_ns()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.host.call_stack import CallStack
 from fsdpdoctor.recorder.steps.micro_batches import length_of
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Lane, Phase
+from fsdpdoctor.schema import UNKNOWN, Flag
 
 _FUNCTIONS = 6
 """So many of the script's functions around a pass are looked at for its purpose."""
@@ -48,9 +49,9 @@ class RootPasses:
         if self._start == UNKNOWN:
             return  # it began before recording did
         rec.spans.add(
-            Kind.ROOT_FORWARD,
-            Lane.COMPUTE,
-            Phase.FORWARD,
+            kinds.ROOT_FORWARD,
+            lanes.COMPUTE,
+            phases.FORWARD,
             self._flags,
             rec.micro_batch,
             unit,

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
@@ -44,9 +45,6 @@ from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
     NO_TIME,
     UNKNOWN,
-    Kind,
-    Lane,
-    Phase,
 )
 
 OWN_OPTIMIZER = (
@@ -57,7 +55,7 @@ OWN_OPTIMIZER = (
 """What a record says whose steps are told so."""
 
 
-_OF_NO_STEP = {Kind.COLLECTIVE, Kind.COLLECTIVE_WAIT, Kind.GC}
+_OF_NO_STEP = {kinds.COLLECTIVE, kinds.COLLECTIVE_WAIT, kinds.GC}
 
 
 class Steps:
@@ -121,7 +119,7 @@ class Steps:
         if rec.on:
             self._passes.begins(module, args, kwargs, grad=grad)
         if grad and rec.on:
-            self._sink.pass_boundary(Phase.FORWARD)
+            self._sink.pass_boundary(phases.FORWARD)
 
     def _pass_begins(
         self, module: Any, inputs: Inputs, tree: Tree, *, part: bool
@@ -132,7 +130,7 @@ class Steps:
         now_ns = perf_counter_ns()
         rec.enter_pass(self._batches.forward(tree, now_ns, inputs, part=part))
         if first:
-            rec.beat(Kind.MICRO_BATCH, Phase.FORWARD, UNKNOWN)
+            rec.beat(kinds.MICRO_BATCH, phases.FORWARD, UNKNOWN)
             self._sink.root_forward(module)
         if module is not None:
             self._root = weakref.ref(module)
@@ -142,7 +140,7 @@ class Steps:
         self._rec.in_forward = False
         if self._rec.on:
             self._passes.ended(unit)
-            self._sink.pass_boundary(Phase.FORWARD)
+            self._sink.pass_boundary(phases.FORWARD)
 
     def pass_aborted(self) -> None:
         """An exception ended the micro-batch before."""
@@ -165,7 +163,7 @@ class Steps:
         rec = self._rec
         self._batches.backward_ended(perf_counter_ns(), aborted=aborted)
         if rec.on:
-            self._sink.pass_boundary(Phase.BACKWARD)
+            self._sink.pass_boundary(phases.BACKWARD)
             self._units.forget_reductions()
         rec.micro_batch = UNKNOWN
         if self._stepped_in_backward:
@@ -257,9 +255,9 @@ class Steps:
         self._turns.ended()
         if rec.on:
             rec.spans.add(
-                Kind.OPTIMIZER,
-                Lane.COMPUTE,
-                Phase.OPTIMIZER,
+                kinds.OPTIMIZER,
+                lanes.COMPUTE,
+                phases.OPTIMIZER,
                 0,
                 rec.micro_batch,
                 UNKNOWN,
@@ -352,9 +350,9 @@ class Steps:
         for marker in self._batches.settle():
             if rec.on:
                 rec.spans.add(
-                    Kind.MICRO_BATCH,
-                    Lane.HOST,
-                    Phase.OTHER,
+                    kinds.MICRO_BATCH,
+                    lanes.HOST,
+                    phases.OTHER,
                     flag_bits.ABORTED if marker.aborted else 0,
                     marker.number,
                     UNKNOWN,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import NamedTuple
 
+from fsdpdoctor.recorder import lanes, phases
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.clocks import Clock
 from fsdpdoctor.recorder.storage.gathered_tensors import GatheredTensors
@@ -20,7 +21,7 @@ from fsdpdoctor.recorder.storage.step_buffer import (
     StackBuffer,
 )
 from fsdpdoctor.run_writer import Heartbeat
-from fsdpdoctor.schema import UNKNOWN, Kind, Lane, Phase
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Phase
 from fsdpdoctor.schema.string_table import StringTable
 
 
@@ -76,7 +77,8 @@ class Recording:
 
     def alive_bytes(self) -> int:
         """Of unsharded parameters, in units and gathered beside them."""
-        return self.live_bytes + self.gathered.size()
+        gathered = self.gathered
+        return self.live_bytes + (gathered.size() if gathered.any else 0)
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""
@@ -117,7 +119,7 @@ class Recording:
         self,
         kind: Kind,
         start_ns: int,
-        phase: Phase = Phase.OTHER,
+        phase: Phase = phases.OTHER,
         unit: int = UNKNOWN,
         flags: int = 0,
         op: int = UNKNOWN,
@@ -127,16 +129,21 @@ class Recording:
         """Append a span of the host that ends now."""
         self.spans.add(
             kind,
-            Lane.HOST,
+            lanes.HOST,
             phase,
             flags,
             self.micro_batch,
             unit,
             start_ns,
             perf_counter_ns(),
-            op=op,
-            name=UNKNOWN if name is None else self.names.id(name),
-            value=value,
+            op,
+            UNKNOWN,
+            NO_TIME,
+            UNKNOWN,
+            UNKNOWN,
+            UNKNOWN,
+            UNKNOWN if name is None else self.names.id(name),
+            value,
         )
 
     def beat(

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 import fsdpdoctor
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import open_run
-from fsdpdoctor.schema import Kind
+from fsdpdoctor.schema import COUNTER_PYTHON_OBJECTS, Kind
 from tests.recorder.rehearsed import recorded, sharded
 
 dcp: Any = torch.distributed.checkpoint  # its functions have no types
@@ -115,3 +115,19 @@ def test_sees_a_checkpoint_that_was_imported_by_name(tmp_path: Path) -> None:
 
     saves = sum(int((s.spans.kind == Kind.CHECKPOINT_SAVE).sum()) for s in steps)
     assert saves == 2
+
+
+def test_objects_are_counted_now_and_then(tmp_path: Path) -> None:
+    """To count them walks through all of Python's memory."""
+    with recorded(tmp_path):
+        model = sharded()
+        for _ in range(11):
+            model(torch.ones(2, 8)).backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+    rank = open_run(tmp_path).sources[0].load()
+    counted = [
+        step.step
+        for step in rank.steps
+        if COUNTER_PYTHON_OBJECTS in {rank.name(int(n)) for n in step.counters.name}
+    ]
+    assert counted == [0, 4, 8]
