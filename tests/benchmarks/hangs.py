@@ -187,13 +187,23 @@ class Row:
         found = self.right.get(moment)
         return "-" if not found else f"{sum(found)}/{len(found)}"
 
+    def go_on_from(self, row: str) -> None:
+        """Count the repeats of an earlier row, too."""
+        cells = row.split("|")[4:6]
+        for moment, cell in zip(("live", "afterwards"), cells, strict=False):
+            right, _, of = cell.strip().partition("/")
+            if of:
+                wrong = int(of) - int(right)
+                self.right[moment] = [True] * int(right) + [False] * wrong
+
 
 ABOUT = (
     "Written by `python -m tests.benchmarks.hangs --write`. A cell says how often "
     "culprit, place and cause were all named: from live files, and after the end. A "
     "fault that ends the job at once has no live moment. A row is of the last time "
-    "that its case was run. Jobs are of torchrun, which, with its ranks, is forked of "
-    "a process that has imported torch; where it says cold, they started anew."
+    "that its case was run, and with `--more` of the times before. Jobs are of "
+    "torchrun, which, with its ranks, is forked of a process that has imported torch; "
+    "where it says cold, they started anew."
 )
 
 
@@ -304,6 +314,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cold", action="store_true", help="every process anew")
     parser.add_argument("--keep", type=Path, help="for records of wrong answers")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument(
+        "--more", action="store_true", help="count on from the rows that are there"
+    )
     return parser.parse_args()
 
 
@@ -311,6 +324,7 @@ def main() -> None:
     """Stage the cases."""
     args = arguments()
     rows: dict[tuple[str, int, str], Row] = {}
+    earlier = _earlier() if args.more else {}
     with (
         nullcontext() if args.cold else warm_starts(),
         ThreadPoolExecutor(args.at_once) as pool,
@@ -318,8 +332,11 @@ def main() -> None:
         asked = {pool.submit(answers_of, j, args.keep): j for j in jobs_of(args)}
         for done in as_completed(asked):
             job, answers = asked[done], done.result()
-            empty = Row(name=job.name, nproc=job.nproc, how=job.how)
-            rows.setdefault(job.row, empty).add(answers)
+            row = rows.get(job.row)
+            if row is None:
+                row = rows[job.row] = Row(name=job.name, nproc=job.nproc, how=job.how)
+                row.go_on_from(earlier.get((job.name, str(job.nproc), job.how), ""))
+            row.add(answers)
             for answer in answers:
                 state = "; ".join(answer.wrong) or "right"
                 print(  # noqa: T201
