@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 from nanoarrow.ipc import StreamWriter
@@ -20,6 +21,7 @@ from nanoarrow.ipc import StreamWriter
 from fsdpdoctor.schema import (
     HEARTBEAT,
     HEARTBEAT_SLOTS,
+    UNKNOWN,
     RankHeader,
     RunHeader,
     StepRecord,
@@ -308,6 +310,8 @@ class Heartbeat:
             ) from None
         self._count = self._written = 0
         self._pack = HEARTBEAT.pack_into
+        self.step = 0  # that events are of from here on, and the micro-batch in it
+        self.micro_batch = UNKNOWN
 
     @property
     def count(self) -> int:
@@ -316,30 +320,27 @@ class Heartbeat:
 
     def beat(
         self,
-        step: int,
-        micro_batch: int,
-        unit: int,
         kind: int,
         phase: int,
-        seq: int,
-        group: int,
-        time_ns: int,
+        unit: int,
+        seq: int = UNKNOWN,
+        group: int = UNKNOWN,
         size: int = 0,
     ) -> None:
-        """Overwrite the oldest slot."""
+        """Overwrite the oldest slot with what happens now."""
         self._count = count = self._count + 1
         self._pack(
             self._ring,
             (count - 1) % HEARTBEAT_SLOTS * _SLOT,
             count,
-            step,
-            micro_batch,
+            self.step,
+            self.micro_batch,
             unit,
             kind,
             phase,
             seq,
             group,
-            time_ns,
+            perf_counter_ns(),
             size,
         )
 

@@ -210,16 +210,8 @@ def test_the_heartbeat_keeps_the_last_events(tmp_path: Path) -> None:
     """The ring holds the newest slots, oldest first."""
     beat = Heartbeat(tmp_path, 0)
     for step in range(70):
-        beat.beat(
-            step=step,
-            micro_batch=0,
-            unit=1,
-            kind=Kind.ALL_GATHER,
-            phase=1,
-            seq=step,
-            group=0,
-            time_ns=step,
-        )
+        beat.step, beat.micro_batch = step, 0
+        beat.beat(Kind.ALL_GATHER, 1, 1, seq=step, group=0)
     beat.flush()
     write_run_header(tmp_path, RUN)
     write_rank(tmp_path, 0)

@@ -103,16 +103,16 @@ class LightHooks:
         self, original: Callable[..., Any], kind: int, phase: int
     ) -> Callable[..., Any]:
         """What follows is the unit's own compute: its gather is done."""
-        rec, unit_of = self._rec, self._units.of
+        guard, beat, unit_of = self._rec.guard, self._rec.beat, self._units.of
 
         @unseen
         @functools.wraps(original)
         def beating(group: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(group, *args, **kwargs)
             try:
-                rec.beat(kind, phase, unit_of(group).index)
+                beat(kind, phase, unit_of(group).index)
             except Exception as error:
-                rec.guard.fail(error)
+                guard.fail(error)
             return result
 
         beating._torchdynamo_disable = True  # type: ignore[attr-defined]

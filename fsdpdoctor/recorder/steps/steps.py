@@ -128,7 +128,7 @@ class Steps:
         rec = self._rec
         first = rec.micro_batch == UNKNOWN
         now_ns = perf_counter_ns()
-        rec.enter_pass(self._batches.forward(tree, now_ns, inputs, part=part))
+        rec.enter_pass(*self._batches.forward(tree, now_ns, inputs, part=part))
         if first:
             rec.beat(kinds.MICRO_BATCH, phases.FORWARD, UNKNOWN)
             self._sink.root_forward(module)
@@ -153,7 +153,7 @@ class Steps:
         self._backwards += 1
         if self._shapes.backward(tree):
             return
-        self._rec.enter_pass(self._batches.backward(tree, perf_counter_ns()))
+        self._rec.enter_pass(*self._batches.backward(tree, perf_counter_ns()))
 
     def backward_ended(self, *, aborted: bool = False) -> None:
         """A final callback has run, or a backward without one is over."""
@@ -165,7 +165,7 @@ class Steps:
         if rec.on:
             self._sink.pass_boundary(phases.BACKWARD)
             self._units.forget_reductions()
-        rec.micro_batch = UNKNOWN
+        rec.leave_pass()
         if self._stepped_in_backward:
             self._stepped_in_backward = False
             self._set_boundary()
@@ -279,7 +279,7 @@ class Steps:
     def _turn_ended(self) -> None:
         if not self._manual:
             # A forward that no backward followed ends with its step.
-            self._rec.micro_batch = UNKNOWN
+            self._rec.leave_pass()
             self._set_boundary()
 
     def _may_end_step(self) -> None:
@@ -296,7 +296,7 @@ class Steps:
     def step(self) -> None:
         """The step ends here, whatever the optimizers do."""
         self._manual = True
-        self._rec.micro_batch = UNKNOWN
+        self._rec.leave_pass()
         self._set_boundary()
         self._end_step()
 
@@ -377,7 +377,7 @@ class Steps:
         self._batches.step_ended()
         self._turns.step_ended()
         rec = self._rec
-        rec.step += 1
+        rec.next_step()
         self._recorded = rec.on and self._sampling.records(rec.step)
         if rec.on and not self._recorded:
             rec.drop(rec.rows())

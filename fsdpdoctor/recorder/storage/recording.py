@@ -49,6 +49,8 @@ class Recording:
         self.unix_minus_clock_ns = time.time_ns() - perf_counter_ns()
         self.guard = guard
         self.heartbeat = heartbeat
+        # Leaves a trace of what this rank does now, even if it is killed.
+        self.beat = heartbeat.beat
         self.spans = SpanBuffer()
         self.memory = MemoryBuffer()
         self.counters = CounterBuffer()
@@ -58,7 +60,6 @@ class Recording:
         self.on = False  # whether rows are kept
         self.step = 0
         self.micro_batch = UNKNOWN  # the pass, until the step is over: `micro_batches`
-        self.nth_pass = UNKNOWN  # of its model in the step
         self.in_forward = False  # a root's forward is running
         self.own_collective = False  # FSDP2 is issuing one, whose hooks record it
         self.live_bytes = 0  # of unsharded parameters
@@ -111,9 +112,18 @@ class Recording:
         self.call_sites.drop(rows.call_sites)
         self.stacks.drop(rows.stacks)
 
-    def enter_pass(self, numbers: tuple[int, int]) -> None:
-        """What follows is of this pass, and which of its model's that is."""
-        self.micro_batch, self.nth_pass = numbers
+    def next_step(self) -> None:
+        """What follows is of the next step."""
+        self.step += 1
+        self.heartbeat.step = self.step
+
+    def enter_pass(self, number: int, nth: int) -> None:
+        """What follows is of this pass, which is the nth of its model in the step."""
+        self.micro_batch, self.heartbeat.micro_batch = number, nth
+
+    def leave_pass(self) -> None:
+        """What follows is of none."""
+        self.micro_batch = self.heartbeat.micro_batch = UNKNOWN
 
     def host_span(
         self,
@@ -144,26 +154,4 @@ class Recording:
             UNKNOWN,
             UNKNOWN if name is None else self.names.id(name),
             value,
-        )
-
-    def beat(
-        self,
-        kind: int,
-        phase: int,
-        unit: int,
-        seq: int = -1,
-        group: int = -1,
-        size: int = 0,
-    ) -> None:
-        """Leave a trace of what this rank does now, even if it is killed."""
-        self.heartbeat.beat(
-            self.step,
-            UNKNOWN if self.micro_batch == UNKNOWN else self.nth_pass,
-            unit,
-            kind,
-            phase,
-            seq,
-            group,
-            perf_counter_ns(),
-            size,
         )

@@ -56,7 +56,7 @@ def recording(folder: Path) -> Recording:
 def test_a_stand_still_is_written_and_taken_away(tmp_path: Path) -> None:
     """The stack is this test's, the step the recording's; an event ends it."""
     rec = recording(tmp_path)
-    rec.step = 7
+    rec.step = rec.heartbeat.step = 7
     rec.beat(Kind.FORWARD, Phase.FORWARD, 0)
     stem, path = tmp_path / "rank00000", tmp_path / "rank00000.stall"
     watch = StallWatch(rec, tmp_path, rank=0, after_s=0.2)
