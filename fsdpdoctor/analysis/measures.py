@@ -41,7 +41,7 @@ class Measures:
     """A whole run, measured."""
 
     run: RunHeader
-    ranks: tuple[RankMeasures, ...]
+    ranks: Sequence[RankMeasures]  # a tuple, or from a file a rank at a time
     alignment: Alignment
     causes: Mapping[int, Mapping[str, Int64s]]  # by rank, by cause: [len(stalls)]
     missing_ranks: tuple[int, ...] = ()
@@ -59,15 +59,16 @@ class Measures:
 
     def of(self, rank: int) -> RankMeasures:
         """One rank's. Raises KeyError where it left none."""
-        return self._by_rank[rank]
+        return self.ranks[self.rank_places[rank]]
 
     @cached_property
-    def _by_rank(self) -> dict[int, RankMeasures]:
-        return {rank.rank: rank for rank in self.ranks}
+    def rank_places(self) -> dict[int, int]:
+        """Where each rank is in `ranks`."""
+        return {rank.rank: at for at, rank in enumerate(self.ranks)}
 
     @property
     def rank_numbers(self) -> tuple[int, ...]:
-        return tuple(self._by_rank)
+        return tuple(self.rank_places)
 
     @property
     def units(self) -> tuple[UnitSpec, ...]:
@@ -214,7 +215,20 @@ def reduce(
 ) -> Measures:
     """Bring measured ranks together."""
     ranks = given_back(sorted(ranks, key=lambda rank: rank.rank), tables_of)
-    ordered = given_back(agreed(ranks), tables_of)
+    return together(
+        header, agreed(ranks), missing_ranks=missing_ranks, warnings=warnings
+    )
+
+
+def together(
+    header: RunHeader,
+    agreed_ranks: Iterable[RankMeasures],
+    *,
+    missing_ranks: tuple[int, ...] = (),
+    warnings: tuple[str, ...] = (),
+) -> Measures:
+    """The same for ranks that judge the same steps: those of `Measures.ranks`."""
+    ordered = given_back(agreed_ranks, tables_of)
     alignment = align(
         given_back(
             [

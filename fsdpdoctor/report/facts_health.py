@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def _after_training(m: Measures) -> set[int]:
     }
 
 
-def _counted(ranks: tuple[RankMeasures, ...], name: str) -> int | None:
+def _counted(ranks: Sequence[RankMeasures], name: str) -> int | None:
     """A count of the ranks' sources; None where one of them does not keep it."""
     counts = [rank.header.health.get(name) for rank in ranks]
     known = [count for count in counts if count is not None]

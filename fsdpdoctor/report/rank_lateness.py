@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fsdpdoctor.analysis.measures import Measures
@@ -27,9 +27,20 @@ class Lateness:
 
 def lateness(m: Measures, rows: Sequence[RankRow]) -> tuple[Lateness, ...]:
     """Every rank, the one that the others wait for most first."""
-    of_rank = {
+    return lateness_of(rank_budgets(m), rows)
+
+
+def rank_budgets(m: Measures) -> dict[int, dict[str, int]]:
+    """The mean step of each rank, by part."""
+    return {
         rank.rank: replace(m, ranks=(rank,)).budget_ns_per_step() for rank in m.ranks
     }
+
+
+def lateness_of(
+    of_rank: Mapping[int, dict[str, int]], rows: Sequence[RankRow]
+) -> tuple[Lateness, ...]:
+    """The same, from the budgets of all ranks."""
     known = [budget for budget in of_rank.values() if budget]
     totals = {part: sum(one.get(part, 0) for one in known) for part in OWN_PARTS}
     others = max(len(known) - 1, 1)

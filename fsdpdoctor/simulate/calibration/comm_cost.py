@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,44 +37,42 @@ class Fit:
 
 
 def fit_comm_cost(rows: Collectives, durations: Int64s, latency_ns: int = 0) -> Fit:
+    """The same of collectives."""
+    return fit_sizes(rows.bytes, rows.unit, durations, latency_ns)
+
+
+def fit_sizes(
+    sizes: Int64s, units: npt.NDArray[np.int32], durations: Int64s, latency_ns: int = 0
+) -> Fit:
     """Least squares on the mean of each size, weighted by how often it came.
 
     `latency_ns` is taken where there is one size: a line needs two.
     """
-    sizes, taken, counts = _by_size(rows.bytes, durations)
+    each, which = np.unique(sizes, return_inverse=True)
+    counts = np.bincount(which, minlength=len(each)).astype(np.float64)
+    alike = np.split(
+        durations[np.argsort(which, kind="stable")], np.cumsum(counts[:-1]).astype(int)
+    )
+    taken = np.array([of_size.mean() for of_size in alike[: len(each)]])
     guesses: tuple[CommCost, ...] = ()
-    if len(sizes) == 1:
-        size, took = float(sizes[0]), float(taken[0])
+    if len(each) == 1:
+        size, took = float(each[0]), float(taken[0])
         guesses = _one_size(size, took, 0), _one_size(size, took, int(took))
-        wire = _one_size(float(sizes[0]), float(taken[0]), latency_ns)
+        wire = _one_size(size, took, latency_ns)
     else:
-        wire = _line(sizes, taken, counts)
-    fitted = np.array([wire.ns(int(b)) for b in rows.bytes])
+        wire = _line(each.astype(np.float64), taken, counts)
+    fitted = np.array([wire.ns(int(size)) for size in each])[which]
     off = np.abs(durations - fitted) / np.maximum(durations, 1)
     return Fit(
         wire=wire,
-        count=len(rows),
-        sizes=len(sizes),
+        count=len(sizes),
+        sizes=len(each),
         guesses=guesses,
         residual_share=median(off) if len(off) else 0.0,
         by_unit_ns={
-            int(unit): round(float(durations[rows.unit == unit].mean()))
-            for unit in distinct(rows.unit)
+            int(unit): round(float(durations[units == unit].mean()))
+            for unit in distinct(units)
         },
-    )
-
-
-def _by_size(
-    sizes: Int64s, durations: Int64s
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    each: dict[int, list[int]] = defaultdict(list)
-    for size, duration in zip(sizes.tolist(), durations.tolist(), strict=True):
-        each[size].append(duration)
-    ordered = sorted(each)
-    return (
-        np.array(ordered, dtype=np.float64),
-        np.array([np.mean(each[size]) for size in ordered]),
-        np.array([len(each[size]) for size in ordered], dtype=np.float64),
     )
 
 

@@ -42,11 +42,13 @@ class Forecast:
         return None if self.base.usable else self.base.why_withheld
 
 
-def replay_run(run: Run, measures: Measures) -> Replay:
-    """Replay the rank that the others wait for. Raises InputError where none can be."""
+def replay_run(run: Run, measures: Measures, slowest: int | None = None) -> Replay:
+    """Replay the rank that the others wait for: `slowest`, where that is known already.
+    Raises InputError where none can be.
+    """
     if not measures.ranks:
         raise InputError("no rank's record can be read: there is nothing to replay")
-    rank = slowest_rank(measures)
+    rank = slowest_rank(measures) if slowest is None else slowest
     known = measures.of(rank)
     check_evidence(known.evidence)  # before a trace is read once more
     source = next(s for s in run.sources if s.rank == rank)
