@@ -128,6 +128,7 @@ interface Details {
   facts: Fact[];
   flow: RelatedSpan[];
   peers: RelatedSpan[];
+  others?: number; // ranks that were not looked at
 }
 
 // -- opened lanes; see opened_lanes.py

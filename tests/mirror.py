@@ -128,6 +128,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "cli/test_whatif.py": ("renderers/whatif.py",),
     "importers/reader/test_event_index.py": ("importers/reader/build_index.py",),
     "dashboard/data/test_opened_lanes.py": ("dashboard/data/trace_events.py",),
+    "dashboard/data/test_store.py": ("dashboard/data/rank_series.py",),
     "dashboard/data/test_tiles.py": (
         "dashboard/data/pieces.py",
         "dashboard/data/series.py",
@@ -142,8 +143,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "cli/view.py",
         "dashboard/data/run_registry.py",
         "dashboard/pages/components.py",
-        "dashboard/pages/overview.py",
-        "dashboard/pages/ranks.py",
         "dashboard/pages/timeline.py",
         "dashboard/pages/units.py",
         "dashboard/pages/whatif_callbacks.py",
@@ -155,6 +154,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "dashboard/server/tile_middleware.py",
         "dashboard/timeline/component.py",
     ),
+    "dashboard/pages/test_many_ranks.py": _in("dashboard/pages", "overview ranks"),
     "dashboard/server/test_share_card.py": ("cli/sharing/share.py",),
     "dashboard/pages/requests/test_made_pages.py": (
         "dashboard/pages/requests/ahead.py",

@@ -25,6 +25,11 @@ MEMORY_CURVES = ("allocated_bytes", "unsharded_bytes", "rss_bytes")
 """What the memory curve shows: the first of these that the rank has."""
 
 
+MOST_PEERS = 512
+"""Ranks on which the same collective is looked for; of each, the columns of a rank are
+read."""
+
+
 def _mark(series: Series, row: int) -> Json:
     start = int(series.start[row])
     return {
@@ -171,7 +176,7 @@ class Details:
             "end": self._time(table, "end_ns", span),
             "facts": self._facts(rank, table, span),
             "flow": self._flow(rank, table, span),
-            "peers": self._peers(rank, table, span),
+            **self._peers(rank, table, span),
         }
 
     def _time(self, table: RankTable, name: str, row: int) -> int | None:
@@ -192,7 +197,7 @@ class Details:
             "first": bool((table.value("flags", row) or 0) & Flag.FIRST),
             "facts": self._facts(rank, spans, collective) if known else [],
             "flow": self._flow(rank, spans, collective) if known else [],
-            "peers": self._peers(rank, spans, collective) if known else [],
+            **(self._peers(rank, spans, collective) if known else {"peers": []}),
         }
 
     def _facts(self, rank: int, table: RankTable, row: int | None) -> list[list[Any]]:
@@ -229,22 +234,26 @@ class Details:
         found = [self._place(rank, table, int(other)) for other in rows[:32]]
         return sorted((f for f in found if f), key=lambda place: int(place["start"]))
 
-    def _peers(self, rank: int, table: RankTable, row: int | None) -> list[Json]:
-        """The same collective on the other ranks."""
+    def _peers(self, rank: int, table: RankTable, row: int | None) -> Json:
+        """The same collective on the other ranks; of too many on those next to this
+        one, and how many others were not looked at.
+        """
         if row is None or table.value("seq", row) is None:
-            return []
+            return {"peers": []}
         seq, kind = table.value("seq", row), table.value("kind", row)
         group = self._names[rank].group(table.value("group", row))
         found: list[Json] = []
-        for other in self._store.ranks:
+        near = nearest(self._store.ranks, rank)
+        for other in near if group is not None else ():
             there = self._store.spans[other]
-            if other == rank or group is None:
-                continue
             mine = (there.column("seq") == seq) & (there.column("kind") == kind)
             for at in np.flatnonzero(mine)[:4].tolist():
                 if self._names[other].group(there.value("group", at)) == group:
                     found.append(self._place(other, there, at))
-        return [place for place in found if place]
+        left_out = len(self._store.ranks) - 1 - len(near)
+        return {"peers": [place for place in found if place]} | (
+            {"others": left_out} if left_out and group is not None else {}
+        )
 
     def _place(self, rank: int, table: RankTable, row: int) -> Json:
         start, end = (
@@ -281,6 +290,13 @@ class Details:
             for row in np.flatnonzero(open_now).tolist()
         ]
         return sorted(found, key=lambda live: -(live["bytes"] or 0))
+
+
+def nearest(ranks: Sequence[int], rank: int) -> list[int]:
+    """The ranks that stand next to one, without itself, ascending."""
+    at = ranks.index(rank)
+    first = max(0, min(at - MOST_PEERS // 2, len(ranks) - MOST_PEERS - 1))
+    return [other for other in ranks[first : first + MOST_PEERS + 1] if other != rank]
 
 
 def _title(series: int, unit: str | None) -> str:

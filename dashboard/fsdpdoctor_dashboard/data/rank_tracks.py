@@ -6,13 +6,14 @@ here. A step is moved as a whole, so that no duration within it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from fsdpdoctor.analysis.clock_alignment import RankClock
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
@@ -55,12 +56,32 @@ def tracks_of(
         if progress is not None:
             progress(done, len(run.sources))
         if source.rank in by_rank:  # the others could not be read, and are named
-            yield track_of(source.load(), by_rank[source.rank], measures)
+            rank = by_rank[source.rank]
+            yield track_of(source.load(), rank, among_all(measures, rank.rank))
 
 
-def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
+class AmongAll(NamedTuple):
+    """What one rank's track takes that only all ranks together tell."""
+
+    clock: RankClock
+    causes: Mapping[str, Int64s]  # of its stalls
+    last_arrival_ns: Int64s  # of its collectives
+    stalls_known: bool
+
+
+def among_all(measures: Measures, rank: int) -> AmongAll:
+    """That of one rank."""
+    return AmongAll(
+        clock=measures.alignment.clocks[rank],
+        causes=measures.causes[rank],
+        last_arrival_ns=measures.alignment.last_arrival_ns[rank],
+        stalls_known=measures.stalls_known,
+    )
+
+
+def track_of(data: RankData, rank: RankMeasures, among: AmongAll) -> Track:
     """One rank as the timeline takes it."""
-    clock = measures.alignment.clocks[data.rank]
+    clock = among.clock
 
     def shift_at(time_ns: int) -> int:
         at = np.array([time_ns], dtype=np.int64)
@@ -81,7 +102,7 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
     by_step = {r.step: s for r, s in zip(data.steps, shifts, strict=True)}
     spans = Spans.concat(parts)
     of_collective = _collective_rows([record.spans for record in data.steps])
-    exposed = _exposed(rank, measures, by_step, of_collective)
+    exposed = _exposed(rank, among, by_step, of_collective)
     if data.header.device == "cpu":
         exposed = Exposed.concat([exposed, _cut_off(spans, data, exposed)])
     return Track(
@@ -90,12 +111,12 @@ def track_of(data: RankData, rank: RankMeasures, measures: Measures) -> Track:
         exposed=exposed,
         steps=_steps(data, shifts),
         memory=MemorySamples.concat(memory),
-        arrived_ns=_arrivals(rank, measures, by_step, of_collective, len(spans)),
+        arrived_ns=_arrivals(rank, among, by_step, of_collective, len(spans)),
         roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
         traced=Evidence.STALLS not in data.evidence,
         names=_names(rank),
         facts=RankFacts(
-            exposed_share=_exposed_share(rank, measures),
+            exposed_share=_exposed_share(rank, among),
             typical_step=middle_step(rank),
             ended=rank.header.ended,
         ),
@@ -110,10 +131,10 @@ def _names(rank: RankMeasures) -> RankNames:
     )
 
 
-def _exposed_share(rank: RankMeasures, measures: Measures) -> float | None:
+def _exposed_share(rank: RankMeasures, among: AmongAll) -> float | None:
     """Of the judged steps' time, as in the report."""
     whole = int(rank.steps.duration_ns[rank.judged].sum())
-    if not measures.stalls_known or not whole:
+    if not among.stalls_known or not whole:
         return None
     stalls = rank.stalls.rows(rank.in_judged(rank.stalls.step))
     return int(stalls.duration_ns.sum()) / whole
@@ -133,7 +154,7 @@ def place_on_timeline(
 ) -> int | None:
     """A rank's own time within a step, on the clock all ranks share."""
     clock = measures.alignment.clocks.get(rank)
-    if clock is None or rank not in measures.rank_numbers:
+    if clock is None or rank not in measures.rank_places:
         return None
     found = measures.of(rank)
     starts = found.steps.start_ns[found.steps.step == step]
@@ -172,9 +193,9 @@ def _collective_rows(steps: list[Spans]) -> Int64s:
 
 
 def _exposed(
-    rank: RankMeasures, measures: Measures, by_step: dict[int, int], rows: Int64s
+    rank: RankMeasures, among: AmongAll, by_step: dict[int, int], rows: Int64s
 ) -> Exposed:
-    stalls, causes = rank.stalls, measures.causes[rank.rank]
+    stalls, causes = rank.stalls, among.causes
     shift = np.array([by_step[int(step)] for step in stalls.step], dtype=np.int64)
     return Exposed.build(
         len(stalls),
@@ -236,13 +257,13 @@ def _cut_off(spans: Spans, data: RankData, stalls: Exposed) -> Exposed:
 
 def _arrivals(
     rank: RankMeasures,
-    measures: Measures,
+    among: AmongAll,
     by_step: dict[int, int],
     rows: Int64s,
     count: int,
 ) -> Int64s:
     arrived = np.full(count, NO_TIME, dtype=np.int64)
-    last = measures.alignment.last_arrival_ns[rank.rank]
+    last = among.last_arrival_ns
     steps = rank.collectives.step
     shift = np.array([by_step.get(int(s), 0) for s in steps], dtype=np.int64)
     arrived[rows] = np.where(last == NO_TIME, NO_TIME, last + shift)
@@ -255,8 +276,8 @@ def shown_places(measures: Measures, row: FindingRow) -> tuple[Location, ...]:
     """
     if row.places:
         return row.places
-    numbers = [n for n in row.ranks if n in measures.rank_numbers]
-    for rank in [measures.of(n) for n in numbers] or measures.ranks:
+    numbers = [n for n in row.ranks if n in measures.rank_places]
+    for rank in map(measures.of, numbers or measures.rank_numbers):
         step = middle_step(rank)
         if step is not None:
             at = int(np.flatnonzero(rank.steps.step == step)[0])

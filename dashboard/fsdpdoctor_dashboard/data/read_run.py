@@ -13,20 +13,39 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, TypeVar
 
 from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.open_paths import cores_here, processes_that_pay, rank_processes
 from fsdpdoctor.report import Report, report_of
-from fsdpdoctor.run import Run
-from fsdpdoctor_dashboard.data.rank_tracks import Progress, tracks_of
+from fsdpdoctor.run import RankSource, Run
+from fsdpdoctor_dashboard.data.kept.kept_analysis import (
+    Analysis,
+    keep_analysis,
+    open_analysis,
+)
+from fsdpdoctor_dashboard.data.kept.kept_measures import keep_measures, read_measures
+from fsdpdoctor_dashboard.data.kept.rank_sketches import sketches_of
+from fsdpdoctor_dashboard.data.kept.store_files import Section, saving, section_of
+from fsdpdoctor_dashboard.data.rank_series import part_of
+from fsdpdoctor_dashboard.data.rank_tracks import (
+    AmongAll,
+    Progress,
+    among_all,
+    track_of,
+    tracks_of,
+)
+from fsdpdoctor_dashboard.data.slices import RankFacts, RankNames, marks_of
 from fsdpdoctor_dashboard.data.store import (
     Store,
     build_store,
@@ -36,6 +55,12 @@ from fsdpdoctor_dashboard.data.store import (
     save_store,
 )
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles, make_tiles
+
+T = TypeVar("T")
+
+AHEAD = 8
+"""Ranks that are asked of workers before the first of them is taken: as many as there
+are, where they are few, and of more none waits long."""
 
 NICENESS = 2
 """Readers give way to the server, which somebody is waiting for at every frame, but
@@ -70,23 +95,136 @@ class Reader:
             if folder is None:
                 return store  # a growing run will have changed by the next time
             return _kept(store, folder) or store
-        progress(0, 0)
-        there = self._executor.submit(
-            _saved, self._run, measures, fingerprint, folder
-        ).result()
+        there = self._laid_out(self._executor, measures, fingerprint, folder, progress)
         store = _opened(there)
         if there != folder:
             shutil.rmtree(there.parent)  # what is mapped stays until it is let go
         return store
 
+    def _laid_out(
+        self,
+        executor: Executor,
+        measures: Measures,
+        fingerprint: str,
+        folder: Path | None,
+        progress: Progress,
+    ) -> Path:
+        """Where the store is: in the cache, or else in a new folder."""
+        if folder is not None:
+            with suppress(OSError):
+                self._write(executor, measures, fingerprint, folder, progress)
+                forget_oldest(folder)
+                return folder
+        place = Path(tempfile.mkdtemp(prefix="fsdpdoctor-")) / "store"
+        self._write(executor, measures, fingerprint, place, progress)
+        return place
+
+    def _write(
+        self,
+        executor: Executor,
+        measures: Measures,
+        fingerprint: str,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        """Other processes lay ranks out, and what each comes to is written as it
+        comes: a rank is a megabyte.
+        """
+        by_rank = {source.rank: source for source in self._run.sources}
+        total = len(measures.ranks)
+        asked = (
+            (by_rank[rank.rank], rank, among_all(measures, rank.rank))
+            for rank in measures.ranks
+        )
+        with saving(folder, fingerprint, 0) as writer:
+            found = in_turn(executor, laid_out, asked)
+            for done, (rank, (section, names, facts)) in enumerate(
+                zip(measures.rank_numbers, found, strict=True)
+            ):
+                progress(done, total)
+                writer.add(rank, section, names, facts)
+
     def report(self, measures: Measures, folder: Path | None) -> Report:
         """What the analysis says. Meanwhile coarse tiles are added to the cache."""
         if self._executor is None:
             return report_of(measures, self._run)
-        tiles = self._executor.submit(_add_tiles, folder)
-        report = self._executor.submit(report_of, measures, self._run).result()
-        tiles.result()
-        return report
+        return self.analysis(measures, folder).report
+
+    def analysis(self, measures: Measures, folder: Path | None) -> Analysis:
+        """The same, with what pages need of all ranks; it is kept where the store is.
+
+        A large run's measures are written and read again from there: sent to a worker,
+        those of thousands of ranks would be held three times.
+        """
+        if self._executor is not None:
+            with suppress(OSError):
+                return self._analysis_apart(self._executor, measures, folder)
+        return Analysis(measures, report_of(measures, self._run))
+
+    def _analysis_apart(
+        self, executor: Executor, measures: Measures, folder: Path | None
+    ) -> Analysis:
+        """By a worker. Raises OSError where nothing can be written."""
+        with _place_of(folder) as place:
+            keep_measures(measures, place)
+            tiles = executor.submit(_add_tiles, folder)
+            executor.submit(_analyse, self._run, place).result()
+            tiles.result()
+            return _read_back(place)
+
+
+def in_turn(
+    executor: Executor, task: Callable[..., T], asked: Iterable[tuple[Any, ...]]
+) -> Iterator[T]:
+    """A task's answers, in order; what is asked is made as workers come to it, and no
+    more answers wait than some for each of them.
+    """
+    waiting: deque[Future[T]] = deque()
+    for arguments in asked:
+        waiting.append(executor.submit(task, *arguments))
+        if len(waiting) > AHEAD:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def laid_out(
+    source: RankSource, rank: RankMeasures, among: AmongAll
+) -> tuple[Section, RankNames, RankFacts]:
+    """One rank, as a store holds it: what a worker does."""
+    track = track_of(source.load(), rank, among)
+    section = section_of(part_of(track, marks_of(track), 0))
+    return section, track.names, track.facts
+
+
+def _analyse(run: Run, place: Path) -> None:
+    """Put the report of measures that lie in a folder beside them, and what pages
+    show of all ranks.
+    """
+    measures = read_measures(place)
+    if measures is None:
+        raise _gone(place)
+    report = report_of(measures, run)
+    keep_analysis(report, sketches_of(measures, report), place)
+
+
+def _read_back(place: Path) -> Analysis:
+    found = open_analysis(place)
+    if found is None:
+        raise _gone(place)
+    return found
+
+
+@contextmanager
+def _place_of(folder: Path | None) -> Iterator[Path]:
+    """The folder of a run's store, if it has one, or one that is gone afterwards: what
+    is mapped stays until it is let go.
+    """
+    if folder is not None and os.access(folder, os.W_OK):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="fsdpdoctor-") as name:
+        yield Path(name)
 
 
 def _kept(store: Store, folder: Path) -> Store | None:
@@ -99,16 +237,6 @@ def _kept(store: Store, folder: Path) -> Store | None:
     return open_store(folder)
 
 
-def _saved(run: Run, measures: Measures, fingerprint: str, folder: Path | None) -> Path:
-    """Where a worker put the run's store: in the cache, or else in a new folder."""
-    store = build_store(tracks_of(run, measures), fingerprint)
-    if folder is not None and _kept(store, folder) is not None:
-        return folder
-    place = Path(tempfile.mkdtemp(prefix="fsdpdoctor-")) / "store"
-    save_store(store, place)
-    return place
-
-
 def _add_tiles(folder: Path | None) -> None:
     if folder is None or has_tiles(folder) or (store := open_store(folder)) is None:
         return
@@ -119,8 +247,12 @@ def _add_tiles(folder: Path | None) -> None:
 def _opened(folder: Path) -> Store:
     store = open_store(folder)
     if store is None:
-        raise FsdpDoctorError(f"{folder} was written just now and cannot be read")
+        raise _gone(folder)
     return store
+
+
+def _gone(folder: Path) -> FsdpDoctorError:
+    return FsdpDoctorError(f"{folder} was written just now and cannot be read")
 
 
 @contextmanager
@@ -158,10 +290,10 @@ def _workers(processes: int) -> Iterator[tuple[Executor, Callable[[], None]]]:
             finally:
                 held.close()
     finally:
-        _return_memory()
+        return_memory()
 
 
-def _return_memory() -> None:
+def return_memory() -> None:
     """What came from the readers was packed up to three times: 60 of 90 MB, of a run of
     a million spans, are free then, and glibc would keep them.
     """

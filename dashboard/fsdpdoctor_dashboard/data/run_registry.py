@@ -22,12 +22,12 @@ from fsdpdoctor.open_paths import files_at, runs_at
 from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
-from fsdpdoctor_dashboard.data.initial_view import first_view
-from fsdpdoctor_dashboard.data.queries import Details, minimap
-from fsdpdoctor_dashboard.data.rank_ends import rank_ends
-from fsdpdoctor_dashboard.data.read_run import Reader, reading
+from fsdpdoctor_dashboard.data.kept.kept_analysis import Analysis, open_analysis
+from fsdpdoctor_dashboard.data.kept.rank_sketches import Sketches, sketches_of
+from fsdpdoctor_dashboard.data.kept.run_overview import overview
+from fsdpdoctor_dashboard.data.queries import Details
+from fsdpdoctor_dashboard.data.read_run import Reader, reading, return_memory
 from fsdpdoctor_dashboard.data.series import SERIES
-from fsdpdoctor_dashboard.data.step_line import step_line
 from fsdpdoctor_dashboard.data.store import (
     Store,
     cache_folder,
@@ -68,7 +68,7 @@ class Picture:
     folder: Path | None = None  # of the cache, where the store is in one
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "whole", whole_run(self.store))
+        object.__setattr__(self, "whole", overview(self.store, self.folder))
         object.__setattr__(self, "tiles", TileShelf(self.store, self.folder))
 
     @property
@@ -102,12 +102,28 @@ class OpenRun(Picture):
     report: Report
     finished: bool = False  # nobody writes to it, whatever its ranks say
     going: bool = False  # its processes are seen to run, on this host
+    kept_sketches: Sketches | None = None  # None: they are made when they are asked for
+    _made: list[Sketches] = field(init=False, repr=False, default_factory=list)
+    _running: bool = field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        Picture.__post_init__(self)
+        running = any(facts.ended == "running" for facts in self.store.facts.values())
+        object.__setattr__(self, "_running", running)
 
     @property
     def live(self) -> bool:
         """Whether some rank is still writing, as far as its record says."""
-        running = any(rank.header.ended == "running" for rank in self.measures.ranks)
-        return running and not self.finished
+        return self._running and not self.finished
+
+    @property
+    def sketches(self) -> Sketches:
+        """What pages show of all ranks together."""
+        if self.kept_sketches is not None:
+            return self.kept_sketches
+        if not self._made:
+            self._made.append(sketches_of(self.measures, self.report))
+        return self._made[0]
 
 
 @dataclass(slots=True)
@@ -316,40 +332,49 @@ def open_entry(
         )
 
     cached = None if folder is None else open_store(folder)
-    if cached is not None:
+    kept = None
+    if folder is not None and cached is not None:
         drawn(cached)
+        kept = open_analysis(folder)
     run = opener(entry.path)
     loading.what, loading.total = "measuring", len(run.sources)
+    found = kept or _analysed(run, loading, fingerprint, folder, drawn)
+    if kept is None:
+        return_memory()  # of all ranks' measures, where they are in a file now
+    assert loading.picture is not None
+    going = kept is None and still_going(found.measures)
+    return OpenRun(
+        entry=entry,
+        run=run,
+        measures=found.measures,
+        report=report_so_far(found.report) if going else found.report,
+        store=loading.picture.store,
+        revision=revision,
+        folder=folder,
+        going=going,
+        kept_sketches=found.sketches,
+    )
+
+
+def _analysed(
+    run: Run,
+    loading: Loading,
+    fingerprint: str,
+    folder: Path | None,
+    drawn: Callable[[Store], None],
+) -> Analysis:
     with reading(run) as reader:
         loading.reader = reader
         measures = reader.measure(loading.measured)
         if loading.picture is None:
             drawn(reader.lay_out(measures, fingerprint, loading.laid_out))
         loading.what, loading.total = "looking for what hurts", 0
-        report = reader.report(measures, folder)
-    assert loading.picture is not None
-    going = still_going(measures)
-    return OpenRun(
-        entry=entry,
-        run=run,
-        measures=measures,
-        report=report_so_far(report) if going else report,
-        store=loading.picture.store,
-        revision=revision,
-        folder=folder,
-        going=going,
-    )
+        return reader.analysis(measures, folder)
 
 
 def meta_of(run: Picture) -> dict[str, Any]:
     """All that a page needs before its first tile."""
     store = run.store
-    ends = rank_ends(store)
-    present = {
-        rank: sorted({int(SERIES[s.series].row) for s in store.series(rank)})
-        for rank in store.ranks
-    }
-    used = sorted({s.series for rank in store.ranks for s in store.series(rank)})
     return {
         "id": run.id,
         "label": run.label or run.id,
@@ -357,32 +382,8 @@ def meta_of(run: Picture) -> dict[str, Any]:
         "end": store.end,
         "level": whole_level(store),
         "series": [spec._asdict() for spec in SERIES],
-        "used": used,
         "units": run.units,
-        "ranks": [
-            {
-                "rank": rank,
-                "rows": present[rank],
-                "exposed_share": store.facts[rank].exposed_share,
-                "ended": ends.get(rank),
-            }
-            for rank in store.ranks
-        ],
-        "memory": any(_has_memory(run, rank) for rank in store.ranks),
         "revision": run.revision,
         "live": run.live,
         **run.whole,
     }
-
-
-def whole_run(store: Store) -> dict[str, Any]:
-    """What a page shows of a run as a whole: its minimap, its steps, its first view."""
-    return {
-        "minimap": minimap(store),
-        "steps": step_line(store),
-        "start": first_view(store),
-    }
-
-
-def _has_memory(run: Picture, rank: int) -> bool:
-    return run.store.memory.get(rank) is not None and len(run.store.memory[rank]) > 0

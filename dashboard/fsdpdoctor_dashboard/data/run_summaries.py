@@ -19,9 +19,10 @@ from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.importers.reader.trace_cache import default_folder
 from fsdpdoctor.open_paths import files_at
 from fsdpdoctor.report import Report
+from fsdpdoctor_dashboard.data.kept.kept_analysis import open_analysis
 from fsdpdoctor_dashboard.data.read_run import Reader, reading
 from fsdpdoctor_dashboard.data.run_registry import Entry, Library
-from fsdpdoctor_dashboard.data.store import fingerprint_of
+from fsdpdoctor_dashboard.data.store import cache_folder, fingerprint_of
 
 SPARKS = 60
 """Points of a run's line of steps; of more steps the longest stand for the others."""
@@ -132,6 +133,10 @@ class Summaries:
         opened = self._library.opened(entry.id)
         if opened is not None and opened.store.fingerprint == fingerprint:
             return summary_of(opened.measures, opened.report)
+        folder = cache_folder(fingerprint)
+        kept = None if folder is None else open_analysis(folder)
+        if kept is not None:  # it was opened before
+            return summary_of(kept.measures, kept.report)
         try:
             run = self._library.opener(entry.path)
             with reading(run) as reader:

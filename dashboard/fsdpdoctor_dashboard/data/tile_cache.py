@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,13 @@ from fsdpdoctor_dashboard.data.tiles import (
 DEPTH = 8
 """Levels that are made beforehand. Of a million spans on 8 ranks they are 30 MB; the
 next finer tile then holds mostly single marks, and takes a tenth of the time."""
+MOST_MADE = 64 * ((1 << DEPTH) - 1)
+"""Parts of tiles, of a rank each, that are made beforehand: all levels of 64 ranks. Of
+thousands of ranks they would take minutes and gigabytes, and be looked at by nobody:
+a screen shows some hundred of them, condensed, which are made when they are asked for.
+"""
+AT_A_TIME = 64
+"""Ranks whose parts of a tile are made together."""
 KEPT_BYTES = 16 << 20
 """Of other tiles that a run keeps: a thousand of one rank."""
 
@@ -57,9 +64,7 @@ def make_tiles(store: Store, folder: Path) -> None:
     with new.open("wb") as file:
         for depth in range(_depth(store)):
             for index in range(1 << depth):
-                for part in rank_blocks(
-                    store, whole - depth, index, store.ranks, condensed=False
-                ):
+                for part in _parts_of_all(store, whole - depth, index):
                     file.write(part.content)
                     edges.append(edges[-1] + len(part.content))
                     blocks.append(part.blocks)
@@ -71,13 +76,24 @@ def make_tiles(store: Store, folder: Path) -> None:
     new_index.rename(folder / _INDEX)
 
 
+def _parts_of_all(store: Store, level: int, index: int) -> Iterator[RankBlocks]:
+    """Each rank's part of a tile, some ranks at a time: what all have at once in the
+    making is half a gigabyte of 4,096.
+    """
+    for first in range(0, len(store.ranks), AT_A_TIME):
+        ranks = store.ranks[first : first + AT_A_TIME]
+        yield from rank_blocks(store, level, index, ranks, condensed=False)
+
+
 def has_tiles(folder: Path) -> bool:
     """Whether they were added."""
     return (folder / _INDEX).exists()
 
 
 def _depth(store: Store) -> int:
-    return min(DEPTH, whole_level(store) - MIN_LEVEL + 1)
+    """How many levels are made: of more ranks fewer, and always the whole run."""
+    most = MOST_MADE // max(1, len(store.ranks)) + 1
+    return min(DEPTH, max(1, most.bit_length() - 1), whole_level(store) - MIN_LEVEL + 1)
 
 
 def _made(folder: Path) -> Made | None:

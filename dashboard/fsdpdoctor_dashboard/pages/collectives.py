@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import NOT_MEASURED, ms, percent
 from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.tables import Cell
-from fsdpdoctor.report.collective_times import collective_times
 from fsdpdoctor.report.value import CollectiveRow, OtherCollectiveRow
+from fsdpdoctor_dashboard.data.kept.collective_kinds import KindLine
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
@@ -28,7 +26,6 @@ from fsdpdoctor_dashboard.pages.components import (
     with_terms,
 )
 from fsdpdoctor_dashboard.pages.pictures import collective_figures as figures
-from fsdpdoctor_dashboard.pages.pictures.collective_figures import KindTimes
 
 
 def page(context: Context) -> Component:
@@ -37,10 +34,10 @@ def page(context: Context) -> Component:
 
 
 def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
-    times = collective_times(run.measures)
+    times = run.sketches.sizes
     if not times:
         return [html.P("Cannot tell: the run has no collective whose end was seen.")]
-    kinds = figures.kinds_of(run.measures)
+    kinds = run.sketches.kinds
     shown: list[Component] = [
         html.H2("How long they take, by size"),
         html.P(
@@ -111,7 +108,7 @@ def _called(row: OtherCollectiveRow) -> str:
 
 
 def _bandwidth(
-    context: Context, run: OpenRun, kinds: Sequence[KindTimes]
+    context: Context, run: OpenRun, kinds: Sequence[KindLine]
 ) -> list[Component]:
     figure = figures.bandwidth(run.report, kinds, context.network, context.theme)
     if figure is None:
@@ -153,22 +150,15 @@ BY_ORDER = "by_order"
 NOT_NAMED = "group not named"
 
 
-class _Times(NamedTuple):
-    median: float
-    p99: float
-    most: float
-
-
-def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
+def _kinds(name: str, run: OpenRun, kinds: Sequence[KindLine]) -> Component:
     rows = []
     for kind in kinds:
-        taken = kind.rows.duration_ns
-        times = _Times(*np.percentile(taken, (50, 99, 100)).tolist())
+        times = (kind.median_ns, kind.p99_ns, kind.longest_ns)
         peak = figures.peak_gbps(kind, run.report)
         rows.append(
             [
                 Cell(text=kind.kind.label),
-                Cell(text=f"{len(taken):,}", value=len(taken)),
+                Cell(text=f"{kind.count:,}", value=kind.count),
                 *[Cell(text=ns_words(ns), value=ns) for ns in times],
                 Cell(text=figures.fit_words(kind, run.report)),
                 Cell(text="-" if peak is None else f"{peak:.3g} GB/s", value=peak),
@@ -185,7 +175,7 @@ def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
 
 def _table(name: str, run: OpenRun) -> Component:
     rows = []
-    members = _members(run)
+    members = run.sketches.members
     for row in run.report.collectives:
         known = NOT_NAMED if row.role == BY_ORDER else row.role or row.group
         role = f"{known or NOT_NAMED}{_ranks(row, members)}"
@@ -212,17 +202,8 @@ def _table(name: str, run: OpenRun) -> Component:
     return data_table(name, heads, rows)
 
 
-def _members(run: OpenRun) -> dict[str | None, tuple[int, ...]]:
-    """The ranks of each group, where there are several of one role."""
-    groups = [spec for rank in run.measures.ranks for spec in rank.header.groups]
-    named: dict[str | None, set[str]] = {}
-    for spec in groups:
-        named.setdefault(spec.role, set()).add(spec.name)
-    return {spec.name: spec.ranks for spec in groups if len(named[spec.role]) > 1}
-
-
-def _ranks(row: CollectiveRow, members: dict[str | None, tuple[int, ...]]) -> str:
-    if found := members.get(row.group):
+def _ranks(row: CollectiveRow, members: Mapping[str, tuple[int, ...]]) -> str:
+    if found := members.get(row.group or ""):
         return f", ranks {ranges(found)}"
     return f", {row.group_size} ranks" if row.group_size else ""
 

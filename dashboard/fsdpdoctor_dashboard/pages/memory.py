@@ -40,14 +40,14 @@ def page(context: Context) -> Component:
 
 
 def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
-    ranks = {rank.rank: rank for rank in run.measures.ranks}
-    rank = ranks[chosen(context, "rank", list(ranks))]
+    ranks = run.measures.rank_numbers
+    rank = run.measures.of(chosen(context, "rank", ranks))
     steps = rank.judged_steps.tolist() or rank.steps.step.tolist()
     if not steps:
         return [html.P("No whole step was recorded.")]
     step = chosen(context, "step", steps, middle_step(rank))
     return [
-        chooser(context, "memory", "rank", list(ranks), rank.rank),
+        chooser(context, "memory", "rank", ranks, rank.rank),
         chooser(context, "memory", "step", steps, step),
         *_step(rank, step, context.theme),
         html.H2("Peak while a unit ran, of the judged steps"),

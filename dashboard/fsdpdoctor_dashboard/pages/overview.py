@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from dash import html
 from dash.development.base_component import Component
@@ -35,6 +34,12 @@ from fsdpdoctor_dashboard.pages.verdict_box import verdict_box
 
 MANY_RANKS = 16
 """With more the fastest, the middle and the slowest stand for all, which are folded."""
+
+
+MOST_BARS = 512
+"""Ranks that have a bar each among those that are folded; of more, SHOWN_BARS have: the
+slowest. A page of 4,096 was 12 MB."""
+SHOWN_BARS = 128
 
 
 def page(context: Context) -> Component:
@@ -77,27 +82,22 @@ def _dear_recording(report: Report) -> Iterator[Component]:
         )
 
 
-def _budgets(run: OpenRun) -> dict[int, dict[str, int]]:
-    measures = run.measures
-    return {
-        rank.rank: dict(replace(measures, ranks=(rank,)).budget_ns_per_step())
-        for rank in measures.ranks
-    }
-
-
 def _budget(context: Context, run: OpenRun) -> Iterator[Component]:
     """One bar per rank, all of both runs to the scale of the slowest."""
-    budgets = _budgets(run)
-    every = (b for each in context.runs for b in _budgets(each).values())
+    budgets = run.sketches.budgets
+    every = (b for each in context.runs for b in each.sketches.budgets.values())
     longest = max((sum(budget.values()) for budget in every), default=0)
     if not longest:
         yield html.P("Cannot tell: no whole step was recorded.", className="faint")
         return
     if len(budgets) > MANY_RANKS:
         yield _bars({rank: budgets[rank] for rank in typical(budgets)}, longest)
-        every_rank = _bars(budgets, longest, "budget many")
-        summary = html.Summary(f"All {len(budgets)} ranks")
-        yield html.Details([summary, every_rank])
+        shown = folded(budgets)
+        words = f"All {len(budgets)} ranks"
+        if len(shown) < len(budgets):
+            words = f"The {len(shown)} slowest of {len(budgets):,} ranks"
+        bars = _bars({rank: budgets[rank] for rank in shown}, longest, "budget many")
+        yield html.Details([html.Summary(words), bars])
     else:
         yield _bars(budgets, longest)
     yield _legend(run.report)
@@ -114,6 +114,14 @@ def _bars(
         took = html.Span(ms(sum(budget.values())), className="faint")
         cells += [html.Span(f"rank {rank}"), bar, took]
     return html.Div(cells, className=kind)
+
+
+def folded(budgets: Mapping[int, Mapping[str, int]]) -> list[int]:
+    """The ranks whose bars are folded: all, or of too many the slowest."""
+    if len(budgets) <= MOST_BARS:
+        return [*budgets]
+    order = sorted(budgets, key=lambda rank: (-sum(budgets[rank].values()), rank))
+    return sorted(order[:SHOWN_BARS])
 
 
 def typical(budgets: Mapping[int, Mapping[str, int]]) -> list[int]:

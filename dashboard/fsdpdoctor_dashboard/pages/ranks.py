@@ -11,10 +11,9 @@ from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.report_view import PART_WORDS
 from fsdpdoctor.renderers.tables import Cell
-from fsdpdoctor.report.collectives_ranks import waits_by_last
-from fsdpdoctor.report.rank_lateness import Lateness, lateness
-from fsdpdoctor.report.value import Health
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.report.rank_lateness import Lateness
+from fsdpdoctor.report.value import Health, RankRow
+from fsdpdoctor_dashboard.data.kept.rank_sketches import RankSteps, Waits
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
@@ -38,29 +37,37 @@ def page(context: Context) -> Component:
 
 
 def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
-    measures, theme = run.measures, context.theme
-    steps = max((int(rank.judged.sum()) for rank in measures.ranks), default=0)
-    if not steps:
+    judged, theme = run.sketches.steps, context.theme
+    if not judged.steps:
         return [*_ranks(name, run, context.runs), html.P("No whole step was recorded.")]
-    longest = max(figures.longest_exposed_ms(each.measures) for each in context.runs)
-    off = max(figures.largest_deviation(each.measures) for each in context.runs)
+    every = [each.sketches.steps for each in context.runs]
+    longest = max(figures.longest_exposed_ms(steps) for steps in every)
+    off = max(figures.largest_deviation(steps) for steps in every)
     return [
         *_late(name, run),
         html.H2("Step time, against the median step"),
         _set_aside(run.report.health),
-        plot(figures.step_heat(measures, theme, exposed=False, span=off)),
+        *_columns_of_many(judged, "is furthest off"),
+        plot(figures.step_heat(judged, theme, exposed=False, span=off)),
         html.H2("Exposed time"),
         html.P("Of each judged step, by rank, in ms.", className="faint"),
-        plot(figures.step_heat(measures, theme, exposed=True, span=longest))
-        if measures.stalls_known
+        *_columns_of_many(judged, "stood still longest"),
+        plot(figures.step_heat(judged, theme, exposed=True, span=longest))
+        if run.measures.stalls_known
         else html.P("Cannot tell: the source shows no stalls.", className="faint"),
-        *_waits(run, steps, theme),
+        *_waits(run, theme),
         *_ranks(name, run, context.runs),
     ]
 
 
 MOST_NAMED = 16
 """Ranks up to which the table of all is not folded."""
+
+MOST_ROWS = 512
+"""Ranks up to which the table has all: a browser takes a second for 5,000 cells. All of
+any number are in `fsdpdoctor analyze --json`."""
+
+SHOWN_ROWS = 128
 
 MOST_LATE = 8
 """Ranks that are listed as late."""
@@ -72,7 +79,7 @@ LATE_SHARE = 0.005
 def _late(name: str, run: OpenRun) -> list[Component]:
     """Who makes the others wait, the worst first, and what it does more of."""
     step_ns = run.report.step_time_ns.median or 0
-    found = lateness(run.measures, run.report.ranks)
+    found = run.sketches.late
     late = [one for one in found if (one.caused_ns or 0) > LATE_SHARE * step_ns]
     head = html.H2("Who is late, and why")
     if all(one.caused_ns is None for one in found):
@@ -120,14 +127,27 @@ def _ranks(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
     per_step = html.P(with_terms(PER_STEP), className="faint")
     if len(ranks) <= MOST_NAMED:
         return [html.H2("All ranks"), per_step, _table(name, run, runs)]
-    summary = html.Summary(f"All {len(ranks)} ranks")
+    if len(ranks) <= MOST_ROWS:
+        summary = f"All {len(ranks)} ranks"
+    else:
+        summary = (
+            f"{SHOWN_ROWS} of {len(ranks):,} ranks: those that others wait for most"
+        )
     table = [table_tools(name, "ranks"), per_step, _table(name, run, runs)]
-    return [html.Details([summary, *table])]
+    return [html.Details([html.Summary(summary), *table])]
 
 
-def _waits(run: OpenRun, steps: int, theme: str) -> list[Component]:
-    measures = run.measures
-    if Evidence.RANKS not in measures.evidence:
+def shown_rows(rows: Sequence[RankRow]) -> Sequence[RankRow]:
+    """The ranks that the table of all has a row for."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    worst = sorted(rows, key=lambda row: -(row.wait_caused_ns_per_step or 0))
+    return sorted(worst[:SHOWN_ROWS], key=lambda row: row.rank)
+
+
+def _waits(run: OpenRun, theme: str) -> list[Component]:
+    waits = run.sketches.waits
+    if waits is None:
         return [
             html.H2("Who waits for whom"),
             html.P(
@@ -136,16 +156,46 @@ def _waits(run: OpenRun, steps: int, theme: str) -> list[Component]:
                 className="faint",
             ),
         ]
-    waits = {rank.rank: waits_by_last(measures, rank) for rank in measures.ranks}
+    steps = run.sketches.steps.most_judged
     return [
         html.H2("Who waits for whom"),
-        plot(figures.wait_matrix(sorted(waits), waits, steps, theme)),
+        *_of_many(waits),
+        plot(figures.wait_matrix(waits, steps, theme)),
         html.H2("Who is last"),
+        *_bars_of_many(run),
         html.Div(
             [plot(bars) for bars in figures.last_arrivals(run.report, theme)],
             className="pair",
         ),
     ]
+
+
+def _of_many(waits: Waits) -> list[Component]:
+    """What the matrix shows, where that is not every rank."""
+    if waits.together == 1:
+        return []
+    words = (
+        f"A line is the mean of {waits.together} ranks. Columns are the "
+        f"{len(waits.last)} of {len(waits.ranks):,} ranks that others wait for most."
+    )
+    return [html.P(words, className="faint")]
+
+
+def _bars_of_many(run: OpenRun) -> list[Component]:
+    shown = figures.shown_bars(run.report)
+    if len(shown) == len(run.report.ranks):
+        return []
+    words = f"The {len(shown)} of {len(run.report.ranks):,} ranks that others wait "
+    return [html.P(f"{words}for most.", className="faint")]
+
+
+def _columns_of_many(steps: RankSteps, which: str) -> list[Component]:
+    """What a column of the heat map is, where that is not a rank."""
+    together = figures.ranks_together(steps)
+    if together == 1:
+        return []
+    words = f"A column is {together} ranks, of which it shows the one that {which}."
+    return [html.P(words, className="faint")]
 
 
 def _set_aside(health: Health) -> Component:
@@ -164,7 +214,7 @@ def _set_aside(health: Health) -> Component:
 
 
 def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> Component:
-    ranks = run.report.ranks
+    ranks = shown_rows(run.report.ranks)
     every = [row for each in runs for row in each.report.ranks]
     exposed = [row.exposed_ns_per_step for row in ranks]
     waits = [row.wait_ns_per_step for row in ranks]

@@ -62,7 +62,8 @@ class Replays:
         kept = self._of(run)
         with kept.lock:
             if kept.replay is None:
-                kept.replay = replay_run(run.run, run.measures)
+                slowest = run.sketches.slowest
+                kept.replay = replay_run(run.run, run.measures, slowest)
             return kept.replay
 
     def search(self, run: OpenRun) -> list[Prediction]:

@@ -34,6 +34,9 @@ CROWD = 16
 """Condensed ranks above which tiles are one level coarser: see tracks.js."""
 FIRST_RANKS = 6
 """Ranks in full that fit a screen."""
+FIRST_LINES = 256
+"""Ranks, condensed, that fit the highest screen. Others are asked for when somebody
+scrolls to them."""
 
 
 @cache
@@ -90,6 +93,12 @@ def first_tiles(
     return level, range(max(0, view["t0"] >> level), last + 1)
 
 
+def first_ranks(store: Store) -> tuple[int, ...]:
+    """The ranks that a first picture has."""
+    condensed = len(store.ranks) >= CONDENSED_FROM
+    return store.ranks[: FIRST_LINES if condensed else FIRST_RANKS]
+
+
 def _data(library: Library, run_id: str) -> str:
     try:
         run = library.picture(run_id)
@@ -99,7 +108,7 @@ def _data(library: Library, run_id: str) -> str:
         return ""  # the script asks until it is there
     store = run.store
     condensed = len(store.ranks) >= CONDENSED_FROM
-    ranks = store.ranks if condensed else store.ranks[:FIRST_RANKS]
+    ranks = first_ranks(store)
     meta = meta_of(run)
     level, indices = first_tiles(store, meta["start"], asked="t0" in request.args)
     tiles = b"".join(

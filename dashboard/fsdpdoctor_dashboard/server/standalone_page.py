@@ -27,6 +27,7 @@ from fsdpdoctor.renderers.html import Addition
 from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.finding_marks import finding_marks
+from fsdpdoctor_dashboard.data.kept.run_overview import whole_run
 from fsdpdoctor_dashboard.data.queries import MEMORY_CURVES
 from fsdpdoctor_dashboard.data.rank_tracks import (
     Stretch,
@@ -34,7 +35,7 @@ from fsdpdoctor_dashboard.data.rank_tracks import (
     stretches_of,
     tracks_of,
 )
-from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of, whole_run
+from fsdpdoctor_dashboard.data.run_registry import Entry, Picture, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store

@@ -247,3 +247,28 @@ def test_the_minimap_is_the_mean_of_the_ranks(store: Store) -> None:
     assert found["level"] == BITS + 6
     assert found["exposed"] == [60, 56, 24, *[0] * (BINS - 3)]
     assert found["compute"] == [67, 71, *[0] * (BINS - 2)]
+
+
+def test_peers_are_looked_for_on_the_ranks_next_to_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of too many: and it is said how many others were left out."""
+    ranks = [*range(0, 40, 2)]
+    assert queries.nearest(ranks, 8) == [rank for rank in ranks if rank != 8]
+    monkeypatch.setattr(queries, "MOST_PEERS", 4)
+    assert queries.nearest(ranks, 8) == [4, 6, 10, 12]
+    assert queries.nearest(ranks, 0) == [2, 4, 6, 8]
+    assert queries.nearest(ranks, 38) == [30, 32, 34, 36]
+    assert queries.nearest([5], 5) == []
+    spans = spans_of_peers()
+    names = RankNames(units=("(root)",), groups=("shard",))
+    tracks = [Track(rank=rank, spans=spans, names=names) for rank in range(10)]
+    found = queries.Details(build_store(tracks, "many")).of(3, INDEX["all-gather"], 0)
+
+    assert [peer["rank"] for peer in found["peers"]] == [1, 2, 4, 5]
+    assert found["others"] == 5
+
+
+def spans_of_peers() -> Spans:
+    """One all-gather."""
+    return spans((Kind.ALL_GATHER, Lane.ALL_GATHER, 0, 5, 14, 50, 3))

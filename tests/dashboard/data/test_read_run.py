@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
+from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.errors import FsdpDoctorError
-from fsdpdoctor.report import encode
-from fsdpdoctor.run import Run, open_run
+from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
+from fsdpdoctor.report import encode, report_of
+from fsdpdoctor.run import RankFiles, Run, open_run
 from fsdpdoctor_dashboard.data import read_run as reading_module
-from fsdpdoctor_dashboard.data.read_run import Reader, apart, reading
-from fsdpdoctor_dashboard.data.run_registry import Library, Loading, OpenRun, Picture
+from fsdpdoctor_dashboard.data.kept import kept_measures
+from fsdpdoctor_dashboard.data.kept.kept_measures import KeptRanks
+from fsdpdoctor_dashboard.data.read_run import AHEAD, Reader, apart, in_turn, reading
+from fsdpdoctor_dashboard.data.run_registry import (
+    Library,
+    Loading,
+    OpenRun,
+    Picture,
+    meta_of,
+)
+from fsdpdoctor_dashboard.data.run_summaries import Summaries, summary_of
 from fsdpdoctor_dashboard.data.store import cache_folder
 from fsdpdoctor_dashboard.data.tile_cache import has_tiles
 
@@ -145,3 +161,106 @@ def test_what_is_done_apart_is_done_in_another_process(tmp_path: Path) -> None:
     assert int(told.read_text().split()[0]) != os.getpid()
     with pytest.raises(FileNotFoundError):
         apart(partial(os.rmdir, tmp_path / "none"))
+
+
+class Watched(ThreadPoolExecutor):
+    """Workers in this process, and what they were asked."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked: list[tuple[object, ...]] = []
+
+    def submit(self, task: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Do it, and note what it was given."""
+        self.asked.append(arguments)
+        return super().submit(task, *arguments, **named)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_no_worker_is_sent_all_ranks(
+    runs: dict[str, Path], tmp_path: Path, cached: bool
+) -> None:
+    """Of thousands they are gigabytes. The report is the same, and what a reader gives
+    reads a rank when it is asked for.
+    """
+    folder = tmp_path / "timeline-sent" if cached else None
+    run = open_run(runs["wide"])
+    expected = encode(report_of(measure(run), run))
+    with Watched() as workers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading_module, "cache_folder", lambda fingerprint: folder)
+        reader = Reader(run, workers)
+        measures = reader.measure(lambda rank: None)
+        reader.lay_out(measures, "sent", lambda done, total: None)
+        found = reader.analysis(measures, folder)
+
+    for arguments in workers.asked:
+        assert not any(isinstance(one, Measures) for one in arguments)
+        assert sum(isinstance(one, RankMeasures) for one in arguments) <= 1
+    assert encode(found.report) == expected
+    assert isinstance(found.measures.ranks, KeptRanks)
+    assert found.measures.of(63).rank == 63
+
+
+def test_where_nothing_can_be_written_the_run_is_analysed_here(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A full disk costs time, and no report; what was written of it is gone."""
+    run = open_run(runs["before"])
+    measures = measure(run)
+    expected = encode(report_of(measures, run))
+
+    def full(measures: Measures, file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with Watched() as workers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_measures, "_write", full)
+        found = Reader(run, workers).analysis(measures, tmp_path)
+
+    assert encode(found.report) == expected
+    assert (found.measures, found.sketches) == (measures, None)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_answers_do_not_pile_up() -> None:
+    """Whoever is slow to take them has as many waiting as workers were asked ahead."""
+    made: list[int] = []
+    with ThreadPoolExecutor(1) as workers:
+        found = in_turn(workers, made.append, ((number,) for number in range(100)))
+        assert made == []  # nothing is asked before somebody takes
+        next(found)
+        for _ in range(100):
+            threading.Event().wait(0.01)
+        assert len(made) == AHEAD + 1
+        assert len([*found]) == 99
+    assert made == [*range(100)]
+
+
+def test_a_run_that_was_read_is_opened_without_reading_a_rank(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one: its report, its pages' figures and its timeline are in the cache."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+
+    @contextmanager
+    def workers(processes: int) -> Iterator[tuple[Watched, Callable[[], None]]]:
+        with Watched() as executor:
+            yield executor, lambda: None
+
+    monkeypatch.setattr(reading_module, "_workers", workers)
+    monkeypatch.setattr(reading_module, "processes_that_pay", lambda run, spare: 1)
+    before = Library([runs["wide"]], open_run).wait("wide")
+    monkeypatch.setattr(RankFiles, "load", None)
+    again = Library([runs["wide"]], open_run).wait("wide")
+
+    assert encode(again.report) == encode(before.report)
+    assert again.sketches == before.sketches
+    assert meta_of(again) == meta_of(before)
+    assert (again.live, again.going) == (before.live, before.going)
+    summary = Summaries(Library([runs["wide"]], open_run))
+    summary.known()
+    summary.wait()
+    assert summary.known() == {"wide": summary_of(before.measures, before.report)}
+    assert again.measures.of(5).judged_steps.tolist() == (
+        before.measures.of(5).judged_steps.tolist()
+    )

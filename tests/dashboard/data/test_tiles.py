@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,6 +262,36 @@ def test_tiles_made_beforehand_are_the_tiles(tmp_path: Path) -> None:
             assert found == [
                 tiles.tile(store, k, i, r, condensed=c) for k, i, r, c in asks
             ]
+
+
+@pytest.mark.parametrize(("ranks", "levels"), [(1, 8), (3, 8), (4, 7), (40, 4)])
+def test_of_many_ranks_fewer_levels_are_made_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, levels: int
+) -> None:
+    """All of them together are not more than those of a few ranks."""
+    monkeypatch.setattr(tile_cache, "MOST_MADE", 3 * 255)
+    spans = spans_of([(i % 10, i * 90_000, 1500, i % 5) for i in range(400)])
+    store = build_store([track_of(spans, rank) for rank in range(ranks)], "test")
+    together: list[int] = []
+
+    def counted(store: Store, level: int, index: int, of: Any, **how: bool) -> Any:
+        together.append(len(of))
+        return tiles.rank_blocks(store, level, index, of, condensed=how["condensed"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tile_cache, "AT_A_TIME", 16)
+        patch.setattr(tile_cache, "rank_blocks", counted)
+        make_tiles(store, tmp_path)
+    with np.load(tmp_path / "tiles.npz") as index:
+        made = len(index["blocks"])
+    assert (max(together), sum(together)) == (min(ranks, 16), made)
+    whole = tiles.whole_level(store)
+
+    assert made == ranks * ((1 << levels) - 1) <= 3 * 255
+    shelf = TileShelf(store, tmp_path)
+    for level in (whole, whole - levels + 1, whole - levels):
+        expected = tiles.tile(store, level, 0, [0], condensed=False)
+        assert shelf.tile(level, 0, [0], condensed=False) == expected
 
 
 def test_a_rank_named_twice_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
-from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.stall_causes import begins_ns
-from fsdpdoctor.analysis.timeline import Collectives
-from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.network import Link
 from fsdpdoctor.quantities import MS, duration, size
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import inks, series_colours
 from fsdpdoctor.report.collective_times import SizeTimes
 from fsdpdoctor.report.value import CollectiveRow, Report
-from fsdpdoctor.schema import COLLECTIVE_KINDS, NO_TIME, UNKNOWN, Flag, Kind
-from fsdpdoctor.simulate.calibration.comm_cost import FREE, Fit, fit_comm_cost
+from fsdpdoctor.simulate.calibration.comm_cost import FREE
+from fsdpdoctor_dashboard.data.kept.collective_kinds import (
+    FEWEST_SIZES,
+    KindLine,
+    KindTimes,
+    kinds_of,
+)
 from fsdpdoctor_dashboard.pages.pictures.figures import from_nought, name_room, styled
+
+__all__ = [
+    "KindTimes",
+    "bandwidth",
+    "fit_words",
+    "kinds_of",
+    "peak_gbps",
+    "rates_of",
+    "size_times",
+]
 
 MOST_TICKS = 7
 WHOLE = re.compile(r"\.0+ ")
@@ -30,71 +40,6 @@ WHOLE = re.compile(r"\.0+ ")
 PEAK_IN_SIGHT = 3.0
 """A peak further above the highest point would press all points to the floor: it is
 written and not drawn."""
-
-
-FEWEST_SIZES = 3
-"""Through two points there is always a line: it says nothing of a third."""
-
-MOST_OFF = 0.2
-"""Of a collective's time. What is further off in the median is no line."""
-
-
-class KindTimes(NamedTuple):
-    """The collectives of one kind: what they took, and the line through their wire."""
-
-    kind: Kind
-    rows: Collectives
-    fit: Fit
-    matched: bool  # the fit leaves out the wait for the last rank
-
-    @property
-    def name(self) -> str:
-        """As FSDP2 calls it."""
-        return self.kind.key
-
-    @property
-    def has_line(self) -> bool:
-        """Whether time grows with size, along a line that the times lie on."""
-        return (
-            self.fit.sizes >= FEWEST_SIZES
-            and self.fit.wire.bytes_per_second < FREE
-            and self.fit.residual_share <= MOST_OFF
-        )
-
-
-def kinds_of(measures: Measures) -> list[KindTimes]:
-    """Each kind that the run has, from all ranks' judged collectives."""
-    found = []
-    for kind in COLLECTIVE_KINDS:
-        rows, wire_ns = _of_kind(measures, kind)
-        if not len(rows):
-            continue
-        told = wire_ns > 0
-        matched = bool(told.any())
-        fit = (
-            fit_comm_cost(rows.rows(told), wire_ns[told])
-            if matched
-            else fit_comm_cost(rows, rows.duration_ns)
-        )
-        found.append(KindTimes(kind, rows, fit, matched))
-    return found
-
-
-def _of_kind(measures: Measures, kind: Kind) -> tuple[Collectives, Int64s]:
-    """Those whose end and size were seen, from where each had its communicator, and
-    the time of each on the wire, or 0.
-    """
-    parts, wires = [], []
-    for rank in measures.ranks:
-        rows = replace(rank.collectives, start_ns=begins_ns(rank))
-        mine = rank.in_judged(rows.step) & (rows.kind == kind)
-        mine &= (rows.flags & Flag.END_ESTIMATED == 0) & (rows.bytes != UNKNOWN)
-        arrival = measures.alignment.last_arrival_ns[rank.rank][mine]
-        rows = rows.rows(mine)
-        wire_ns = rows.end_ns - np.maximum(arrival, rows.start_ns)
-        parts.append(rows)
-        wires.append(np.where(arrival == NO_TIME, 0, np.maximum(wire_ns, 0)))
-    return Collectives.concat(parts), np.concatenate(wires)
 
 
 class Rates(NamedTuple):
@@ -126,7 +71,7 @@ def rates_of(report: Report) -> Rates | None:
     return None
 
 
-def peak_gbps(kind: KindTimes, report: Report) -> float | None:
+def peak_gbps(kind: KindTimes | KindLine, report: Report) -> float | None:
     """What the fitted line comes to for large sizes, None where there is no line, or
     one that lies below what was reached.
     """
@@ -138,7 +83,7 @@ def peak_gbps(kind: KindTimes, report: Report) -> float | None:
     return None if peak < reached_gbps(kind, report, rates) else peak
 
 
-def reached_gbps(kind: KindTimes, report: Report, rates: Rates) -> float:
+def reached_gbps(kind: KindTimes | KindLine, report: Report, rates: Rates) -> float:
     """The highest rate of a kind that was seen."""
     return max(
         max(rates.whole(row) or 0.0, rates.wire(row) or 0.0)
@@ -148,7 +93,7 @@ def reached_gbps(kind: KindTimes, report: Report, rates: Rates) -> float:
 
 
 def bandwidth(
-    report: Report, kinds: Sequence[KindTimes], link: Link | None, theme: str
+    report: Report, kinds: Sequence[KindTimes | KindLine], link: Link | None, theme: str
 ) -> go.Figure | None:
     """Size against bandwidth, the fitted line and its peak; None: nothing to show."""
     rates = rates_of(report)
@@ -213,7 +158,7 @@ def _points(
 
 def _line(
     figure: go.Figure,
-    kind: KindTimes,
+    kind: KindTimes | KindLine,
     factor: float,
     sizes: Sequence[int],
     colour: str,
@@ -307,7 +252,7 @@ def box_name(each: SizeTimes) -> str:
     return f"{visible(each.kind.replace('_', '-'))} {known}{others}"
 
 
-def fit_words(kind: KindTimes, report: Report) -> str:
+def fit_words(kind: KindTimes | KindLine, report: Report) -> str:
     """The fitted line, or why there is none."""
     wire = kind.fit.wire
     off = f"off by {kind.fit.residual_share * 100:.0f} %"

@@ -5,20 +5,26 @@ Colours are the timeline's, vermillion is for exposed time alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import MS, ms
-from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.palette import INKS, SERIES
-from fsdpdoctor.report.value import Report
+from fsdpdoctor.report.value import RankRow, Report
+from fsdpdoctor_dashboard.data.kept.rank_sketches import (
+    NOT_JUDGED,
+    RankSteps,
+    Waits,
+    steps_of_ranks,
+)
 
 CLEAR = "rgba(0,0,0,0)"
 WRITTEN_RANKS = 16
@@ -36,6 +42,14 @@ RANK_LINES = 16
 """And from top to bottom."""
 MATRIX_HEIGHT = 460
 """Of a matrix of ranks at most: with what is above and below it fits a screen."""
+MOST_BARS = 128
+"""Ranks with a bar each, of three pixels; of more, SHOWN_BARS stand for all."""
+SHOWN_BARS = 64
+MOST_COLUMNS = 512
+"""Ranks side by side in a heat map: on a screen each then has a pixel or two. Of more,
+neighbours share a column, which shows the one of them that is furthest off: from the
+median, or from no exposed time.
+"""
 FEW_TIMES = 6
 HEAD_ROOM = 1.06
 """Of an axis's highest value: what the axis ends at. Said, and not left to plotly, so
@@ -105,20 +119,24 @@ def name_room(names: Iterable[str]) -> int:
     return max(70, 12 + 7 * max(map(len, names), default=0))
 
 
-def wait_matrix(
-    ranks: Sequence[int], waits: Mapping[int, Mapping[int, int]], steps: int, theme: str
-) -> go.Figure:
-    """Who waited for whom: row waits, column is the last to arrive."""
+def wait_matrix(waits: Waits, steps: int, theme: str) -> go.Figure:
+    """Who waited for whom: row waits, column is the last to arrive. Of more ranks than
+    have a line each, a line is the mean of some that stand beside each other.
+    """
+    alone = waits.together == 1
+    firsts = range(0, len(waits.ranks), waits.together)
+    lines = [waits.ranks[at : at + waits.together] for at in firsts]
     values = [
-        [waits[rank].get(other, 0) / steps / MS for other in ranks] for rank in ranks
+        [ns / len(line) / steps / MS for ns in row]
+        for line, row in zip(lines, waits.ns, strict=True)
     ]
-    names = [str(rank) for rank in ranks]
-    few = len(ranks) <= WRITTEN_RANKS
+    few = len(waits.ranks) <= WRITTEN_RANKS
+    mean = "" if alone else " on average"
     figure = go.Figure(
         go.Heatmap(
             z=values,
-            x=names,
-            y=names,
+            x=[str(rank) for rank in waits.last],
+            y=[ranges(line) for line in lines],
             zmin=0,
             colorscale=_scale(theme),
             colorbar=_bar("ms per step"),
@@ -127,20 +145,21 @@ def wait_matrix(
             textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
-            hovertemplate="rank %{y} waits %{z:.3g} ms per step for rank %{x}"
-            "<extra></extra>",
+            hovertemplate=f"rank %{{y}} waits %{{z:.3g}} ms per step{mean} "
+            "for rank %{x}<extra></extra>",
         )
     )
     figure.update_xaxes(
-        title="last to arrive: rank", type="category", **every_rank(len(ranks))
+        title="last to arrive: rank", type="category", **every_rank(len(waits.last))
     )
     figure.update_yaxes(
-        title="waiting rank",
+        title="waiting rank" if alone else "waiting ranks",
         type="category",
         autorange="reversed",
-        **every_rank(len(ranks), RANK_LINES),
+        automargin=not alone,
+        **every_rank(len(lines), RANK_LINES),
     )
-    height = max(220, min(MATRIX_HEIGHT, 90 + 34 * len(ranks)))
+    height = max(220, min(MATRIX_HEIGHT, 90 + 34 * len(lines)))
     return _with_bar(styled(figure, theme, height))
 
 
@@ -176,7 +195,7 @@ def _ink(theme: str) -> dict[str, object]:
 
 def last_arrivals(report: Report, theme: str) -> tuple[go.Figure, go.Figure]:
     """How often each rank was the last, and how much waiting that caused."""
-    ranks = [row for row in report.ranks if row.last_arrivals is not None]
+    ranks = shown_bars(report)
     names = [str(row.rank) for row in ranks]
     caused = [(row.wait_caused_ns_per_step or 0) / MS for row in ranks]
     times = [row.last_arrivals or 0 for row in ranks]
@@ -184,6 +203,17 @@ def last_arrivals(report: Report, theme: str) -> tuple[go.Figure, go.Figure]:
     if max(times, default=0) < FEW_TIMES:
         often.update_yaxes(dtick=1)
     return often, _rank_bars(names, caused, "waiting caused, ms per step", theme)
+
+
+def shown_bars(report: Report) -> list[RankRow]:
+    """The ranks that have a bar: of more than have room, those that make the others
+    wait most.
+    """
+    ranks = [row for row in report.ranks if row.last_arrivals is not None]
+    if len(ranks) <= MOST_BARS:
+        return ranks
+    worst = sorted(ranks, key=lambda row: -(row.wait_caused_ns_per_step or 0))
+    return sorted(worst[:SHOWN_BARS], key=lambda row: row.rank)
 
 
 def _rank_bars(
@@ -202,59 +232,86 @@ def _rank_bars(
     return styled(figure, theme, 260)
 
 
-def largest_deviation(measures: Measures) -> float:
+def largest_deviation(steps: RankSteps) -> float:
     """Of all judged steps from the median one, in percent of it."""
-    middle = _middle_ns(measures)
-    taken = _judged_ns(measures)
-    return float(np.abs(100 * (taken / middle - 1)).max()) if len(taken) else 0.0
+    taken = _known(steps.took_ns)
+    if not len(taken):
+        return 0.0
+    return float(np.abs(100 * (taken / steps.middle_ns - 1)).max())
 
 
-def longest_exposed_ms(measures: Measures) -> float:
+def longest_exposed_ms(steps: RankSteps) -> float:
     """What compute waited for in the worst judged step of all ranks."""
-    found = [_exposed_by_step(rank)[rank.judged] for rank in measures.ranks]
-    return float(max((ns.max() for ns in found if len(ns)), default=0)) / MS
+    return float(_known(steps.exposed_ns).max(initial=0)) / MS
 
 
-def _hosts_together(measures: Measures) -> list[RankMeasures]:
-    """Ranks of one host beside each other, in the order of their first ranks."""
-    first: dict[str | None, int] = {}
-    for rank in measures.ranks:
-        first.setdefault(rank.header.host, rank.rank)
-    return sorted(measures.ranks, key=lambda r: (first[r.header.host], r.rank))
+def _known(rows: Sequence[Sequence[int]]) -> Int64s:
+    values = np.array(rows, dtype=np.int64).ravel()
+    found: Int64s = values[values != NOT_JUDGED]
+    return found
+
+
+class _Cells(NamedTuple):
+    """A heat map's columns: a rank each, or the one of some that is furthest off."""
+
+    ms: npt.NDArray[np.float64]  # [columns, steps], NaN where none was judged
+    ranks: npt.NDArray[np.int64]  # [columns, steps] whose it is
+    first: list[int]  # the first of each column's, in `RankSteps.ranks`
+
+
+def ranks_together(steps: RankSteps) -> int:
+    """How many ranks share a column."""
+    return max(1, -(-len(steps.ranks) // MOST_COLUMNS))
+
+
+def _cells(steps: RankSteps, *, exposed: bool) -> _Cells:
+    ns = np.array(steps.exposed_ns if exposed else steps.took_ns, dtype=np.int64)
+    ns = ns.reshape(len(steps.ranks), len(steps.steps))
+    values = np.where(ns == NOT_JUDGED, np.nan, ns / MS)
+    numbers = np.array(steps.ranks, dtype=np.int64)
+    together = ranks_together(steps)
+    middle = 0.0 if exposed else steps.middle_ns / MS
+    first = list(range(0, len(numbers), together))
+    rows, whose = [], []
+    for at in first:
+        here = values[at : at + together]
+        off = np.nan_to_num(np.abs(here - middle), nan=-1.0)
+        furthest = off.argmax(axis=0)
+        rows.append(here[furthest, np.arange(here.shape[1])])
+        whose.append(numbers[at + furthest])
+    return _Cells(np.array(rows), np.array(whose), first)
 
 
 def step_heat(
-    measures: Measures, theme: str, *, exposed: bool, span: float = 0.0
+    measured: Measures | RankSteps, theme: str, *, exposed: bool, span: float = 0.0
 ) -> go.Figure:
     """Rank by judged step: how long it took, or how long compute stood still in it.
 
     Steps that were set aside are left out: one that compiles would take all colours.
     Colours end at `span` at least: two runs beside each other have one scale.
     """
-    ordered = _hosts_together(measures)
-    steps = sorted({int(s) for rank in measures.ranks for s in rank.judged_steps})
-    place = {step: at for at, step in enumerate(steps)}
-    values = np.full((len(ordered), len(steps)), np.nan)
-    for at, rank in enumerate(ordered):
-        ns = _exposed_by_step(rank) if exposed else rank.steps.duration_ns
-        columns = [place[int(step)] for step in rank.steps.step[rank.judged]]
-        values[at, columns] = ns[rank.judged] / MS
+    known = measured if isinstance(measured, RankSteps) else steps_of_ranks(measured)
+    cells = _cells(known, exposed=exposed)
+    values = cells.ms
     words = "stood still for" if exposed else "took"
     # Many ranks stand beside each other: their few steps are then few rows.
-    across = len(ordered) > WRITTEN_RANKS
-    ranks, names = _rank_names(ordered), [str(step) for step in steps]
-    rows = len(steps) if across else len(ordered)
+    across = len(cells.first) > WRITTEN_RANKS
+    ranks, names = _rank_names(known, cells.first), [str(step) for step in known.steps]
+    rows = len(names) if across else len(cells.first)
     height = max(170, min(640, 90 + 22 * rows))
-    few = not across and len(steps) <= WRITTEN_STEPS
+    few = not across and len(names) <= WRITTEN_STEPS
     few = few and (height - 90) / max(rows, 1) >= WRITTEN_HEIGHT
     shown = values.T if across else values
     about = "rank %{x}, step %{y}" if across else "rank %{y}, step %{x}"
+    said: object = shown
+    if len(cells.first) < len(known.ranks):  # which of some ranks it is, is said
+        about = f"rank %{{customdata[1]:d}}, step %{{{'y' if across else 'x'}}}"
+        said = np.dstack([shown, cells.ranks.T if across else cells.ranks])
+    taken = "%{customdata[0]:.4g}" if said is not shown else "%{customdata:.4g}"
     figure = go.Figure(
         go.Heatmap(
-            **_coloured(
-                shown, theme, (_middle_ns(measures) / MS, span), exposed=exposed
-            ),
-            customdata=shown,
+            **_coloured(shown, theme, (known.middle_ns / MS, span), exposed=exposed),
+            customdata=said,
             x=ranks if across else names,
             y=names if across else ranks,
             text=_written(values.tolist()) if few else None,
@@ -262,21 +319,21 @@ def step_heat(
             textfont=_ink(theme),
             xgap=1 if few else 0,
             ygap=1 if few else 0,
-            hovertemplate=f"{about} {words} %{{customdata:.4g}} ms<extra></extra>",
+            hovertemplate=f"{about} {words} {taken} ms<extra></extra>",
         )
     )
-    _step_axes(figure, ordered, across=across)
+    _step_axes(figure, known, len(cells.first), across=across)
     return _with_bar(styled(figure, theme, height))
 
 
 def _step_axes(
-    figure: go.Figure, ordered: Sequence[RankMeasures], *, across: bool
+    figure: go.Figure, known: RankSteps, columns: int, *, across: bool
 ) -> None:
     """The axis of ranks, under their hosts where there are several, and of steps."""
-    several = len({rank.header.host for rank in ordered}) > 1
+    several = len(set(known.hosts)) > 1
     kind = "multicategory" if several else "category"
     if across:
-        figure.update_xaxes(title="rank", type=kind, **every_rank(len(ordered)))
+        figure.update_xaxes(title="rank", type=kind, **every_rank(columns))
         figure.update_yaxes(title="step", type="category", autorange="reversed")
         return
     figure.update_xaxes(title="step", type="category", nticks=MOST_STEP_TICKS)
@@ -293,21 +350,11 @@ def every_rank(count: int, room: int = RANK_TICKS) -> dict[str, object]:
     return {"dtick": every, "tickangle": 0}
 
 
-def _rank_names(ordered: Sequence[RankMeasures]) -> list[str] | list[list[str]]:
-    """Ranks, under their hosts where there are several."""
-    ranks = [str(rank.rank) for rank in ordered]
-    hosts = [visible(rank.header.host or "?") for rank in ordered]
-    return [hosts, ranks] if len(set(hosts)) > 1 else ranks
-
-
-def _judged_ns(measures: Measures) -> Int64s:
-    taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
-    return np.concatenate(taken)
-
-
-def _middle_ns(measures: Measures) -> float:
-    """The median judged step of all ranks."""
-    return float(np.median(_judged_ns(measures)))
+def _rank_names(known: RankSteps, first: Sequence[int]) -> list[str] | list[list[str]]:
+    """Ranks, under their hosts where there are several; of some the first."""
+    ranks = [str(known.ranks[at]) for at in first]
+    hosts = [visible(known.hosts[at] or "?") for at in first]
+    return [hosts, ranks] if len(set(known.hosts)) > 1 else ranks
 
 
 def _coloured(
@@ -348,12 +395,3 @@ def _two_sided(theme: str) -> list[list[object]]:
     if theme == "dark":
         return [[0, "#2f7cb3"], [0.5, "#10161d"], [1, "#8f6320"]]
     return [[0, "#5aa2d6"], [0.5, "#f4f8fb"], [1, "#d9a441"]]
-
-
-def _exposed_by_step(rank: RankMeasures) -> Int64s:
-    stalls = rank.stalls
-    order = np.argsort(rank.steps.step)
-    at = order[np.searchsorted(rank.steps.step[order], stalls.step)]
-    totals = np.zeros(len(rank.steps), dtype=np.int64)
-    np.add.at(totals, at, stalls.duration_ns)
-    return totals

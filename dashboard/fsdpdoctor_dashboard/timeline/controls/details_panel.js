@@ -169,7 +169,8 @@
       if (details.causes) this.causes(columns, details, end - start);
       if (details.facts.length) this.facts(columns, details.facts);
       if (details.flow.length > 1) this.places(columns, "Flow", details.flow, start, (place) => place.kind.replace(/_/g, "-"));
-      if (details.peers.length) this.places(columns, "On other ranks", details.peers, start, (place) => `rank ${place.rank}`);
+      const others = details.others ? `On the ranks next to it (${details.others} others are left out)` : "On other ranks";
+      if (details.peers.length) this.places(columns, others, details.peers, start, (place) => `rank ${place.rank}`);
       timeline.say(`${details.title}, ${format.duration(end - start)}, ${track.label}`);
     }
 

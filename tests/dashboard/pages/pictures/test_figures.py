@@ -11,11 +11,15 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.quantities import ms
+from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
+from fsdpdoctor_dashboard.data.kept.rank_sketches import Waits
+from fsdpdoctor_dashboard.pages.pictures import figures
 from fsdpdoctor_dashboard.pages.pictures.figures import (
     LEAST_SPAN,
     every_rank,
     step_heat,
+    wait_matrix,
 )
 from fsdpdoctor_dashboard.pages.pictures.memory_figures import curves_of
 from tests.dashboard.synthetic import Shape, write_run
@@ -101,3 +105,57 @@ def test_so_many_ranks_are_named_as_have_room() -> None:
     assert every_rank(64)["dtick"] == 8
     assert every_rank(512)["dtick"] == 64
     assert every_rank(512, 16)["dtick"] == 32
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+def test_of_too_many_ranks_the_one_that_is_furthest_off_is_shown(
+    wide: Measures, monkeypatch: pytest.MonkeyPatch, exposed: bool
+) -> None:
+    """Of each neighbours: none that is slow drowns, and whose a cell is, is said."""
+    every = step_heat(wide, "light", exposed=exposed).data[0]
+    monkeypatch.setattr(figures, "MOST_COLUMNS", 22)
+    few = step_heat(wide, "light", exposed=exposed).data[0]
+    values = np.array(every.customdata)  # [steps, ranks] in ms
+    off = values if exposed else np.array(every.z)
+
+    assert few.z.shape == (3, 22)  # of 3 ranks each, the last of one
+    assert list(few.x) == [str(rank) for rank in range(0, 64, 3)]
+    for at in range(22):
+        here = slice(3 * at, 3 * at + 3)
+        worst = np.abs(off[:, here]).argmax(axis=1)
+        shown = np.array(few.customdata)[:, at]
+        assert shown[:, 0].tolist() == values[range(3), 3 * at + worst].tolist()
+        assert shown[:, 1].tolist() == (3 * at + worst).tolist()
+    assert "rank %{customdata[1]:d}" in few.hovertemplate
+    assert (few.zmin, few.zmax) == (every.zmin, every.zmax)
+
+
+def test_a_line_of_several_ranks_is_their_mean() -> None:
+    """And is named for all of them."""
+    waits = Waits(
+        ranks=(0, 1, 2, 3, 4), together=2, last=(1, 4), ns=[[4, 8], [0, 2], [6, 0]]
+    )
+    cells = wait_matrix(waits, 2, "light").data[0]
+
+    assert (list(cells.x), list(cells.y)) == (["1", "4"], ["0-1", "2-3", "4"])
+    assert [[round(v * 1e6, 3) for v in row] for row in cells.z] == [
+        [1, 2],
+        [0, 0.5],
+        [3, 0],
+    ]
+    assert "on average" in cells.hovertemplate
+
+
+def test_bars_of_too_many_ranks_are_of_those_waited_for_most(
+    wide: Measures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of ranks; both figures have the same."""
+    report = report_of(wide)
+    assert figures.shown_bars(report) == [*report.ranks]
+    monkeypatch.setattr(figures, "MOST_BARS", 63)
+    monkeypatch.setattr(figures, "SHOWN_BARS", 3)
+    caused = sorted((-(r.wait_caused_ns_per_step or 0), r.rank) for r in report.ranks)
+    worst = sorted(str(rank) for _, rank in caused[:3])
+
+    for bars in figures.last_arrivals(report, "light"):
+        assert sorted(bars.data[0].x) == worst

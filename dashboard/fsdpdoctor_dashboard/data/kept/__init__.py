@@ -1,0 +1,1 @@
+"""What is made once of all ranks of a run, and kept beside its store."""
