@@ -7,7 +7,7 @@ Two ranks of a training of 34 units and 20 steps are recorded first (minutes on 
 machine; `--of FOLDER` takes a record that is there), and their files linked for as many
 ranks as are asked. `--cluster` has a local dask cluster of two workers read them, too,
 and its JSON must be the same; `--pages FOLDER` opens
-the run in a headless browser.
+the run in a headless browser, of a server that has never seen it and of one that has.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from fsdpdoctor.importers.reader.trace_cache import FOLDER_VARIABLE
 from tests.benchmarks.fuzz_scan import say
 from tests.benchmarks.many_ranks import CLUSTER
 from tests.benchmarks.processes import Cost, run
@@ -33,10 +36,15 @@ SCRIPT = ROOT / "tests" / "rig" / "scripts" / "train.py"
 TRAINING = ("--layers", "33", "--steps", "20", "--hidden", "32")
 RECORDED = 2
 """Ranks whose records stand for all, in turn."""
+CHART = "document.querySelector('.js-plotly-plot .main-svg')"
 PAGES = {
     "": "document.querySelector('.verdict')",
     "timeline": "window.fsdpTimeline && fsdpTimeline.sharp",
-    "ranks": "document.querySelector('.js-plotly-plot .main-svg')",
+    "ranks": CHART,
+    "units": "document.querySelector('table')",
+    "collectives": CHART,
+    "memory": CHART,
+    "whatif": CHART,
 }
 """Pages, and what is true once they are drawn."""
 
@@ -120,16 +128,27 @@ def peaks_of_workers(scheduler: str) -> list[int]:
 
 
 def open_pages(folder: Path, ranks: int, pages: Path) -> None:
-    """How long the server reads the run, and a browser takes for the pages of it."""
+    """How long a server takes that has never seen the run, and one that finds it in the
+    cache, each until a new browser shows every page of it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder.parent / "cache"))
+        for server in ("first", "second"):
+            _one_server(server, folder, ranks, pages)
+
+
+def _one_server(server: str, folder: Path, ranks: int, pages: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     from tests.benchmarks.dashboard_browser import new_browser, until
     from tests.benchmarks.dashboard_load import open_run
     from tests.dashboard.conftest import serve_runs
 
+    begin = time.monotonic()
     with serve_runs(folder) as served, sync_playwright() as driver:
+        up = time.monotonic() - begin
         seconds = open_run(served, folder.name)
-        say(f"the server read and measured {ranks} ranks in {seconds:.0f} s")
+        say(f"{server} server: up in {up:.1f} s, {ranks} ranks open in {seconds:.1f} s")
         for times in ("cold", "warm", "warm"):
             with new_browser(driver) as browser:
                 page = browser.new_page()
