@@ -68,6 +68,11 @@ _BEARER = re.compile(r"\b(?P<before>bearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _BASIC = re.compile(r"\b(?P<before>(?i:basic)\s+)(?=\S*[0-9A-Z=])[A-Za-z0-9+/]{6,}=*")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[\w+/=-]{6,}|(?=.*\w).*[!@#$%^&*].*")
 _SCHEME = re.compile(r"(?:bearer|basic|token)\s+\S+$", re.IGNORECASE)
+_TOKENS = re.compile(r"[+-]*tokens", re.IGNORECASE)
+_COUNTS = re.compile(r"[\d.,_+-]+(?:[eE][\d+-]+|[kKmMbBtT])?")
+"""Of `--tokens 4096`, and no other is shown behind it."""
+
+_TAKES_PASSWORD = re.compile(r"(?:^|/)(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)$")
 _LEAST_NAMED = 8
 _LEAST_WEAK = 8
 """Characters of a mixed word that behind a mere "token" or "key" is one."""
@@ -154,33 +159,39 @@ def _is_telling(value: str) -> bool:
 
 def _marked(argv: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each argument, and whether an option before it says that it is a secret."""
-    hide_next = hide_all = False
+    hide_next = hide_all = tokens = False
     for argument in argv:
         password = PASSWORD_OPTION.fullmatch(argument) is not None
         is_option = argument.startswith("--") or argument in ("-h", "-m", "-c")
         if (hide_next or hide_all) and not (is_option or password):
-            yield argument, True
+            yield argument, not (tokens and _COUNTS.fullmatch(argument))
             # --auth Bearer abc
             hide_next = argument.lower() in ("bearer", "basic", "token", "digest")
             continue
         yield argument, False
         name = argument.lstrip("-").rstrip(":")
+        tokens = argument.lower() == "--tokens"
         secret = "=" not in argument and ":" not in name and is_secret_name(name)
+        secret = secret or tokens
         hide_next = secret or password
         hide_all = secret and argument.startswith("-") and name.endswith("s")
 
 
 def _arguments(argv: Sequence[str], known: Iterable[str]) -> Iterator[str]:
     before = ""
+    of_password = False
     for argument, hidden in _marked(argv):
         login = LOGIN.fullmatch(argument) if LOGIN_OPTION.fullmatch(before) else None
         if hidden:
             yield HIDDEN
         elif login is not None:
             yield f"{login['user']}{HIDDEN}"
+        elif of_password and re.match(r"-p.", argument):
+            yield f"-p{HIDDEN}"
         else:
             yield _argument(argument, known)
         before = argument
+        of_password = of_password or _TAKES_PASSWORD.search(argument) is not None
 
 
 def _argument(argument: str, known: Iterable[str]) -> str:
@@ -195,8 +206,10 @@ def _argument(argument: str, known: Iterable[str]) -> str:
         return f"{name}={HIDDEN}"
     if re.match(r"-[pP](?=.*[^a-z-])", argument):
         return f"{argument[:2]}{HIDDEN}"
-    if separator and is_name:
-        return f"{name}={_value(value, known)}"
+    if _TOKENS.fullmatch(name) and separator and not _COUNTS.fullmatch(value):
+        return f"{name}={HIDDEN}"
+    if is_name and value.strip("="):  # else it may be a text in base64
+        return f"{_cleaned(name, known)}={_value(value, known)}"
     return _value(argument, known)
 
 

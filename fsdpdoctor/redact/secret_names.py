@@ -51,16 +51,24 @@ _ALWAYS = (
     "dbpwd",
     "rootpwd",
     "rootpw",
+    "passwort",
+    "kennwort",
+    "motdepasse",
+    "contrasena",
+    "wachtwoord",
 )
 """Anywhere in a name, however it is spelled."""
 
 _WORDS = _words(
     """
     key token auth pass pwd pw pswd passw cred creds bearer cookie cookies
-    jwt sas dsn otp totp pat psk hmac webhook
+    jwt sas dsn otp totp pat psk hmac webhook senha geheim
     """
 )
 """Whole words of a name."""
+
+_OF_SOMETHING = "login"
+"""`wandb_login` is a secret; behind `--login` alone is a name."""
 
 _PLURALS = frozenset({"keys", "tokens"})
 _OF_PLURALS = _words(
@@ -120,6 +128,8 @@ def _says_secret(words: list[str], at: int) -> bool:
     after = words[at + 1] if at + 1 < len(words) else ""
     if word in _PLURALS:
         return before in _OF_PLURALS or after in _OF_PLURALS
+    if word == _OF_SOMETHING:
+        return bool(before) and not after
     if word not in _WORDS:
         return False
     harmless = _HARMLESS_BEFORE.get(word, frozenset())

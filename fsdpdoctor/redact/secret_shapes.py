@@ -30,7 +30,7 @@ _SHAPES = re.compile(
     r"|\bAIza[A-Za-z0-9_-]{20,}|\bya29\.[A-Za-z0-9_-]{8,}|\bGOCSPX-[A-Za-z0-9_-]{8,}"
     r"|\bdapi[0-9a-f]{16,}|\bSG\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
     r"|\bhv[sbr]\.[A-Za-z0-9_-]{8,}|\bdp\.[a-z]{2}\.[A-Za-z0-9]{8,}"
-    r"|\b\d{8,10}:[A-Za-z0-9_-]{30,}"
+    r"|(?<!\d)\d{8,10}:[A-Za-z0-9_-]{30,}"
     r"|\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}"
     r"|(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/-]+"
     r"|(?<=/IncomingWebhook/)[\w/-]+"
