@@ -136,6 +136,8 @@ class ThreadStacks:
         self._lock = _thread.allocate_lock()
         self._descriptor = -1
         self._map: mmap.mmap | None = None
+        self._low = -1
+        self._file: tuple[int, int] | None = None  # what both numbers lead to
         self._at = 0
         self._lines: dict[bytes, tuple[ToldCode, int]] = {}
 
@@ -163,11 +165,9 @@ class ThreadStacks:
     def close(self) -> None:
         """Give the file back; the next question opens another."""
         with self._lock:
-            if self._map is not None:
-                self._map.close()
-                if self._is_ours():
-                    os.close(self._descriptor)
-                self._map = None
+            if self._map is not None and self._is_ours():
+                os.close(self._descriptor)
+            self._unmap()
 
     def _frames(self, text: bytes) -> ToldFrame | None:
         frame: ToldFrame | None = None
@@ -210,20 +210,45 @@ class ThreadStacks:
         except OSError:
             return False
 
+    def _unmap(self) -> None:
+        """Give back the mapping, with the file's number that it keeps for itself: a low
+        one. It closes that whatever it leads to by now, so that where the script has
+        closed it, and may have a file of its own there, the mapping lives on.
+        """
+        mapped, self._map = self._map, None
+        if mapped is None:
+            return
+        if self._low < 0 or border.identity(self._low) == self._file:
+            mapped.close()
+        else:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(mapped))
+
     def _open(self) -> None:
-        self._map = None
+        self._unmap()
         with contextlib.suppress(OSError, ValueError):
             file = border.raised(_file())
             try:
                 os.write(file, bytes(SIZE_BYTES))  # so that no page is missing later
                 os.lseek(file, 0, os.SEEK_SET)
                 os.set_blocking(file, False)
-                self._map = mmap.mmap(file, SIZE_BYTES)
+                self._file = border.identity(file)
+                self._map, self._low = _mapped(file)
             except BaseException:
                 os.close(file)
                 raise
             self._at = 0
             self._descriptor = file
+
+
+def _mapped(file: int) -> tuple[mmap.mmap, int]:
+    """A file in memory, and by which number of its own the mapping keeps it: the first
+    that is free; -1 where it keeps none.
+    """
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(file, SIZE_BYTES, trackfd=False), -1
+    low = os.dup(file)
+    os.close(low)
+    return mmap.mmap(file, SIZE_BYTES), low
 
 
 def _file() -> int:

@@ -143,6 +143,35 @@ def test_nothing_is_written_to_who_got_the_number(tmp_path: Path) -> None:
     os.close(opened)
 
 
+def test_a_script_keeps_the_file_that_got_the_mapping_s_number(tmp_path: Path) -> None:
+    """A mapping keeps a low number of its own, and closes whatever that leads to."""
+
+    def numbers() -> set[int]:
+        """That lead to a file in memory of ours."""
+        return {
+            int(path.name)
+            for path in Path("/proc/self/fd").iterdir()
+            if path.is_symlink() and "fsdpdoctor-stacks" in str(path.readlink())
+        }
+
+    before = numbers()
+    for use in (ThreadStacks.close, lambda stacks: stacks.of(threading.get_ident())):
+        stacks = ThreadStacks()
+        assert stacks.of(threading.get_ident()) is not None
+        ours = numbers() - before
+        for number in ours:
+            os.close(number)
+        mine = [os.open(tmp_path / "data", os.O_RDWR | os.O_CREAT) for _ in range(9)]
+        use(stacks)
+        assert [os.fstat(one).st_size for one in mine] == [0] * 9
+        stacks.close()
+        del stacks
+        assert [os.write(one, b"x") for one in mine] == [1] * 9
+        for one in mine:
+            os.close(one)
+        (tmp_path / "data").unlink()
+
+
 def test_its_descriptor_is_given_back() -> None:
     """As many are open after it as before; asked again, it opens another."""
     before = len([*Path("/proc/self/fd").iterdir()])
