@@ -31,6 +31,7 @@ WATCHED = {
     "signal.signal": "signal.signal",
     "set_wakeup_fd": "set_wakeup_fd",
     "_set_wakeup_fd": "set_wakeup_fd",
+    "_signal": "signal.signal",
     "setitimer": "setitimer",
     "alarm": "alarm",
     "settrace": "settrace",

@@ -6,8 +6,9 @@ process that the default action ends at once. So a thread is woken from C throug
 the wake-up descriptor, writes the header, restores the default action and sends
 the signal again. It stands back where the user has a handler or a wake-up
 descriptor of their own, for as long as they have it (an event loop asks what was
-there, and is told: nothing), and in forked children. A handler of theirs that calls the
-one before it meets one that does nothing, as the default action does when called.
+there, and is told: nothing), and in forked children. Who asks for the handler, or sets
+another, is told that there is the default action: many a script registers its own only
+then. One that puts the default action back gets this, and we with it.
 The last word has `SAY_S`: a disk that hangs does not keep the process alive. The
 threads are none of `threading`'s, which a script may count or join.
 """
@@ -23,17 +24,22 @@ import signal
 import time
 from collections.abc import Callable
 from os import getpid, kill  # kept: a script may put others in place of them
+from types import MethodType
 from typing import Any
 
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.forks import see_forks
 from fsdpdoctor.recorder.own_threads import start_thread
-from fsdpdoctor.recorder.patching import Patches
+from fsdpdoctor.recorder.patching import Patches, hide_frames, unseen
 
 SAY_S = 2.0
 
-_set_wakeup_fd = signal.set_wakeup_fd
-"""That of Python: the one of `signal` is ours while we watch."""
+_set_wakeup_fd, _getsignal, _signal = (
+    signal.set_wakeup_fd,
+    signal.getsignal,
+    signal.signal,
+)
+"""Those of Python: those of `signal` are ours while we watch."""
 
 
 class SigtermHandler:
@@ -57,30 +63,75 @@ class SigtermHandler:
         self._over = False
         if not self._take():
             return False
-        real = signal.set_wakeup_fd
-        wakeup: Any = real  # called as the script calls it
+        self._patches.put(signal, "set_wakeup_fd", self._wakeup(signal.set_wakeup_fd))
+        self._patches.put(signal, "getsignal", self._asked(signal.getsignal))
+        self._patches.put(signal, "signal", self._set(signal.signal))
+        see_forks(self)
+        return True
 
+    def _wakeup(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """What the script calls as `signal.set_wakeup_fd`."""
+
+        @unseen
         @functools.wraps(real)
         def set_wakeup_fd(*args: Any, **kwargs: Any) -> Any:
             if self._over or _thread.get_ident() != self._main:
-                return wakeup(*args, **kwargs)
+                return real(*args, **kwargs)
             self._give_back()
             theirs = (*args, *kwargs.values())[:1] != (-1,)
             try:
-                return wakeup(*args, **kwargs)
-            except BaseException:
+                return real(*args, **kwargs)
+            except BaseException as error:
                 theirs = False
+                hide_frames(error)
                 raise
             finally:
                 if not theirs:
                     self._take()
 
-        self._patches.put(signal, "set_wakeup_fd", set_wakeup_fd)
-        see_forks(self)
-        return True
+        return set_wakeup_fd
+
+    def _asked(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """What the script calls as `signal.getsignal`."""
+
+        @unseen
+        @functools.wraps(real)
+        def getsignal(*args: Any, **kwargs: Any) -> Any:
+            return self._as_without_us(real, args, kwargs)
+
+        return getsignal
+
+    def _set(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """What the script calls as `signal.signal`."""
+
+        @unseen
+        @functools.wraps(real)
+        def set_handler(*args: Any, **kwargs: Any) -> Any:
+            before = self._as_without_us(real, args, kwargs)
+            given = (*args, *kwargs.values())[:2]
+            if not self._over and given == (signal.SIGTERM, signal.SIG_DFL):
+                self._give_back()
+                self._take()
+            return before
+
+        return set_handler
+
+    @unseen
+    def _as_without_us(
+        self, real: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        try:
+            handler = real(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+        return signal.SIG_DFL if self._is_ours(handler) else handler
+
+    def _is_ours(self, handler: object) -> bool:
+        return isinstance(handler, MethodType) and handler.__self__ is self
 
     def _take(self) -> bool:
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        if _getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return False
         try:
             read, write = os.pipe()
@@ -95,7 +146,7 @@ class SigtermHandler:
                 os.close(read)
                 return False
             start_thread(self._watch, read, self._pipe)
-            signal.signal(signal.SIGTERM, self._handler)
+            _signal(signal.SIGTERM, self._handler)
         except (OSError, RuntimeError, ValueError):  # no descriptors, no threads
             self._give_back()
             return False
@@ -112,8 +163,8 @@ class SigtermHandler:
             descriptor = _set_wakeup_fd(-1)
             if descriptor not in (-1, self._write):
                 _set_wakeup_fd(descriptor)  # it is the script's own
-            if signal.getsignal(signal.SIGTERM) == self._handler:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._is_ours(_getsignal(signal.SIGTERM)):
+                _signal(signal.SIGTERM, signal.SIG_DFL)
         self._close()
 
     def forked(self) -> None:
@@ -129,7 +180,7 @@ class SigtermHandler:
     def _handler(self, number: int, frame: Any) -> None:
         if self._noting() and self._write >= 0:
             return  # the thread waits for what is being noted here, and ends us then
-        if signal.getsignal(signal.SIGTERM) == self._handler:
+        if self._is_ours(_getsignal(signal.SIGTERM)):
             self._end()
 
     def _watch(self, read: int, pipe: object) -> None:  # untraced: its own thread
@@ -138,7 +189,7 @@ class SigtermHandler:
             while border.identity(read) == pipe and (number := os.read(read, 1)):
                 if number[0] != signal.SIGTERM:
                     continue
-                if signal.getsignal(signal.SIGTERM) == self._handler:
+                if self._is_ours(_getsignal(signal.SIGTERM)):
                     self._end()
             if border.identity(read) == pipe:
                 os.close(read)
@@ -158,8 +209,8 @@ class SigtermHandler:
                 descriptor = _set_wakeup_fd(-1)
                 if descriptor not in (-1, there):
                     _set_wakeup_fd(descriptor)
-                if signal.getsignal(signal.SIGTERM) == self._handler:
-                    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                if self._is_ours(_getsignal(signal.SIGTERM)):
+                    _signal(signal.SIGTERM, signal.SIG_DFL)
             return 0
 
         # Only the main thread may do so, which calls it between two bytecodes.

@@ -46,8 +46,31 @@ def theirs() -> Iterator[int]:
 
 def watched() -> bool:
     """Whether SIGTERM is ours."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handler = sigterm._getsignal(signal.SIGTERM)
     return isinstance(getattr(handler, "__self__", None), SigtermHandler)
+
+
+def test_a_script_meets_the_default_action(watch: SigtermHandler) -> None:
+    """Many a script sets a handler only where there is none, and puts the one that it
+    found back later: then we are there as well.
+    """
+    functions = signal.getsignal, signal.signal
+    assert watch.start()
+
+    def mine(number: int, frame: object) -> None: ...
+
+    assert signal.getsignal(signal.SIGTERM) is DEFAULT
+    assert signal.signal(signal.SIGTERM, mine) is DEFAULT
+    assert signal.getsignal(signal.SIGTERM) is mine
+    assert not watched()
+    assert signal.signal(signal.SIGTERM, DEFAULT) is mine
+    assert (signal.getsignal(signal.SIGTERM), watched()) == (DEFAULT, True)
+    assert signal.signal(signal.SIGTERM, signal.SIG_IGN) is DEFAULT
+    assert not watched()
+    watch.stop()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    assert signal.signal(signal.SIGTERM, DEFAULT) is signal.SIG_IGN
+    assert (signal.getsignal, signal.signal) == functions
 
 
 def test_its_descriptor_has_a_number_that_nobody_is_given(
