@@ -9,7 +9,9 @@ stead inside it (a wait that they would make next) goes through `ErrorBorder.use
 frames, and ours must not count: the line shown, and with it which warnings are
 repetitions, would be others than without us. CPython skips the frames of the
 import system, which it knows by two words in the file's name; our wrappers carry
-both. Their own file and line stay readable in tracebacks.
+both. Their own file and line stay readable in a stack that is dumped. In a traceback
+of theirs they are not: a script may print it, or look through it, so that an error
+which leaves a wrapper leaves our frames behind (`hide_frames`).
 
 [Note: Layers] Others patch what we patch, before us and after us. A layer of ours
 is put around whatever is there at that moment, and is taken away only while it is
@@ -42,6 +44,7 @@ Wrap = Callable[[Any], Any]
 """Makes what goes around a function, or a stand-in for something else."""
 Some = TypeVar("Some")
 AFunction = TypeVar("AFunction", bound=Function)
+_UNSEEN = "<fsdpdoctor "
 
 
 def unasked() -> Any:
@@ -57,10 +60,30 @@ def unseen(function: AFunction) -> AFunction:
     """Hide a wrapper's frames from warnings; see [Note: Unseen frames]."""
     wrapper = cast(FunctionType, function)
     code = wrapper.__code__
-    name = f"<fsdpdoctor {Path(code.co_filename).name}, as importlib._bootstrap>"
+    name = f"{_UNSEEN}{Path(code.co_filename).name}, as importlib._bootstrap>"
     wrapper.__code__ = code.replace(co_filename=name)
     dynamo_skips.skip(wrapper.__code__)
     return function
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take the frames of wrappers out of the traceback of an error of theirs. Who calls
+    it raises on with a bare `raise`, which adds none.
+    """
+    first = last = None
+    there = error.__traceback__
+    while there is not None:
+        following = there.tb_next
+        if not there.tb_frame.f_code.co_filename.startswith(_UNSEEN):
+            if last is None:
+                first = there
+            else:
+                last.tb_next = there
+            last = there
+        there = following
+    if last is not None:
+        last.tb_next = None
+    BaseException.with_traceback(error, first)
 
 
 class ErrorBorder:
@@ -383,16 +406,16 @@ def bracket(
             token = before(*args, **kwargs)
         except Exception as error:
             guard.fail(error)
-            return original(*args, **kwargs)
+            token = PASS_BY  # not here: theirs would be said to be of handling ours
         guard.cost_ns += perf_counter_ns() - entered
-        if token is PASS_BY:
-            return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            guard.run(after, token, error)
+            if token is not PASS_BY:
+                guard.run(after, token, error)
+            hide_frames(error)
             raise
-        if guard.failed:
+        if token is PASS_BY or guard.failed:
             return result
         entered = perf_counter_ns()
         try:
@@ -418,6 +441,10 @@ def _in_front(original: Function, guard: ErrorBorder, before: Function) -> Funct
             except Exception as error:
                 guard.fail(error)
             guard.cost_ns += perf_counter_ns() - entered
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     return bracketed

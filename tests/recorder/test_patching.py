@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
+import traceback
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -238,4 +239,41 @@ def test_after_its_first_error_nothing_of_ours_runs() -> None:
     border.fail(KeyError("ours"))
     assert border.run(calls.append, "after") is None
     assert calls == ["before"]
+    assert len(stopped) == 1
+
+
+def test_a_traceback_has_no_frame_of_ours() -> None:
+    """A script may print it: those of nested brackets, and of what they wrap."""
+
+    def fails(deep: int) -> None:
+        if deep:
+            around(deep - 1)
+        raise KeyError("theirs")
+
+    around = bracket(fails, guard()[0], lambda *_: None, lambda *_: None)
+
+    def of(call: Any) -> list[tuple[str, str]]:
+        try:
+            call(2)
+        except KeyError as error:
+            return [
+                (frame.filename.rsplit("/")[-1], frame.name)
+                for frame in traceback.extract_tb(error.__traceback__)
+            ]
+        return []
+
+    here = "test_patching.py"
+    assert of(around) == [(here, "of"), *[(here, "fails")] * 3]
+
+
+def test_an_error_of_theirs_is_not_said_to_be_of_the_handling_of_ours() -> None:
+    """Ours ends the recording, and theirs follows in the same call."""
+
+    def ours(*_: Any) -> None:
+        raise RuntimeError("ours")
+
+    watch, stopped = guard()
+    with pytest.raises(ValueError, match="-1") as raised:
+        bracket(Target.double, watch, ours, ours)(Target(), -1)
+    assert raised.value.__context__ is None
     assert len(stopped) == 1

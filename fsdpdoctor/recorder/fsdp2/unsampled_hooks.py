@@ -15,7 +15,7 @@ from fsdpdoctor.recorder import kinds, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
-from fsdpdoctor.recorder.patching import Wrap, unseen
+from fsdpdoctor.recorder.patching import Wrap, hide_frames, unseen
 
 # Plain integers: to look a member up in its class costs more than the rest.
 _ALL_GATHER = int(kinds.ALL_GATHER)
@@ -74,7 +74,11 @@ class LightHooks:
                     )
             except Exception as error:
                 rec.guard.fail(error)
-            result = original(state, *given, **named)
+            try:
+                result = original(state, *given, **named)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             try:
                 if not units.knows_tree(state):
                     passes.tree_known(internals.all_states(state)[0])
@@ -108,7 +112,11 @@ class LightHooks:
         @unseen
         @functools.wraps(original)
         def beating(group: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(group, *args, **kwargs)
+            try:
+                result = original(group, *args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             try:
                 beat(kind, phase, unit_of(group).index)
             except Exception as error:
@@ -125,7 +133,11 @@ class LightHooks:
         @functools.wraps(original)
         def gathering(*args: Any, **kwargs: Any) -> Any:
             count(_ALL_GATHER, _BACKWARD if in_backward() else _FORWARD, args, 1)
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
 
         return gathering
 
@@ -136,7 +148,11 @@ class LightHooks:
         @functools.wraps(original)
         def reducing(*args: Any, **kwargs: Any) -> Any:
             count(_REDUCE_SCATTER, _BACKWARD, args, 2)
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
 
         return reducing
 

@@ -52,7 +52,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
     wants_work,
 )
 from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
-from fsdpdoctor.recorder.patching import Patches, unseen
+from fsdpdoctor.recorder.patching import Patches, hide_frames, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Within
 
@@ -205,9 +205,10 @@ class CollectiveCalls:
                 call = guard.run(self._begins, operator, args, kwargs)
                 try:
                     result = call_on(keyset & below, *args, **kwargs)
-                except BaseException:
+                except BaseException as error:
                     if call is not None:
                         guard.run(self._failed, call)
+                    hide_frames(error)
                     raise
                 if call is not None:
                     guard.run(self._returned, call, result)
@@ -230,9 +231,10 @@ class CollectiveCalls:
             rec.own_collective = True
             try:
                 result = original(group, *args, **kwargs)
-            except BaseException:
+            except BaseException as error:
                 if call is not None:
                     guard.run(self._failed, call)
+                hide_frames(error)
                 raise
             finally:
                 rec.own_collective = False
@@ -253,6 +255,9 @@ class CollectiveCalls:
             start = guard.run(rec.tick)
             try:
                 return original(work, *args, **kwargs)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             finally:
                 guard.run(self._waited, call, start)
 
@@ -273,6 +278,9 @@ class CollectiveCalls:
             start = guard.run(rec.tick)
             try:
                 return call_on(keyset & below, tensor)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             finally:
                 guard.run(self._waited, call, start)
 

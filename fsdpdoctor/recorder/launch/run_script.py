@@ -22,6 +22,7 @@ from typing import Any
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.launch.early_variables import sets_variables
+from fsdpdoctor.recorder.patching import hide_frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +163,32 @@ def _find_module(name: str, main: types.ModuleType) -> _Source:
     return _of_spec(spec, main, None)
 
 
+_STARTS_WITH = (
+    *("_collections_abc", "_sitebuiltins", "abc", "codecs", "encodings", "genericpath"),
+    *("io", "ntpath", "os", "posixpath", "runpy", "site", "stat", "zipimport"),
+)
+"""What Python has imported before it runs a script, or finds before its folder."""
+
+_ONE_OF_A_KIND = (
+    *("__main__", "asyncio", "atexit", "builtins", "concurrent", "contextvars"),
+    *("faulthandler", "gc", "importlib", "linecache", "logging", "multiprocessing"),
+    *("signal", "threading", "traceback", "types", "warnings", "weakref"),
+)
+"""What the interpreter or other modules look up by its name, or what holds the state of
+the process: torch does not import with another in its place either.
+"""
+
+
 def _forget_namesakes(folder: Path) -> None:
-    """A script imports its own modules, though we have imported others of that name."""
-    kept = {"torch", "numpy", "fsdpdoctor", *sys.stdlib_module_names}
-    for name in {name.partition(".")[0] for name in sys.modules} - kept:
+    """A script imports its own modules, though we have imported others of that name:
+    its statistics.py as well as its click.py.
+    """
+    kept = {"torch", "numpy", "fsdpdoctor", *_STARTS_WITH, *_ONE_OF_A_KIND}
+    try:
+        beside = {entry.name.partition(".")[0] for entry in folder.iterdir()}
+    except OSError:  # a zip file; or one that may not be listed
+        return
+    for name in beside.intersection(sys.modules) - kept:
         there = getattr(sys.modules.get(name), "__file__", None)
         own = (folder / f"{name}.py", folder / name / "__init__.py")
         if there is None or Path(there).is_relative_to(folder):
@@ -201,6 +224,9 @@ def report_exception(error: BaseException) -> None:
             break
     # None: the script did not compile, and Python shows no frame either.
     error = error.with_traceback(trace)
+    for one in _with_causes(error):
+        hide_frames(one)
+    trace = error.__traceback__
     modern: Any = sys
     modern.last_exc = error
     sys.last_type, sys.last_value = type(error), error
@@ -220,6 +246,16 @@ def report_exception(error: BaseException) -> None:
         sys.__excepthook__(type(failed), failed, inner and inner.tb_next)
         _to_stderr("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, trace)
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    """All errors that are printed with it."""
+    found = [error]
+    for one in found:
+        more = [one.__cause__, one.__context__]
+        more += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        found += (e for e in more if e is not None and e not in found)
+    return found
 
 
 def _to_stderr(text: str) -> None:

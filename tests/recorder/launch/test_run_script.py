@@ -65,7 +65,13 @@ def test_a_script_has_modules_of_our_names(tmp_path: Path, as_module: bool) -> N
     write(tmp_path, "raise SystemExit(77)\n", "nanoarrow.py")
     (tmp_path / "rich").mkdir()
     write(tmp_path / "rich", "MINE = 'my rich'\n", "__init__.py")
-    write(tmp_path, "import click, rich\nprint(click.MINE, rich.MINE)\n", "train.py")
+    for name in ("shlex", "statistics", "profile"):  # a library of Python's as well
+        write(tmp_path, f"MINE = 'my {name}'\n", f"{name}.py")
+    train = (
+        "import click, rich, shlex, statistics, profile\n"
+        "print(click.MINE, rich.MINE, shlex.MINE, statistics.MINE, profile.MINE)\n"
+    )
+    write(tmp_path, train, "train.py")
     argv = ("-m", "train") if as_module else ("train.py",)
     recorded = subprocess.run(
         (sys.executable, *RUN, "--out", "run", *argv),
@@ -76,7 +82,8 @@ def test_a_script_has_modules_of_our_names(tmp_path: Path, as_module: bool) -> N
         check=False,
     )
 
-    assert (recorded.returncode, recorded.stdout) == (0, "my click my rich\n")
+    told = "my click my rich my shlex my statistics my profile\n"
+    assert (recorded.returncode, recorded.stdout) == (0, told)
     assert (recorded.stderr, ended(tmp_path)) == ("", "done")
 
 
