@@ -47,6 +47,7 @@ from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
 from fsdpdoctor.untrusted.arrow_messages import sound_length
 from fsdpdoctor.untrusted.headers import checked_header, short_word
+from fsdpdoctor.untrusted.origin import check_header, foreign_stream
 from fsdpdoctor.untrusted.rows import (
     Lists,
     check_scalars,
@@ -177,6 +178,7 @@ class RankFiles:
     folder: Path
     rank: int
     size: int | None = None  # bytes of its stream when it was opened; None: all
+    run_id: str = ""  # as run.json has it
 
     @property
     def _stem(self) -> Path:
@@ -189,10 +191,7 @@ class RankFiles:
     def load(self) -> RankData:
         path = self._stem.with_suffix(".json")
         header = _read_header(path, RankHeader)
-        if header.rank != self.rank:
-            raise InputError(
-                f"{path} is damaged: it says that it is rank {header.rank}"
-            )
+        check_header(path, header, self.rank, self.run_id)
         stream = self._stem.with_suffix(".arrows")
         steps, names, truncated = _read_stream(stream, self.size, header)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
@@ -251,7 +250,10 @@ def open_run(*paths: str | os.PathLike[str]) -> Run:
                     "give each folder of the run once"
                 )
             size = _size(path.with_suffix(".arrows"))
-            sources[rank] = RankFiles(folder=folder, rank=rank, size=size)
+            run_id = headers[0].run_id
+            sources[rank] = RankFiles(
+                folder=folder, rank=rank, size=size, run_id=run_id
+            )
     if not sources:
         raise InputError(
             f"{folders[0]} holds run.json and no rank's record "
@@ -278,7 +280,12 @@ def save_run(run: Run, folder: Path) -> None:
     for data in run.load():
         cut = () if data.truncated is None else (data.truncated,)
         warnings = (*data.header.warnings, *cut)
-        header = replace(data.header, schema_version=SCHEMA_VERSION, warnings=warnings)
+        header = replace(
+            data.header,
+            schema_version=SCHEMA_VERSION,
+            run_id=run.header.run_id,
+            warnings=warnings,
+        )
         writer = RankWriter(folder, header)
         names: Sequence[str] = data.names
         rest = () if data.rest is None else (data.rest,)
@@ -383,7 +390,10 @@ def _read_stream(
         return (), (), f"{path} is empty: the rank stopped before its first step"
     sound, wrong = sound_length(content)
     try:
-        for batch in na.ArrayStream.from_readable(io.BytesIO(content[:sound])):
+        stream = na.ArrayStream.from_readable(io.BytesIO(content[:sound]))
+        if (foreign := foreign_stream(stream.schema.metadata, header)) is not None:
+            return (), (), f"{path} is not read: {foreign}"
+        for batch in stream:
             steps.append(_step_of(batch, names, header.schema_version, lists))
     # nanoarrow raises its own RuntimeError on a cut or corrupt message.
     except (RuntimeError, ValueError) as error:

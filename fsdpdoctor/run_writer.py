@@ -27,7 +27,7 @@ from fsdpdoctor.schema import (
     StepRecord,
     rank_stem,
 )
-from fsdpdoctor.schema.step_batch import batch_of
+from fsdpdoctor.schema.step_batch import batch_of, origin_of
 from fsdpdoctor.schema.step_message import Messages, messages_like
 
 _BLOCK = 4096
@@ -207,6 +207,7 @@ class RankWriter:
         self._stream = StreamWriter.from_writable(self._bytes)
         self._begun = False
         self._messages: Messages | None = None  # what writes all but the first step
+        self._origin = origin_of(header)
 
     def write_header(self, header: RankHeader) -> None:
         """Replace what the rank says of itself."""
@@ -217,7 +218,8 @@ class RankWriter:
         if self._messages is not None:
             self._append(self._messages.of(record, new_names))
             return
-        self._stream.write_array(batch_of(record, new_names))
+        origin = {} if self._begun else self._origin  # a stream says it once
+        self._stream.write_array(batch_of(record, new_names, origin))
         content = self._encoded()
         self._append(content)
         if not self._begun:

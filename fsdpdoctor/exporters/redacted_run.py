@@ -105,7 +105,10 @@ class RedactedSource:
         return replace(
             data,
             header=replace(
-                _changed(replace(header, host=None, environment={}, end=end), change),
+                _changed(
+                    replace(header, host=None, run_id="", environment={}, end=end),
+                    change,
+                ),
                 host=host,
             ),
             names=tuple(map(change, data.names)),

@@ -99,6 +99,7 @@ class Headers:
         return RankHeader(
             rank=self._rank,
             world_size=self._world,
+            run_id=self._plan.run_id,
             local_rank=self._local_rank,
             local_world_size=self._local_world,
             host=socket.gethostname(),

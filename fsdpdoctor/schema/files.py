@@ -20,6 +20,10 @@ VIEW_KEY = "fsdpdoctor_view"
 """The key in the head of a trace that was exported to be looked at: no profiler's form,
 and not read back."""
 
+STREAM_RUN_ID, STREAM_RANK = "fsdpdoctor.run_id", "fsdpdoctor.rank"
+"""Keys of the metadata of a rank's stream, by which one that lies in another's place is
+known."""
+
 
 # [Note: The heartbeat] A file of HEARTBEAT_SLOTS fixed records, written round robin
 # in memory and brought to disk 20 times a second and with each recorded step: what a

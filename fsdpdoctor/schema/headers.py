@@ -60,6 +60,7 @@ class RankHeader:
     schema_version: int = SCHEMA_VERSION
     rank: int
     world_size: int
+    run_id: str = ""  # its run's; empty: not said, as earlier versions did not
     local_rank: int = UNKNOWN
     local_world_size: int = UNKNOWN
     host: str | None = None

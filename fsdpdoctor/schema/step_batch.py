@@ -7,14 +7,21 @@ The recorder uses it, so: numpy and nanoarrow only. See [Note: A run on disk] in
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import nanoarrow as na
 import numpy as np
 from nanoarrow.ipc import StreamWriter
 
-from fsdpdoctor.schema import StepRecord, StepTimes, Table
+from fsdpdoctor.schema import (
+    STREAM_RANK,
+    STREAM_RUN_ID,
+    RankHeader,
+    StepRecord,
+    StepTimes,
+    Table,
+)
 from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
 
 _ARROW_TYPES = {
@@ -84,8 +91,17 @@ def _names_array(names: Sequence[str]) -> Any:
     return _list_of_one(_STRINGS_C, len(names), strings)
 
 
-def batch_of(record: StepRecord, names: Sequence[str]) -> Any:
-    """A step, and the names that it used first."""
+def origin_of(header: RankHeader) -> dict[str, str]:
+    """What a stream says of whose it is, in its schema's metadata."""
+    if not header.run_id:
+        return {}
+    return {STREAM_RUN_ID: header.run_id, STREAM_RANK: str(header.rank)}
+
+
+def batch_of(
+    record: StepRecord, names: Sequence[str], origin: Mapping[str, str] | None = None
+) -> Any:
+    """A step, and the names that it used first. `origin` is for a stream's first."""
     scalars = [
         na.c_array_from_buffers(
             _INT64_C,
@@ -95,8 +111,9 @@ def batch_of(record: StepRecord, names: Sequence[str]) -> Any:
         for name in SCALARS
     ]
     tables = [_table_array(name, getattr(record, name)) for name in TABLES]
+    schema = _BATCH_C.modify(metadata=origin) if origin else _BATCH_C
     return na.c_array_from_buffers(
-        _BATCH_C, 1, [None], children=[*scalars, *tables, _names_array(names)]
+        schema, 1, [None], children=[*scalars, *tables, _names_array(names)]
     )
 
 
@@ -115,9 +132,9 @@ def with_times(stream: bytes, times: StepTimes, names: Sequence[str]) -> bytes:
     columns = [first.child(i) for i in range(first.n_children)]
     columns[[*SCALARS, *TABLES].index("unrecorded")] = _table_array("unrecorded", times)
     columns[-1] = _names_array(names)
-    return stream_of_first(
-        na.c_array_from_buffers(_BATCH_C, 1, [None], children=columns)
-    )
+    origin = first.schema.metadata
+    schema = _BATCH_C.modify(metadata=dict(origin.items())) if origin else _BATCH_C
+    return stream_of_first(na.c_array_from_buffers(schema, 1, [None], children=columns))
 
 
 def head_of(stream: bytes) -> int:

@@ -20,7 +20,10 @@ def read_regular(path: Path, most: int | None = None, *, cut: bool = False) -> b
     socket, or larger than `most`; with `cut` it is read so far.
     """
     with open_regular(path) as file:
-        content = file.read(-1 if most is None else most + 1)
+        try:
+            content = file.read(-1 if most is None else most + 1)
+        except (MemoryError, OverflowError):
+            raise InputError(f"{path} does not fit into memory") from None
     if most is not None and len(content) > most and not cut:
         raise InputError(f"{path} is too large: expected at most {most:,} bytes")
     return content[:most]

@@ -23,6 +23,17 @@ def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
         read_regular(path, 4)
 
 
+def test_a_file_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    """Eight terabytes, of which the disk holds nothing."""
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(1 << 43)
+
+    for most in (None, 1 << 43):
+        with pytest.raises(InputError, match="file does not fit into memory"):
+            read_regular(path, most, cut=True)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody writes to it: opening it plainly would never return."""
     os.mkfifo(tmp_path / "pipe")
