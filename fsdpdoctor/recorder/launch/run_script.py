@@ -87,6 +87,8 @@ def load(target: Target) -> Script:
 
     def run() -> None:
         sys.modules["__main__"] = main
+        if "__mp_main__" in sys.modules:  # by which spawned workers name its classes
+            sys.modules["__mp_main__"] = main
         sys.argv[:] = [argv0, *target.args]
         if not sys.flags.safe_path or first == found.archive:
             sys.path[0] = first

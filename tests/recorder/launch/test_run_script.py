@@ -58,6 +58,28 @@ def test_the_script_sees_what_it_would_see(tmp_path: Path) -> None:
     assert ended(tmp_path) == "done"
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_workers_give_back_objects_of_the_script_s_classes(
+    tmp_path: Path, method: str
+) -> None:
+    """A spawned worker knows the script as `__mp_main__`, as does what it returns."""
+    plain, recorded = both(
+        tmp_path,
+        "import multiprocessing, sys\n"
+        "class Item:\n"
+        "    def __init__(self, value): self.value = value\n"
+        "def double(item): return Item(2 * item.value)\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:\n"
+        "        found = pool.map_async(double, [Item(3)]).get(60)\n"
+        "    print([type(item) is Item and item.value for item in found])\n",
+        method,
+    )
+
+    assert (plain.status, plain.stdout) == (0, "[6]\n")
+    assert (recorded.status, recorded.stdout) == (plain.status, plain.stdout)
+
+
 @pytest.mark.parametrize("as_module", [False, True])
 def test_a_script_has_modules_of_our_names(tmp_path: Path, as_module: bool) -> None:
     """What we import is not found in its folder, and it finds its own."""
