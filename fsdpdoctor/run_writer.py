@@ -48,11 +48,11 @@ def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) ->
         content = text.ljust(-(-(len(text) + slack) // _BLOCK) * _BLOCK - 1) + b"\n"
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        file = open_file(new)
+        file = OwnFile(new)
         try:
-            write_all(file, content)
+            file.append(content, 0)
         finally:
-            os.close(file)
+            file.close()
         new.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -104,6 +104,7 @@ class StackSampler:
         tell_this_thread()
         if not self._alive:
             self._alive = True
+            self._stacks.open()
             start_thread(self._run)
 
     def edge(self, *, ends_pass: bool = False) -> None:

@@ -35,6 +35,8 @@ from fsdpdoctor.recorder import border
 SIZE_BYTES = 1 << 18
 ROOM_BYTES = 1 << 16
 """That a dump of an ordinary process needs: with less left it begins at the top."""
+_MOST_LOW = 1024
+"""Numbers among which a mapping's own is looked for."""
 WHOLE_WHEN_LINKED = sys.version_info >= (3, 12)
 """Whether all threads may be written down at any time, see the note."""
 
@@ -162,6 +164,14 @@ class ThreadStacks:
                 found[int(head[1], 16)] = frame
         return found
 
+    def open(self) -> None:
+        """Open the file before the first question: on the main thread, so that a script
+        which closes all descriptors there are does not do so while another opens one.
+        """
+        with self._lock:
+            if self._map is None:
+                self._open()
+
     def close(self) -> None:
         """Give the file back; the next question opens another."""
         with self._lock:
@@ -241,14 +251,14 @@ class ThreadStacks:
 
 
 def _mapped(file: int) -> tuple[mmap.mmap, int]:
-    """A file in memory, and by which number of its own the mapping keeps it: the first
-    that is free; -1 where it keeps none.
+    """A file in memory, and by which number of its own the mapping keeps it, a low one;
+    -1 where it keeps none.
     """
     if sys.version_info >= (3, 13):
         return mmap.mmap(file, SIZE_BYTES, trackfd=False), -1
-    low = os.dup(file)
-    os.close(low)
-    return mmap.mmap(file, SIZE_BYTES), low
+    mapped, there = mmap.mmap(file, SIZE_BYTES), border.identity(file)
+    low = (n for n in range(_MOST_LOW) if n != file and border.identity(n) == there)
+    return mapped, next(low, file)
 
 
 def _file() -> int:
