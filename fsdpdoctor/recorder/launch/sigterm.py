@@ -189,7 +189,9 @@ class SigtermHandler:
             while border.identity(read) == pipe and (number := os.read(read, 1)):
                 if number[0] != signal.SIGTERM:
                     continue
-                if self._is_ours(_getsignal(signal.SIGTERM)):
+                # In this order: another pipe means that the script had a handler of its
+                # own for this signal, and has put the default back since.
+                if self._is_ours(_getsignal(signal.SIGTERM)) and self._pipe == pipe:
                     self._end()
             if border.identity(read) == pipe:
                 os.close(read)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,20 @@ def watched() -> bool:
     """Whether SIGTERM is ours."""
     handler = sigterm._getsignal(signal.SIGTERM)
     return isinstance(getattr(handler, "__self__", None), SigtermHandler)
+
+
+def test_a_signal_that_the_script_has_heard_ends_nothing(
+    watch: SigtermHandler, said: list[str]
+) -> None:
+    """Its handler is gone again before our thread hears of the signal."""
+    assert watch.start()
+    heard = []
+    for _ in range(20):
+        signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, DEFAULT)
+    time.sleep(0.2)
+    assert (heard, said, watched()) == ([signal.SIGTERM] * 20, [], True)
 
 
 def test_a_script_meets_the_default_action(watch: SigtermHandler) -> None:
