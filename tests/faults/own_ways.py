@@ -254,8 +254,22 @@ def one_thread_of_autograd() -> None:
     torch.autograd.set_multithreading_enabled(False)
 
 
+def handler_where_none() -> None:
+    """A handler only where there is none, as of a job that may be preempted; and what
+    was there is put back later.
+    """
+    heard: list[int] = []
+    default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if default:
+        signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    say(default, heard, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+
+
 OWN_WAYS: dict[str, Callable[[], None]] = {
     "function-mode": function_mode,
+    "handler-where-none": handler_where_none,
     "saved-tensors": saved_tensors,
     "random-numbers": random_numbers,
     "odd-modules": odd_modules,

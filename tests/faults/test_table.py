@@ -119,6 +119,8 @@ TABLE = (
     Fault(name="rebuilt-model"),
     Fault(name="groups-made-again"),
     Fault(name="stderr-closed"),
+    Fault(name="function-mode"),
+    Fault(name="tracebacks-printed"),
 )
 
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset
 
 FAULT, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -222,6 +224,43 @@ def before_step(model: Any, optimizer: Any) -> tuple[Any, Any]:
     return model, optimizer
 
 
+class Counts(TorchFunctionMode):
+    """Counts what is called of torch, by anybody."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What torch returns."""
+        name = getattr(function, "__name__", "?")
+        CALLS[name] = CALLS.get(name, 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def print_tracebacks(model: Any) -> None:
+    """Of what goes wrong in a pass, a clip and a collective, and is gone on from."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("staged")
+
+    def backward() -> None:
+        loss = torch.nn.Linear(1, 1)(torch.ones(1)).sum()
+        loss.register_hook(refuse)
+        loss.backward()
+
+    tries: list[Callable[[], Any]] = [
+        lambda: model(torch.ones(1, 3)),
+        backward,
+        lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), "x"),  # type: ignore[arg-type]
+        lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        lambda: next(iter(DataLoader([1, "x"], batch_size=2))),  # type: ignore[arg-type]
+    ]
+    for one in tries:
+        try:
+            one()
+        except Exception:
+            sys.stdout.write(traceback.format_exc())
+
+
 def join() -> None:
     """Make the process group. Each attempt of a restarted job has a store of its own:
     in torch's, gloo finds the addresses of the one before, now and then.
@@ -253,8 +292,13 @@ def main() -> None:
     )
     losses = (FOLDER / f"rank{RANK}.txt").open("w")
     profiler = torch.profiler.profile() if FAULT == "profiler" else None
+    if FAULT == "function-mode":
+        mode: Any = Counts()
+        mode.__enter__()
     for step, batch in enumerate(loader):
         NOW["step"] = step
+        if hit("tracebacks-printed"):
+            print_tracebacks(build(1))
         if hit("uneven-steps") and RANK == 1:
             break  # its data has ended, and the other one's has not
         if profiler is not None and step in (4, 9):
