@@ -24,6 +24,7 @@ from fsdpdoctor.recorder.patching import (
     bracket,
     bracketing,
     compiling_check,
+    hide_frames,
     unseen,
 )
 from fsdpdoctor.recorder.storage.memory_samples import Memory
@@ -313,6 +314,9 @@ class UnitHooks:
             )
             try:
                 return original(group, pass_type, *more)
+            except BaseException as error:
+                hide_frames(error)
+                raise
             finally:
                 units.prefetch = flag_bits.NONE
 
@@ -360,7 +364,11 @@ class StateHooks:
             if running is None or running is state or is_compiling():
                 return around(state, *given, **named)
             units.forward_state = weakref.ref(state)
-            return original(state, *given, **named)  # every inner unit
+            try:
+                return original(state, *given, **named)  # every inner unit
+            except BaseException as error:
+                hide_frames(error)
+                raise
 
         return root_pre_forward
 

@@ -252,12 +252,16 @@ def report_exception(error: BaseException) -> None:
 
 def _with_causes(error: BaseException) -> list[BaseException]:
     """All errors that are printed with it."""
-    found = [error]
-    for one in found:
+    found = {id(error): error}  # not by what they say of being equal
+    left = [error]
+    while left:
+        one = left.pop()
         more = [one.__cause__, one.__context__]
         more += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        found += (e for e in more if e is not None and e not in found)
-    return found
+        new = {id(e): e for e in more if e is not None and id(e) not in found}
+        found |= new
+        left += new.values()
+    return [*found.values()]
 
 
 def _to_stderr(text: str) -> None:

@@ -117,3 +117,26 @@ def test_a_hook_that_fails_or_is_missing_hides_nothing(
     assert capsys.readouterr().err == "sys.excepthook is missing\nValueError: broken\n"
     monkeypatch.setattr(sys, "stderr", None)
     run_script._to_stderr("nobody listens")
+
+
+class Equal(Exception):
+    """Of a script that compares what it does not know."""
+
+    __hash__ = Exception.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("compared")
+
+
+def test_errors_are_told_apart_by_what_they_are(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is asked of errors whose causes lead back to them."""
+    last, cause = Equal("the last"), Equal("the first")
+    last.__cause__, cause.__context__ = cause, last
+
+    run_script.report_exception(last)
+
+    said = capsys.readouterr().err
+    assert said.index("the first") < said.index("the last")
+    assert "compared" not in said
