@@ -14,7 +14,8 @@ from __future__ import annotations
 import mmap
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, overload
@@ -157,9 +158,16 @@ class _Unpickler(pickle.Unpickler):
             return frozenset
         if f"{module}.".startswith(_MODULES) or module == __name__:
             found = super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:
+            if _is_value(found) and found.__module__ == module:
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is no part of measures")
+
+
+def _is_value(found: object) -> bool:
+    """Whether it is a class whose objects do nothing as they are made."""
+    if not isinstance(found, type):
+        return False
+    return is_dataclass(found) or issubclass(found, (Enum, tuple, ByRank))
 
 
 class KeptRanks(Sequence[RankMeasures]):

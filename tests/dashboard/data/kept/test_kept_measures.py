@@ -125,6 +125,10 @@ def test_a_file_runs_nothing(
 
     assert open_measures(tmp_path) is None
     assert capsys.readouterr().out == ""
-    for module, name in (("os", "system"), ("fsdpdoctor.schema.units", "dataclass")):
+    for module, name in (
+        ("os", "system"),
+        ("fsdpdoctor.schema.units", "dataclass"),
+        ("fsdpdoctor.analysis.dask_executor", "_Cluster"),
+    ):
         with pytest.raises(pickle.UnpicklingError, match=name):
             kept_measures._Unpickler(b"", (), ()).find_class(module, name)
