@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fsdpdoctor.recorder.host.start_watch import StartWatch, process_age_ns
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.clocks import HostClock
 from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.run_writer import Heartbeat
 
 MS = 1_000_000
 torch_distributed: Any = dist
@@ -34,18 +36,17 @@ class Clock:
         return self.now
 
 
-def recording() -> Recording:
+def recording(folder: Path) -> Recording:
     """One that fails on an error of ours."""
 
     def stop(reason: str) -> None:
         raise AssertionError(reason)
 
-    heartbeat: Any = None
-    return Recording(HostClock(), ErrorBorder(stop), heartbeat)
+    return Recording(HostClock(), ErrorBorder(stop), Heartbeat(folder, 0))
 
 
 def test_calls_inside_others_are_the_inner_ones(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mesh of 50 ms makes its process group in 30; the first step ends 20 ms after
     its forward began; the process was 100 ms old.
@@ -63,7 +64,7 @@ def test_calls_inside_others_are_the_inner_ones(
 
     monkeypatch.setattr(dist, "init_process_group", init_process_group)
     monkeypatch.setattr(dist, "init_device_mesh", init_device_mesh)
-    watch = StartWatch(recording())
+    watch = StartWatch(recording(tmp_path))
     watch.attach(TorchSymbols())
     clock.now += 7 * MS
     torch_distributed.init_device_mesh()
@@ -96,19 +97,23 @@ def test_a_process_has_an_age() -> None:
     assert 0 < before < after
 
 
-def test_what_began_before_us_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_began_before_us_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A group that is there already was made unseen."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    watch = StartWatch(recording())
+    watch = StartWatch(recording(tmp_path))
     watch.step_ended(5)
 
     assert watch.spec() is None
 
 
-def test_torch_finds_a_module_s_state_while_it_is_watched_and_after() -> None:
+def test_torch_finds_a_module_s_state_while_it_is_watched_and_after(
+    tmp_path: Path,
+) -> None:
     """Pipelines ask `fully_shard.state(module)`, which is kept under the function."""
     plain: Any = fully_shard
-    watch = StartWatch(recording())
+    watch = StartWatch(recording(tmp_path))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         watch.attach(TorchSymbols())
