@@ -8,7 +8,7 @@ import numpy as np
 
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.data.kept.collective_kinds import kind_lines, kinds_of
+from fsdpdoctor_dashboard.data.kept.collective_kinds import Taken, kind_lines, kinds_of
 
 
 def test_a_line_is_what_the_rows_say(runs: dict[str, Path]) -> None:
@@ -25,3 +25,8 @@ def test_a_line_is_what_the_rows_say(runs: dict[str, Path]) -> None:
         assert (line.count, line.longest_ns) == (len(taken), taken.max())
         expected = np.percentile(taken, (50, 99)).tolist()
         assert [line.median_ns, line.p99_ns] == expected
+
+
+def test_what_they_took_is_counted() -> None:
+    """Without their rows there is still how many they were."""
+    assert len(Taken(np.array([3, 5, 8], dtype=np.int64))) == 3

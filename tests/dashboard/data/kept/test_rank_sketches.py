@@ -18,6 +18,7 @@ from fsdpdoctor.simulate.plans.forecast import slowest_rank
 from fsdpdoctor_dashboard.data.kept import rank_sketches
 from fsdpdoctor_dashboard.data.kept.rank_sketches import (
     NOT_JUDGED,
+    RankSteps,
     Sketches,
     sketches_of,
     waits_of,
@@ -92,3 +93,16 @@ def test_of_many_ranks_lines_are_sums_and_columns_the_worst(
     ).tolist()
     assert found.ns[1] == whole[13:26][:, worst].sum(axis=0).tolist()
     assert len(found.ns) == 5
+
+
+def test_the_most_steps_that_one_rank_judged() -> None:
+    """Of ranks that judged one and two of three."""
+    steps = RankSteps(
+        ranks=(0, 1),
+        hosts=(None, None),
+        steps=(4, 5, 6),
+        took_ns=[[7, NOT_JUDGED, NOT_JUDGED], [7, NOT_JUDGED, 9]],
+        exposed_ns=[[0, 0, 0], [0, 0, 0]],
+        middle_ns=7.0,
+    )
+    assert steps.most_judged == 2

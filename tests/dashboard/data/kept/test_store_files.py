@@ -143,3 +143,13 @@ def test_columns_are_not_copied(tmp_path: Path) -> None:
         assert not series.start.flags.owndata
         assert not series.start.flags.writeable
         assert np.shares_memory(series.start, store.series(3)[0].start.base)
+
+
+def test_a_store_is_kept_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its fingerprint; nowhere where the user wants no cache."""
+    monkeypatch.setattr(store_files, "default_folder", lambda: tmp_path)
+    assert store_files.cache_folder("abc") == tmp_path / "timeline-abc"
+    monkeypatch.setattr(store_files, "default_folder", lambda: None)
+    assert store_files.cache_folder("abc") is None
