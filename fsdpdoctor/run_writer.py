@@ -205,7 +205,6 @@ class RankWriter:
         self._broken = False
         self._bytes = io.BytesIO()
         self._stream = StreamWriter.from_writable(self._bytes)
-        self._begun = False
         self._messages: Messages | None = None  # what writes all but the first step
         self._origin = origin_of(header)
 
@@ -218,12 +217,12 @@ class RankWriter:
         if self._messages is not None:
             self._append(self._messages.of(record, new_names))
             return
-        origin = {} if self._begun else self._origin  # a stream says it once
+        begins = not self._size
+        origin = self._origin if begins else {}  # a stream says it once
         self._stream.write_array(batch_of(record, new_names, origin))
         content = self._encoded()
         self._append(content)
-        if not self._begun:
-            self._begun = True
+        if begins:
             self._messages = messages_like(content, record, new_names)
 
     def close(self) -> None:

@@ -97,11 +97,8 @@ class UnitHooks:
             pairs[name] = (self._reshard_begins, self._reshard_ended)
         made = {n: bracketing(self._rec.guard, *pair) for n, pair in pairs.items()}
         made["_prefetch_unshard"] = self._prefetching
-        return {n: make for n, make in made.items() if self._may_wrap(names, n)}
-
-    @staticmethod
-    def _may_wrap(names: internals.TorchSymbols, name: str) -> bool:
-        return names.may_wrap(names.group_class, name)
+        may_wrap, owner = names.may_wrap, names.group_class
+        return {name: make for name, make in made.items() if may_wrap(owner, name)}
 
     # Unshard and reshard
 

@@ -63,10 +63,9 @@ class LightHooks:
         def root_pre_forward(state: Any, *given: Any, **named: Any) -> Any:
             context = getattr(state, "_state_ctx", None)
             running = getattr(context, "iter_forward_root", None)
-            if running is not None and running is not state:
-                return original(state, *given, **named)  # every inner unit
+            inner = running is not None and running is not state  # nearly every unit
             try:
-                if not internals.in_backward():
+                if not inner and not internals.in_backward():
                     module, args, kwargs = given
                     part = internals.is_part(state)
                     passes.root_forward_begins(
@@ -80,7 +79,7 @@ class LightHooks:
                 hide_frames(error)
                 raise
             try:
-                if not units.knows_tree(state):
+                if not inner and not units.knows_tree(state):
                     passes.tree_known(internals.all_states(state)[0])
             except Exception as error:
                 rec.guard.fail(error)
@@ -92,8 +91,12 @@ class LightHooks:
     def function_wrappers(self) -> dict[str, Wrap]:
         """What wraps the functions of `_fsdp_param_group`, by name."""
         made: dict[str, Wrap] = {
-            "foreach_all_gather": self._gathering,
-            "foreach_reduce": self._reducing,
+            "foreach_all_gather": functools.partial(
+                self._counting, kind=_ALL_GATHER, group_at=1
+            ),
+            "foreach_reduce": functools.partial(
+                self._counting, kind=_REDUCE_SCATTER, group_at=2
+            ),
         }
         names = self._names
         module = names.param_group_module
@@ -126,37 +129,24 @@ class LightHooks:
         beating._torchdynamo_disable = True  # type: ignore[attr-defined]
         return beating
 
-    def _gathering(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        count, in_backward = self._count, internals.in_backward
-
-        @unseen
-        @functools.wraps(original)
-        def gathering(*args: Any, **kwargs: Any) -> Any:
-            count(_ALL_GATHER, _BACKWARD if in_backward() else _FORWARD, args, 1)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_frames(error)
-                raise
-
-        return gathering
-
-    def _reducing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting(
+        self, original: Callable[..., Any], kind: int, group_at: int
+    ) -> Callable[..., Any]:
         count = self._count
 
         @unseen
         @functools.wraps(original)
-        def reducing(*args: Any, **kwargs: Any) -> Any:
-            count(_REDUCE_SCATTER, _BACKWARD, args, 2)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            count(kind, args, group_at)
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 hide_frames(error)
                 raise
 
-        return reducing
+        return counting
 
-    def _count(self, kind: int, phase: int, args: Any, group_at: int) -> None:
+    def _count(self, kind: int, args: Any, group_at: int) -> None:
         """A collective of the parameters and the group among a call's arguments."""
         rec = self._rec
         try:
@@ -165,6 +155,8 @@ class LightHooks:
                 process_group is None or process_group.size() == 1
             ):
                 return  # one rank, or no shard group (replicated)
+            backward = kind == _REDUCE_SCATTER or internals.in_backward()
+            phase = _BACKWARD if backward else _FORWARD
             pg = self._groups.index(process_group)
             unit = self._units.index_of_params(args[0])
             rec.beat(kind, phase, unit, rec.new_seq(pg), pg)

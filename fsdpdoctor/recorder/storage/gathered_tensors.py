@@ -43,11 +43,6 @@ class GatheredTensors:
         """Recording stops: what was made is not followed any more."""
         self._made = []
 
-    @property
-    def any(self) -> bool:
-        """Whether there may be some."""
-        return bool(self._made)
-
     def size(self) -> int:
         """Bytes that are alive now."""
         return sum(self.by_place().values()) if self._made else 0

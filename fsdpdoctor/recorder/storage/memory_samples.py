@@ -68,10 +68,7 @@ class HostMemory:
             perf_counter_ns(),
             unit,
             phase,
-            UNKNOWN,
-            UNKNOWN,
-            UNKNOWN,
-            recording.alive_bytes(),
+            unsharded=recording.alive_bytes(),
         )
 
     def sample_pass(self, recording: Recording, phase: Phase) -> None:

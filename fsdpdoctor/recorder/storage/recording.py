@@ -21,7 +21,7 @@ from fsdpdoctor.recorder.storage.step_buffer import (
     StackBuffer,
 )
 from fsdpdoctor.run_writer import Heartbeat
-from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Kind, Phase
 from fsdpdoctor.schema.string_table import StringTable
 
 
@@ -78,8 +78,7 @@ class Recording:
 
     def alive_bytes(self) -> int:
         """Of unsharded parameters, in units and gathered beside them."""
-        gathered = self.gathered
-        return self.live_bytes + (gathered.size() if gathered.any else 0)
+        return self.live_bytes + self.gathered.size()
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""
@@ -146,12 +145,7 @@ class Recording:
             unit,
             start_ns,
             perf_counter_ns(),
-            op,
-            UNKNOWN,
-            NO_TIME,
-            UNKNOWN,
-            UNKNOWN,
-            UNKNOWN,
-            UNKNOWN if name is None else self.names.id(name),
-            value,
+            op=op,
+            name=UNKNOWN if name is None else self.names.id(name),
+            value=value,
         )
