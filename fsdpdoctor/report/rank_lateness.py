@@ -25,11 +25,6 @@ class Lateness:
     excess_ns: int = 0  # of that part, per step, over the others' mean: as FD401's
 
 
-def lateness(m: Measures, rows: Sequence[RankRow]) -> tuple[Lateness, ...]:
-    """Every rank, the one that the others wait for most first."""
-    return lateness_of(rank_budgets(m), rows)
-
-
 def rank_budgets(m: Measures) -> dict[int, dict[str, int]]:
     """The mean step of each rank, by part."""
     return {
@@ -37,10 +32,10 @@ def rank_budgets(m: Measures) -> dict[int, dict[str, int]]:
     }
 
 
-def lateness_of(
+def lateness(
     of_rank: Mapping[int, dict[str, int]], rows: Sequence[RankRow]
 ) -> tuple[Lateness, ...]:
-    """The same, from the budgets of all ranks."""
+    """Every rank, by `rank_budgets`, the one that the others wait for most first."""
     known = [budget for budget in of_rank.values() if budget]
     totals = {part: sum(one.get(part, 0) for one in known) for part in OWN_PARTS}
     others = max(len(known) - 1, 1)

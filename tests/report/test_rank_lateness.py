@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import report_of
-from fsdpdoctor.report.rank_lateness import lateness
+from fsdpdoctor.report.rank_lateness import lateness, rank_budgets
 from fsdpdoctor.testing import draw, measured
 
 ON_TIME = """
@@ -25,7 +25,7 @@ def test_the_late_rank_loads_longer() -> None:
     """Rank 1 is in its loader for 4 of 8 ms, the others for 1."""
     ranks = [draw(ON_TIME, rank=0), draw(LOADS_LONG, rank=1), draw(ON_TIME, rank=2)]
     m = measured(*ranks)
-    found = {one.rank: one for one in lateness(m, report_of(m).ranks)}
+    found = {one.rank: one for one in lateness(rank_budgets(m), report_of(m).ranks)}
 
     assert (found[1].part, found[1].excess_ns) == ("input", 3 * MS)
     assert found[0].part is None
@@ -35,12 +35,12 @@ def test_alike_ranks_have_no_reason() -> None:
     """Nobody does more of anything."""
     m = measured(draw(ON_TIME, rank=0), draw(ON_TIME, rank=1))
 
-    assert {one.part for one in lateness(m, report_of(m).ranks)} == {None}
+    assert {one.part for one in lateness(rank_budgets(m), report_of(m).ranks)} == {None}
 
 
 def test_it_is_said_as_the_finding_says_it() -> None:
     """Against the others' mean: of two ranks all that one does more, and not half."""
     m = measured(draw(ON_TIME, rank=0), draw(LOADS_LONG, rank=1))
-    found = {one.rank: one for one in lateness(m, report_of(m).ranks)}
+    found = {one.rank: one for one in lateness(rank_budgets(m), report_of(m).ranks)}
 
     assert (found[1].part, found[1].excess_ns) == ("input", 3 * MS)

@@ -146,8 +146,6 @@ class Reader:
 
     def report(self, measures: Measures, folder: Path | None) -> Report:
         """What the analysis says. Meanwhile coarse tiles are added to the cache."""
-        if self._executor is None:
-            return report_of(measures, self._run)
         return self.analysis(measures, folder).report
 
     def analysis(self, measures: Measures, folder: Path | None) -> Analysis:

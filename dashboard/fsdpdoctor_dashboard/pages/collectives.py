@@ -11,7 +11,7 @@ from fsdpdoctor.quantities import NOT_MEASURED, ms, percent
 from fsdpdoctor.renderers.formatting import ranges, visible
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.value import CollectiveRow, OtherCollectiveRow
-from fsdpdoctor_dashboard.data.kept.collective_kinds import KindLine
+from fsdpdoctor_dashboard.data.kept.collective_kinds import KindTimes
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
 from fsdpdoctor_dashboard.pages.components import (
     PER_STEP,
@@ -108,7 +108,7 @@ def _called(row: OtherCollectiveRow) -> str:
 
 
 def _bandwidth(
-    context: Context, run: OpenRun, kinds: Sequence[KindLine]
+    context: Context, run: OpenRun, kinds: Sequence[KindTimes]
 ) -> list[Component]:
     figure = figures.bandwidth(run.report, kinds, context.network, context.theme)
     if figure is None:
@@ -150,7 +150,7 @@ BY_ORDER = "by_order"
 NOT_NAMED = "group not named"
 
 
-def _kinds(name: str, run: OpenRun, kinds: Sequence[KindLine]) -> Component:
+def _kinds(name: str, run: OpenRun, kinds: Sequence[KindTimes]) -> Component:
     rows = []
     for kind in kinds:
         times = (kind.median_ns, kind.p99_ns, kind.longest_ns)

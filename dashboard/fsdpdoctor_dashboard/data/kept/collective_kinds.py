@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,61 +27,12 @@ MOST_OFF = 0.2
 """Of a collective's time. What is further off in the median is no line."""
 
 
-def _has_line(fit: Fit) -> bool:
-    """Whether time grows with size, along a line that the times lie on."""
-    return (
-        fit.sizes >= FEWEST_SIZES
-        and fit.wire.bytes_per_second < FREE
-        and fit.residual_share <= MOST_OFF
-    )
-
-
-class Timed(Protocol):
-    """Something that has rows, each of which took so long."""
-
-    @property
-    def duration_ns(self) -> Int64s:
-        """Of each row."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What collectives took, and nothing else of them: there are millions."""
-
-    duration_ns: Int64s
-
-    def __len__(self) -> int:
-        return len(self.duration_ns)
-
-
-class KindTimes(NamedTuple):
+class KindTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The collectives of one kind: what they took, and the line through their wire."""
 
     kind: Kind
-    rows: Timed
     fit: Fit
     matched: bool  # the fit leaves out the wait for the last rank
-
-    @property
-    def name(self) -> str:
-        """As FSDP2 calls it."""
-        return self.kind.key
-
-    @property
-    def has_line(self) -> bool:
-        """Whether time grows with size, along a line that the times lie on."""
-        return _has_line(self.fit)
-
-
-class KindLine(msgspec.Struct, frozen=True, kw_only=True):
-    """The same without its rows: how many there are, and what they took."""
-
-    kind: Kind
-    fit: Fit
-    matched: bool
     count: int
     median_ns: float
     p99_ns: float
@@ -97,46 +46,39 @@ class KindLine(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_line(self) -> bool:
         """Whether time grows with size, along a line that the times lie on."""
-        return _has_line(self.fit)
-
-
-def kind_lines(measures: Measures) -> list[KindLine]:
-    """Each kind that the run has; the rows of one at a time."""
-    return [_line_of(times) for times in _kinds(measures)]
+        return (
+            self.fit.sizes >= FEWEST_SIZES
+            and self.fit.wire.bytes_per_second < FREE
+            and self.fit.residual_share <= MOST_OFF
+        )
 
 
 def kinds_of(measures: Measures) -> list[KindTimes]:
-    """Each kind that the run has, from all ranks' judged collectives."""
-    return list(_kinds(measures))
+    """Each kind that the run has, from all ranks' judged collectives; the rows of one
+    kind at a time.
+    """
+    seen = ((kind, _of_kind(measures, kind)) for kind in COLLECTIVE_KINDS)
+    return [_times_of(kind, rows) for kind, rows in seen if len(rows.taken_ns)]
 
 
-def _line_of(times: KindTimes) -> KindLine:
-    taken = times.rows.duration_ns
-    median, p99, longest = np.percentile(taken, (50, 99, 100)).tolist()
-    return KindLine(
-        kind=times.kind,
-        fit=times.fit,
-        matched=times.matched,
-        count=len(taken),
+def _times_of(kind: Kind, seen: _Seen) -> KindTimes:
+    told = seen.wire_ns > 0
+    matched = bool(told.any())
+    if matched and not told.all():
+        fit = fit_sizes(seen.bytes[told], seen.unit[told], seen.wire_ns[told])
+    else:
+        taken_ns = seen.wire_ns if matched else seen.taken_ns
+        fit = fit_sizes(seen.bytes, seen.unit, taken_ns)
+    median, p99, longest = np.percentile(seen.taken_ns, (50, 99, 100)).tolist()
+    return KindTimes(
+        kind=kind,
+        fit=fit,
+        matched=matched,
+        count=len(seen.taken_ns),
         median_ns=median,
         p99_ns=p99,
         longest_ns=longest,
     )
-
-
-def _kinds(measures: Measures) -> Iterator[KindTimes]:
-    for kind in COLLECTIVE_KINDS:
-        seen = _of_kind(measures, kind)
-        if not len(seen.taken_ns):
-            continue
-        told = seen.wire_ns > 0
-        matched = bool(told.any())
-        if matched and not told.all():
-            fit = fit_sizes(seen.bytes[told], seen.unit[told], seen.wire_ns[told])
-        else:
-            taken_ns = seen.wire_ns if matched else seen.taken_ns
-            fit = fit_sizes(seen.bytes, seen.unit, taken_ns)
-        yield KindTimes(kind, Taken(seen.taken_ns), fit, matched)
 
 
 class _Seen(NamedTuple):

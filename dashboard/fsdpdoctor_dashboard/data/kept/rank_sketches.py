@@ -17,11 +17,11 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.report.collective_times import SizeTimes, collective_times
 from fsdpdoctor.report.collectives_ranks import waits_by_last
-from fsdpdoctor.report.rank_lateness import Lateness, lateness_of, rank_budgets
+from fsdpdoctor.report.rank_lateness import Lateness, lateness, rank_budgets
 from fsdpdoctor.report.value import Report
 from fsdpdoctor.schema import Evidence, GroupSpec
 from fsdpdoctor.simulate.plans.forecast import slowest_rank
-from fsdpdoctor_dashboard.data.kept.collective_kinds import KindLine, kind_lines
+from fsdpdoctor_dashboard.data.kept.collective_kinds import KindTimes, kinds_of
 
 NOT_JUDGED = -1
 """Of a rank's step: it has none, or one that was set aside."""
@@ -68,7 +68,7 @@ class Sketches(msgspec.Struct, frozen=True, kw_only=True):
     steps: RankSteps
     waits: Waits | None  # None: ranks could not be matched
     sizes: list[SizeTimes]
-    kinds: list[KindLine]
+    kinds: list[KindTimes]
     members: dict[str, tuple[int, ...]]  # of groups, where one role has several
 
 
@@ -78,11 +78,11 @@ def sketches_of(measures: Measures, report: Report) -> Sketches:
     return Sketches(
         budgets=budgets,
         slowest=slowest_rank(measures) if measures.ranks else None,
-        late=lateness_of(budgets, report.ranks),
+        late=lateness(budgets, report.ranks),
         steps=steps_of_ranks(measures),
         waits=waits_of(measures),
         sizes=collective_times(measures),
-        kinds=kind_lines(measures),
+        kinds=kinds_of(measures),
         members=_members(measures),
     )
 

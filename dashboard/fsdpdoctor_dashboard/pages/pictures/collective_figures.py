@@ -18,7 +18,6 @@ from fsdpdoctor.report.value import CollectiveRow, Report
 from fsdpdoctor.simulate.calibration.comm_cost import FREE
 from fsdpdoctor_dashboard.data.kept.collective_kinds import (
     FEWEST_SIZES,
-    KindLine,
     KindTimes,
     kinds_of,
 )
@@ -71,7 +70,7 @@ def rates_of(report: Report) -> Rates | None:
     return None
 
 
-def peak_gbps(kind: KindTimes | KindLine, report: Report) -> float | None:
+def peak_gbps(kind: KindTimes, report: Report) -> float | None:
     """What the fitted line comes to for large sizes, None where there is no line, or
     one that lies below what was reached.
     """
@@ -83,7 +82,7 @@ def peak_gbps(kind: KindTimes | KindLine, report: Report) -> float | None:
     return None if peak < reached_gbps(kind, report, rates) else peak
 
 
-def reached_gbps(kind: KindTimes | KindLine, report: Report, rates: Rates) -> float:
+def reached_gbps(kind: KindTimes, report: Report, rates: Rates) -> float:
     """The highest rate of a kind that was seen."""
     return max(
         max(rates.whole(row) or 0.0, rates.wire(row) or 0.0)
@@ -93,7 +92,7 @@ def reached_gbps(kind: KindTimes | KindLine, report: Report, rates: Rates) -> fl
 
 
 def bandwidth(
-    report: Report, kinds: Sequence[KindTimes | KindLine], link: Link | None, theme: str
+    report: Report, kinds: Sequence[KindTimes], link: Link | None, theme: str
 ) -> go.Figure | None:
     """Size against bandwidth, the fitted line and its peak; None: nothing to show."""
     rates = rates_of(report)
@@ -158,7 +157,7 @@ def _points(
 
 def _line(
     figure: go.Figure,
-    kind: KindTimes | KindLine,
+    kind: KindTimes,
     factor: float,
     sizes: Sequence[int],
     colour: str,
@@ -252,7 +251,7 @@ def box_name(each: SizeTimes) -> str:
     return f"{visible(each.kind.replace('_', '-'))} {known}{others}"
 
 
-def fit_words(kind: KindTimes | KindLine, report: Report) -> str:
+def fit_words(kind: KindTimes, report: Report) -> str:
     """The fitted line, or why there is none."""
     wire = kind.fit.wire
     off = f"off by {kind.fit.residual_share * 100:.0f} %"

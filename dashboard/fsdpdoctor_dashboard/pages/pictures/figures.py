@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import MS, ms
 from fsdpdoctor.renderers.formatting import ranges, visible
@@ -23,7 +22,6 @@ from fsdpdoctor_dashboard.data.kept.rank_sketches import (
     NOT_JUDGED,
     RankSteps,
     Waits,
-    steps_of_ranks,
 )
 
 CLEAR = "rgba(0,0,0,0)"
@@ -283,14 +281,13 @@ def _cells(steps: RankSteps, *, exposed: bool) -> _Cells:
 
 
 def step_heat(
-    measured: Measures | RankSteps, theme: str, *, exposed: bool, span: float = 0.0
+    known: RankSteps, theme: str, *, exposed: bool, span: float = 0.0
 ) -> go.Figure:
     """Rank by judged step: how long it took, or how long compute stood still in it.
 
     Steps that were set aside are left out: one that compiles would take all colours.
     Colours end at `span` at least: two runs beside each other have one scale.
     """
-    known = measured if isinstance(measured, RankSteps) else steps_of_ranks(measured)
     cells = _cells(known, exposed=exposed)
     values = cells.ms
     words = "stood still for" if exposed else "took"

@@ -12,7 +12,7 @@ from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.collective_times import collective_times
 from fsdpdoctor.report.collectives_ranks import waits_by_last
-from fsdpdoctor.report.rank_lateness import lateness
+from fsdpdoctor.report.rank_lateness import lateness, rank_budgets
 from fsdpdoctor.run import open_run
 from fsdpdoctor.simulate.plans.forecast import slowest_rank
 from fsdpdoctor_dashboard.data.kept import rank_sketches
@@ -48,7 +48,7 @@ def test_they_are_what_the_measures_say(measures: Measures) -> None:
     assert round(exposed / judged) == report.exposed_ns_per_step.total
     assert steps.middle_ns == np.median(measures.step_ns)
     assert found.slowest == slowest_rank(measures)
-    assert found.late == lateness(measures, report.ranks)
+    assert found.late == lateness(rank_budgets(measures), report.ranks)
     assert found.sizes == collective_times(measures)
     assert all(
         sum(budget.values()) == int(rank.steps.duration_ns[rank.judged].mean())

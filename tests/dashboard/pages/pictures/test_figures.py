@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
+import plotly.graph_objects as go
+
 from fsdpdoctor.analysis.measures import Measures, measure
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
-from fsdpdoctor_dashboard.data.kept.rank_sketches import Waits
+from fsdpdoctor_dashboard.data.kept.rank_sketches import Waits, steps_of_ranks
 from fsdpdoctor_dashboard.pages.pictures import figures
 from fsdpdoctor_dashboard.pages.pictures.figures import (
     LEAST_SPAN,
@@ -23,6 +25,11 @@ from fsdpdoctor_dashboard.pages.pictures.figures import (
 )
 from fsdpdoctor_dashboard.pages.pictures.memory_figures import curves_of
 from tests.dashboard.synthetic import Shape, write_run
+
+
+def heat(measures: Measures, theme: str, *, exposed: bool) -> go.Figure:
+    """The heat map of a run's ranks."""
+    return step_heat(steps_of_ranks(measures), theme, exposed=exposed)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +50,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Measures:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_noise_has_the_colour_of_nothing(measures: Measures, theme: str) -> None:
     """Steps are coloured about their median, and all colours are 5 % at least."""
-    cells = step_heat(measures, theme, exposed=False).data[0]
+    cells = heat(measures, theme, exposed=False).data[0]
 
     assert np.nanmax(np.abs(cells.z)) < 1
     assert (cells.zmin, cells.zmax) == (-5, 5)
@@ -52,7 +59,7 @@ def test_noise_has_the_colour_of_nothing(measures: Measures, theme: str) -> None
 
 def test_exposed_time_is_coloured_as_a_part_of_the_step(measures: Measures) -> None:
     """From none on, and a hundredth of a step is no strong colour."""
-    cells = step_heat(measures, "light", exposed=True).data[0]
+    cells = heat(measures, "light", exposed=True).data[0]
     taken = [rank.steps.duration_ns[rank.judged] for rank in measures.ranks]
     middle = float(np.median(np.concatenate(taken))) / 1e6
 
@@ -62,8 +69,8 @@ def test_exposed_time_is_coloured_as_a_part_of_the_step(measures: Measures) -> N
 
 def test_numbers_stand_where_there_is_room(measures: Measures, wide: Measures) -> None:
     """In four rows, and not in sixty-four, where each would lie on the next."""
-    assert step_heat(measures, "light", exposed=False).data[0].text is not None
-    assert step_heat(wide, "light", exposed=False).data[0].text is None
+    assert heat(measures, "light", exposed=False).data[0].text is not None
+    assert heat(wide, "light", exposed=False).data[0].text is None
 
 
 def test_samples_outside_of_a_step_are_no_curve(measures: Measures) -> None:
@@ -80,7 +87,7 @@ def test_samples_outside_of_a_step_are_no_curve(measures: Measures) -> None:
 
 def test_cells_have_the_tables_digits(measures: Measures) -> None:
     """13.0 beside 14.5, as the table below has it, and not 13."""
-    cells = step_heat(measures, "light", exposed=False).data[0]
+    cells = heat(measures, "light", exposed=False).data[0]
     rank = measures.ranks[0]
     steps = rank.steps.duration_ns[rank.judged].tolist()
 
@@ -90,7 +97,7 @@ def test_cells_have_the_tables_digits(measures: Measures) -> None:
 
 def test_many_ranks_fit_a_screen(measures: Measures, wide: Measures) -> None:
     """They stand beside each other, and their few steps are few rows."""
-    few, many = (step_heat(m, "light", exposed=True) for m in (measures, wide))
+    few, many = (heat(m, "light", exposed=True) for m in (measures, wide))
 
     assert few.layout.yaxis.title.text == "rank"
     assert few.data[0].z.shape == (4, len(measures.ranks[0].judged_steps))
@@ -112,9 +119,9 @@ def test_of_too_many_ranks_the_one_that_is_furthest_off_is_shown(
     wide: Measures, monkeypatch: pytest.MonkeyPatch, exposed: bool
 ) -> None:
     """Of each neighbours: none that is slow drowns, and whose a cell is, is said."""
-    every = step_heat(wide, "light", exposed=exposed).data[0]
+    every = heat(wide, "light", exposed=exposed).data[0]
     monkeypatch.setattr(figures, "MOST_COLUMNS", 22)
-    few = step_heat(wide, "light", exposed=exposed).data[0]
+    few = heat(wide, "light", exposed=exposed).data[0]
     values = np.array(every.customdata)  # [steps, ranks] in ms
     off = values if exposed else np.array(every.z)
 
