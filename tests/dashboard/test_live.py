@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.error
@@ -21,6 +22,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 pytest.importorskip("torch", reason="records runs")
 
 from fsdpdoctor.analysis.measures import Measures, measure
+from fsdpdoctor.cli.processes import live
 from fsdpdoctor.finding import NotJudged
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.value import StoppedRank
@@ -202,6 +204,45 @@ def test_it_ends_however_the_training_ends(
     assert time.monotonic() - began < FAREWELL_S
     assert finished.status == -number
     _until(lambda: _gone(url), "the dashboard ends")
+
+
+def test_it_serves_a_record_until_nobody_holds_the_pipe(tmp_path: Path) -> None:
+    """The process beside a training, alone: an address, answers, and its end."""
+    folder = write_run(tmp_path / "run", Shape(ranks=1, layers=2, steps=6))
+    theirs, ours = os.pipe()
+    module = (sys.executable, "-m", "fsdpdoctor.cli.processes.live")
+    with subprocess.Popen(
+        (*module, str(folder), str(theirs)),
+        pass_fds=(theirs,),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        assert process.stderr is not None
+        words = process.stderr.read()  # it lets go of the stream, and goes on
+        address = re.search(r"live at (\S+) until the training ends\n", words)
+        assert address, words
+        ask, leave = _page(address[1])
+        assert json.loads(ask("alive")) == {"left_s": None}
+        os.close(ours)
+        leave()
+        assert process.wait(PATIENCE_S) == 0
+    assert "from another machine: ssh" in words
+
+
+def test_what_cannot_be_started_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No process can be had: the training goes on, and nothing has to be closed."""
+
+    def none_left(*_: object) -> None:
+        raise OSError("no process is left")
+
+    monkeypatch.setattr(live, "Beside", none_left)
+    live.LiveView(tmp_path).close()
+
+    said = "no live view: it could not be started (no process is left)"
+    assert capsys.readouterr().err == f"fsdpdoctor: {said}\n"
 
 
 def test_without_the_extra_the_training_goes_on(tmp_path: Path) -> None:
