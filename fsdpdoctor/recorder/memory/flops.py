@@ -19,12 +19,17 @@ class FlopCount:
 
     def __init__(self) -> None:
         self._formulas = _formulas()
+        self._of: dict[Any, Formula | None] = {}  # by operator, as they come
         self.total = 0
         self.recomputed = 0
 
     def saw(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """An operator has run."""
-        formula = self._formulas.get(getattr(func, "overloadpacket", None))
+        try:
+            formula = self._of[func]
+        except KeyError:
+            packet = getattr(func, "overloadpacket", None)
+            formula = self._of[func] = self._formulas.get(packet)
         if formula is None or self.total == UNKNOWN:
             return
         try:

@@ -54,6 +54,7 @@ class LiveStorages:
         self._storages: dict[int, _Held] = {}
         self._events = 0
         self.parts: Counter[Share] = Counter()
+        self.buckets: Counter[Bucket] = Counter()  # the same, whosever it is
         self.total = 0
         self.highest: Highest | None = None
         self.most: dict[tuple[int, Phase], int] = {}  # by unit and phase
@@ -101,23 +102,19 @@ class LiveStorages:
         if highest is not None and held.since <= highest.event:
             highest.parts[held.share] -= held.size
             highest.parts[share] += held.size
-        self.parts[held.share] -= held.size
-        self.parts[share] += held.size
+        size = held.size
+        self._add(held, -size)
         held.share = share
+        self._add(held, size)
 
     def entered(self) -> None:
         """Another unit, or phase, holds from here on what is held."""
         self._note(self._place())
 
-    def by_bucket(self) -> Counter[Bucket]:
-        """What is held now."""
-        found: Counter[Bucket] = Counter()
-        for (bucket, _), size in self.parts.items():
-            found[bucket] += size
-        return found
-
     def _add(self, held: _Held, size: int) -> None:
-        self.parts[held.share] += size
+        share = held.share
+        self.parts[share] += size
+        self.buckets[share[0]] += size
         self.total += size
 
     def _note(self, place: Place) -> None:

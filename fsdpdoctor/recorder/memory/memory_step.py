@@ -69,7 +69,7 @@ def source_of(
     live: LiveStorages, device: str, listener: Listener
 ) -> StorageSource | None:
     """Who tells of storages on a device; None: nobody does."""
-    return StorageMode(live, device, listener) if device == "cpu" else None
+    return StorageMode(live, listener) if device == "cpu" else None
 
 
 class MemoryWatch:

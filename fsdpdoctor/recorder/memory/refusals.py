@@ -10,8 +10,9 @@ is not run under a mode, and attention's fast path in evaluation neither.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -20,14 +21,12 @@ from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 
 _aten: Any = torch.ops.aten
 
-_OF_FIRST = {
-    _aten.prod.default,
-    _aten.prod.dim_int,
-    _aten.cumprod.default,
-    _aten.cumprod_.default,
+_ASKED_OF: Final = {
+    **dict.fromkeys((_aten.prod.default, _aten.prod.dim_int), 0),
+    **dict.fromkeys((_aten.cumprod.default, _aten.cumprod_.default), 0),
+    **dict.fromkeys((_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor), 2),
 }
-_OF_VALUE = {_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor}
-"""Whose derivatives are other sums under a mode, by the argument that has one."""
+"""Whose derivatives are other sums under a mode, if this argument has one."""
 
 _FAST_IN_EVALUATION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -56,12 +55,10 @@ def must_wait() -> bool:
 
 def changes_derivative(func: Any, args: Any) -> str | None:
     """The name of an operator whose derivative would be another under a mode."""
-    if func in _OF_FIRST:
-        asked = args[0]
-    elif func in _OF_VALUE:
-        asked = args[2]
-    else:
+    place = _ASKED_OF.get(func)
+    if place is None:
         return None
+    asked = args[place]
     if isinstance(asked, torch.Tensor) and asked.requires_grad:
         return str(func.overloadpacket.__name__)
     return None
@@ -76,16 +73,34 @@ def _compiles() -> bool:
     return called or compile_counts() is not None
 
 
+_LOOKED_FOR = (torch.Tensor, *_FAST_IN_EVALUATION)
+
+
+class _Kinds(dict[type, bool]):
+    """Whether objects of a type are looked for, asked once of each."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = self[kind] = issubclass(kind, _LOOKED_FOR)
+        return found
+
+
 def tensors_alive() -> tuple[list[torch.Tensor], bool]:
     """All tensors that Python knows, and whether some attention is in evaluation
     mode.
     """
-    found: list[torch.Tensor] = []
-    evaluated = False
-    for one in gc.get_objects():
-        kind = type(one)  # not its `__class__`, which may be anybody's code
-        if issubclass(kind, torch.Tensor):
-            found.append(one)
-        elif issubclass(kind, _FAST_IN_EVALUATION):
-            evaluated = evaluated or not one.training
-    return found, evaluated
+    found = _looked_for(gc.get_objects())
+    tensors = [one for one in found if issubclass(type(one), torch.Tensor)]
+    evaluated = any(
+        not one.training for one in found if issubclass(type(one), _FAST_IN_EVALUATION)
+    )
+    return tensors, evaluated
+
+
+def _looked_for(objects: list[Any]) -> list[Any]:
+    """By type: an object's `__class__` may be anybody's code."""
+    try:
+        # In C alone: there are a few hundred thousand, and a training waits.
+        wanted = map(_Kinds().__getitem__, map(type, objects))
+        return list(itertools.compress(objects, wanted))
+    except Exception:  # somebody's class has a hash of its own, and it raises
+        return [one for one in objects if issubclass(type(one), _LOOKED_FOR)]

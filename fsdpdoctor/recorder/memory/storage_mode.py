@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ _fake: Any = torch._C._TorchDispatchModeKey.FAKE
 _infra_mode: Callable[[Any], Any] = torch._C._get_dispatch_mode
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _storage: Callable[[torch.Tensor], Any] = torch.Tensor.untyped_storage
+_strided = torch.strided
 
 
 class Listener(Protocol):
@@ -96,10 +97,9 @@ class StorageMode(_Mode):  # type: ignore[misc]
 
     slows = True
 
-    def __init__(self, live: LiveStorages, device: str, listener: Listener) -> None:
+    def __init__(self, live: LiveStorages, listener: Listener) -> None:
         super().__init__()
         self._live = live
-        self._device = device
         self._listener = listener
         self.flops = FlopCount()
         self._watched: dict[int, _Watched] = {}
@@ -136,7 +136,7 @@ class StorageMode(_Mode):  # type: ignore[misc]
 
     def look(self, tensor: torch.Tensor) -> int | None:
         """See a plain tensor's storage, and give its key; None: it is elsewhere."""
-        if tensor.device.type != self._device or tensor.layout is not torch.strided:
+        if not tensor.is_cpu or tensor.layout is not _strided:
             return None
         try:
             storage = _storage(tensor)
@@ -146,11 +146,12 @@ class StorageMode(_Mode):  # type: ignore[misc]
 
     def resized(self, storage: Any) -> None:
         """A storage may have another size now: no operator says so."""
-        if storage.device.type == self._device:
+        if storage.device.type == "cpu":
             self._look_at(storage)
 
     def _look_at(self, storage: Any) -> int:
-        self.settle()
+        if self._gone:
+            self.settle()
         key, size = id(storage), storage.nbytes()
         known = self._live.size(key)
         if known is None:
@@ -193,21 +194,22 @@ class StorageMode(_Mode):  # type: ignore[misc]
         try:
             if _infra_mode(_fake) is None:
                 with unasked():
-                    self._see(result, args, kwargs)
+                    self._see(args)
+                    if kwargs:
+                        self._see(kwargs.values())
+                    self._see((result,))
                     self.flops.saw(func, args, kwargs, result)
         except Exception as error:
             self._passing = True
             self._listener.mode_failed(error)
         return result
 
-    def _see(self, result: Any, args: Any, kwargs: Any) -> None:
-        for tensor in _tensors(args):
-            self.look(tensor)
-        if kwargs:
-            for tensor in _tensors(kwargs.values()):
-                self.look(tensor)
-        for tensor in _tensors((result,)):
-            self.look(tensor)
+    def _see(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                self.look(value)
+            elif isinstance(value, list | tuple):
+                self._see(value)
 
     def _is_subclass(self, kind: type) -> bool:
         found = self._subclasses.get(kind)
@@ -228,14 +230,6 @@ def _called(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **(kwargs or {}))
     with unasked():
         return func(*args, **(kwargs or {}))
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def plain_parts(tensor: Any) -> Iterator[torch.Tensor]:

@@ -144,7 +144,7 @@ class UnitPlaces:
         if len(self.moments) >= MOST_MOMENTS:
             self.left_out += 1
             return
-        held = self.live.by_bucket()
+        held = self.live.buckets
         self.moments.append(
             MemoryMoment(
                 time_ns=perf_counter_ns(),

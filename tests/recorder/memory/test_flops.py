@@ -18,7 +18,7 @@ PLACE = Place(Bucket.OTHER, UNKNOWN, UNKNOWN, Phase.OTHER)
 
 def counted(train: Any) -> FlopCount:
     """What a mode of ours counts in it."""
-    mode = StorageMode(LiveStorages(lambda: PLACE), "cpu", listener=None)  # type: ignore[arg-type]
+    mode = StorageMode(LiveStorages(lambda: PLACE), listener=None)  # type: ignore[arg-type]
     mode.begin()
     try:
         train()

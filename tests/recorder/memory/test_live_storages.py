@@ -75,7 +75,7 @@ def test_a_storage_that_grows_is_made_anew() -> None:
     live.saw(1, 100)
 
     assert +live.parts == {(Bucket.BACKWARD, 0): 100}
-    assert live.by_bucket()[Bucket.BACKWARD] == live.total == 100
+    assert live.buckets[Bucket.BACKWARD] == live.total == 100
 
 
 def test_what_was_there_before_is_the_first_height() -> None:
