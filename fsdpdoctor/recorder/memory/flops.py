@@ -14,6 +14,11 @@ from fsdpdoctor.schema import UNKNOWN
 Formula = Callable[..., int]
 
 
+_aten: Any = torch.ops.aten
+_BY_SHAPES = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm}
+"""Nothing but the shapes of their tensors counts; a model has few different ones."""
+
+
 class FlopCount:
     """What has been computed; UNKNOWN once a formula did not fit."""
 
@@ -28,8 +33,7 @@ class FlopCount:
         try:
             formula = self._of[func]
         except KeyError:
-            packet = getattr(func, "overloadpacket", None)
-            formula = self._of[func] = self._formulas.get(packet)
+            formula = self._of[func] = self._formula_of(func)
         if formula is None or self.total == UNKNOWN:
             return
         try:
@@ -41,6 +45,26 @@ class FlopCount:
         # Derivatives are computed without gradients of their own.
         if in_backward() and torch.is_grad_enabled():
             self.recomputed += found
+
+    def _formula_of(self, func: Any) -> Formula | None:
+        packet = getattr(func, "overloadpacket", None)
+        formula = self._formulas.get(packet)
+        if formula is None or packet not in _BY_SHAPES:
+            return formula
+        return _kept(formula)
+
+
+def _kept(formula: Formula) -> Formula:
+    """The same, asked once of tensors of the same shapes: it takes 20 us."""
+    counts: dict[tuple[torch.Size, ...], int] = {}
+
+    def counted(*args: Any, **kwargs: Any) -> int:
+        shapes = tuple(one.shape for one in args if isinstance(one, torch.Tensor))
+        if shapes not in counts:
+            counts[shapes] = formula(*args, **kwargs)
+        return counts[shapes]
+
+    return counted
 
 
 def _formulas() -> Mapping[Any, Formula]:

@@ -44,6 +44,27 @@ def test_a_step_has_as_many_as_torch_counts() -> None:
     assert ours.recomputed == 0
 
 
+def test_products_of_the_same_shapes_are_asked_once() -> None:
+    """Each counts all the same; another shape is another number."""
+    count = FlopCount()
+    asked = []
+    formulas = dict(count._formulas)
+    product = torch.ops.aten.mm
+
+    def formula(*args: Any, **kwargs: Any) -> int:
+        asked.append(args)
+        return int(formulas[product](*args, **kwargs))
+
+    count._formulas = {product: formula}
+    small, large = torch.ones(2, 3), torch.ones(3, 4)
+    for left, right in ((small, large), (small, large), (large.T, large)):
+        result = torch.mm(left, right)
+        count.saw(product.default, (left, right), {}, result)
+
+    assert count.total == 2 * (2 * 3 * 4) * 2 + 2 * (4 * 3 * 4)
+    assert len(asked) == 2
+
+
 def test_recomputation_is_told_apart() -> None:
     """The forward's product once more in backward."""
     layer = torch.nn.Linear(4, 5)

@@ -14,7 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fsdpdoctor
 from fsdpdoctor.recorder.memory import memory_step
 from fsdpdoctor.recorder.memory.memory_step import MemoryWatch
-from fsdpdoctor.recorder.memory.refusals import COMPILED, FAST_PATH, OWN_MODE
+from fsdpdoctor.recorder.memory.refusals import (
+    COMPILED,
+    FAST_PATH,
+    OWN_MODE,
+    tensors_alive,
+)
 from fsdpdoctor.recorder.memory.storage_mode import StorageMode
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import BUCKETS, Bucket, MemoryStep, RankHeader
@@ -44,6 +49,25 @@ class Net(nn.Module):
         """A number."""
         out: torch.Tensor = self.then(self.layer(x)).mean()
         return out
+
+
+def test_all_tensors_are_found_beside_a_class_that_has_no_hash() -> None:
+    """Objects are told by their types, and a type may be anybody's code, too."""
+
+    class Meta(type):
+        def __hash__(cls) -> int:
+            raise RuntimeError("nobody asks me")
+
+    with_hash, _ = tensors_alive()
+    strange = Meta("Strange", (), {})()
+    strange.kept = [torch.ones(3)]
+    attention = nn.MultiheadAttention(4, 2).eval()
+    without, evaluated = tensors_alive()
+
+    assert not {id(one) for one in with_hash} - {id(one) for one in without}
+    assert any(one is strange.kept[0] for one in without)
+    assert evaluated
+    attention.train()
 
 
 def train(net: nn.Module, steps: int = 4) -> list[str]:
