@@ -19,9 +19,8 @@ from urllib.parse import unquote
 from fsdpdoctor.redact.secret_names import is_secret_name
 from fsdpdoctor.redact.secret_shapes import without_known_shapes, without_random_runs
 from fsdpdoctor.redact.secret_values import (
-    LOGIN,
-    LOGIN_OPTION,
     PASSWORD_OPTION,
+    behind_option,
     hide_values,
     values_in,
 )
@@ -123,8 +122,8 @@ def known_secrets(
         elif value and is_secret_name(name):
             found.add(value)
     for before, argument in pairwise(argv):
-        if LOGIN_OPTION.fullmatch(before) and (login := LOGIN.fullmatch(argument)):
-            found.add(login["value"])
+        if (said := behind_option(before, argument)) is not None:
+            found.add(said["value"])
     for value in (*argv, *variables.values()):
         found.update(_passwords_in(value))
         found.update(_named_in(value))
@@ -181,11 +180,11 @@ def _arguments(argv: Sequence[str], known: Iterable[str]) -> Iterator[str]:
     before = ""
     of_password = False
     for argument, hidden in _marked(argv):
-        login = LOGIN.fullmatch(argument) if LOGIN_OPTION.fullmatch(before) else None
+        said = behind_option(before, argument)
         if hidden:
             yield HIDDEN
-        elif login is not None:
-            yield f"{login['user']}{HIDDEN}"
+        elif said is not None:
+            yield f"{said['user']}{HIDDEN}"
         elif of_password and re.match(r"-p.", argument):
             yield f"-p{HIDDEN}"
         else:

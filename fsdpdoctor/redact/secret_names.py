@@ -67,6 +67,9 @@ _WORDS = _words(
 )
 """Whole words of a name."""
 
+_LAST = _words("pin pincode sessid sid phpsessid jsessionid")
+"""As a name's last word: `--pin` is a secret, `pin_memory` is not."""
+
 _OF_SOMETHING = "login"
 """`wandb_login` is a secret; behind `--login` alone is a name."""
 
@@ -130,6 +133,8 @@ def _says_secret(words: list[str], at: int) -> bool:
         return before in _OF_PLURALS or after in _OF_PLURALS
     if word == _OF_SOMETHING:
         return bool(before) and not after
+    if word in _LAST:
+        return not after
     if word not in _WORDS:
         return False
     harmless = _HARMLESS_BEFORE.get(word, frozenset())

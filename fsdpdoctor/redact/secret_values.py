@@ -15,6 +15,9 @@ PASSWORD_OPTION = re.compile(r"-[pP]")
 LOGIN_OPTION = re.compile(r"-[uU]|--(?:user|proxy-user|http-user|login|basic-auth)")
 LOGIN = re.compile(r"(?P<user>[^\s:\"'=/<]+:)(?P<value>(?!//)[^\s\"'@<]+)")
 """`user:password`, behind such an option."""
+COOKIE_OPTION = re.compile(r"-b")
+COOKIE = re.compile(r"(?P<user>\w*(?:sess|auth)\w*=)(?P<value>[^\s;\"'<]+)")
+"""`session=value`, behind such an option, curl's for cookies."""
 
 _NAME = r"(?<![\w.\-])(?P<name>[\w.\-]+)"
 _ASSIGNED = re.compile(
@@ -55,6 +58,9 @@ _PLACES = (
         r"\b(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)\s[^\n|;&]{0,200}?(?<=\s)"
         r"-p(?P<value>[^\s\"'<-][^\s\"']{3,})"
     ),
+    re.compile(
+        rf"(?<![\w-]){COOKIE_OPTION.pattern}(?:\s+|[\"'],\s*)[\"']?{COOKIE.pattern}"
+    ),
     # A password with blanks, in the address of what is no page.
     re.compile(
         r"\b(?:postgres(?:ql)?|mysql|mariadb|mongodb|rediss?|amqps?|mssql|oracle|ftps?"
@@ -94,6 +100,14 @@ class _Value(NamedTuple):
     end: int
     opened: str  # the quote that it is in, or none
     closed: str  # the same where it ends
+
+
+def behind_option(option: str, argument: str) -> re.Match[str] | None:
+    """A login or a cookie, behind the option that takes one."""
+    for taking, form in ((LOGIN_OPTION, LOGIN), (COOKIE_OPTION, COOKIE)):
+        if taking.fullmatch(option) and (found := form.fullmatch(argument)):
+            return found
+    return None
 
 
 def hide_values(words: str, hidden: str) -> str:

@@ -42,6 +42,8 @@ JWT = "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0.c2ln"
         (["--auth", "Bearer", "x", "y"], ["--auth", HIDDEN, HIDDEN, "y"]),
         (["--wandb-login=x"], [f"--wandb-login={HIDDEN}"]),
         (["--login", "me:x"], ["--login", f"me:{HIDDEN}"]),
+        (["--pin", "1", "--pin-memory", "2"], ["--pin", HIDDEN, "--pin-memory", "2"]),
+        (["-b", "session=x", "-b", "n=8"], ["-b", f"session={HIDDEN}", "-b", "n=8"]),
         (["--tokens", "a", "b", "-v"], ["--tokens", *[HIDDEN] * 3]),
         (["--tokens", "4096", "2e9", "1_000"], ["--tokens", "4096", "2e9", "1_000"]),
         (["--tokens=a,b", "--lr", "1"], [f"--tokens={HIDDEN}", "--lr", "1"]),

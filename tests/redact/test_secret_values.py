@@ -39,6 +39,8 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
         # Options of programs, and addresses with blanks
         ("mysqldump -h h -phunter db", f"mysqldump -h h -p{HIDDEN} db"),
         ("gcc -pthread x.c | mysql -e q", "gcc -pthread x.c | mysql -e q"),
+        ("curl -b 'session=abc; n=3' h", f"curl -b 'session={HIDDEN}; n=3' h"),
+        ("Loader(pin_memory=True, pin=1234)", f"Loader(pin_memory=True, pin={HIDDEN})"),
         ("postgres://me:a b@h/d", f"postgres://me:{HIDDEN}@h/d"),
         ("http://a:b for c@d.de", "http://a:b for c@d.de"),
         ("password=a+'b'; c", f"password={HIDDEN}; c"),
