@@ -52,6 +52,8 @@ def checked_header(header: _Header, content: bytes) -> _Header:
     if isinstance(header, RankHeader):
         _check_indices(header)
         _check_samples(header)
+    elif header.every < 1:
+        raise InputError(f"every is {header.every}; expected 1 or more")
     words = _WORDS[type(header)]
     many = [name for name in words if len(getattr(header, name)) > MOST_WORDS]
     few: dict[str, Any] = {name: _few(getattr(header, name)) for name in many}

@@ -66,6 +66,7 @@ def test_a_header_that_tells_the_truth_is_left_as_it_is() -> None:
         ),
         (replace(RUN, world_size=0), "world_size is 0"),
         (replace(RUN, schema_version=0), "schema_version is 0"),
+        (replace(RUN, every=0), "every is 0; expected 1 or more"),
         (
             replace(RUN, started_unix_ns=1 << 62),
             "started_unix_ns is 4611686018427387904",
