@@ -4,10 +4,12 @@
 
 One process group and one model of BLOCKS + 1 units. A round is: plain steps, a
 recording at default sampling (its dense first steps, then as many as the plain
-ones), plain steps again, and a few under torch.profiler. A round's ratio is against
-the plain steps on both sides of it, so that a machine that gets busier moves both;
-where rounds differ by more than what is measured, the machine was not quiet. Takes
-about two minutes on two quiet cores.
+ones), plain steps again, a recording of every step (its first ten, then as many),
+plain steps, and a few under torch.profiler. A part's ratio is against the plain steps
+on both sides of it, so that a machine that gets busier moves both; where rounds differ
+by more than what is measured, the machine was not quiet. The first ten are given as
+their median, and as their mean, which has in it the one step whose memory is counted.
+Takes about four minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -28,24 +30,32 @@ ROOT = Path(__file__).parents[2]
 DENSE_STEPS = 13
 """Steps of a recording before its cost is what a long run pays: `sampling` records
 twelve, and the last of them is written in the one after."""
+FIRST_STEPS = 10
 RUN_STEPS = 300
 """Of the run for which the dense start is counted in."""
 
 Seconds = list[float]
+
+PARTS = {"dense": 0, "recorded": 0, "first": 1, "every": 1, "profiler": 2}
+"""Of a round, in their order: plain steps stand between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """The lengths of one round's steps."""
 
-    plain: Seconds = field(default_factory=list)  # before and after the recording
+    plain: list[Seconds] = field(default_factory=list)  # before each part, and last
     dense: Seconds = field(default_factory=list)
     recorded: Seconds = field(default_factory=list)  # after the dense ones
+    first: Seconds = field(default_factory=list)
+    every: Seconds = field(default_factory=list)  # after the first ones
     profiler: Seconds = field(default_factory=list)
 
     def ratio(self, name: str, average: Callable[[Seconds], float]) -> float:
-        """Of some of its steps to its plain ones."""
-        return average(getattr(self, name)) / average(self.plain)
+        """Of some of its steps to the plain ones on both sides of them."""
+        part = PARTS[name]
+        around = self.plain[part] + self.plain[part + 1]
+        return average(getattr(self, name)) / average(around)
 
     def of_run(self) -> float:
         """Of a recorded run of RUN_STEPS steps, its dense start included."""
@@ -113,14 +123,19 @@ def measure(options: argparse.Namespace) -> None:
     rounds = []
     for number in range(options.rounds):
         now = Round()
-        now.plain.extend(timed(options.steps))
+        now.plain.append(timed(options.steps))
         with fsdpdoctor.record(folder / str(number)):
             now.dense.extend(timed(DENSE_STEPS))
             now.recorded.extend(timed(2 * options.steps))
-        now.plain.extend(timed(options.steps))
+        now.plain.append(timed(options.steps))
+        with fsdpdoctor.record(folder / f"{number}-every", every=1):
+            now.first.extend(timed(FIRST_STEPS))
+            now.every.extend(timed(2 * options.steps))
+        now.plain.append(timed(options.steps))
         activities = [torch.profiler.ProfilerActivity.CPU]
         with torch.profiler.profile(activities=activities):
             now.profiler.extend(timed(4))
+        now.plain.append(timed(options.steps))
         rounds.append(now)
     if dist.get_rank() == 0:
         sys.stdout.write("\n".join(report(rounds, options)) + "\n")
@@ -159,19 +174,19 @@ def report(rounds: list[Round], options: argparse.Namespace) -> list[str]:
     """Medians over all steps, then each round's ratios to its own plain steps."""
     median = statistics.median
     lines = [f"{options.blocks + 1} units, {len(rounds)} rounds"]
-    plain = median([s for one in rounds for s in one.plain])
-    for name in ("plain", "recorded", "dense", "profiler"):
+    plain = median([s for one in rounds for part in one.plain for s in part])
+    lines.append(f"{'plain':10} median {plain * 1e3:8.2f} ms  ratio  1.000")
+    for name in PARTS:
         found = median([s for one in rounds for s in getattr(one, name)])
         lines.append(
             f"{name:10} median {found * 1e3:8.2f} ms  ratio {found / plain:6.3f}"
         )
     rows = {
-        "recorded, medians": [one.ratio("recorded", median) for one in rounds],
-        "recorded, means": [one.ratio("recorded", statistics.fmean) for one in rounds],
-        f"run of {RUN_STEPS} steps": [one.of_run() for one in rounds],
-        "dense, medians": [one.ratio("dense", median) for one in rounds],
-        "profiler, medians": [one.ratio("profiler", median) for one in rounds],
+        f"{name}, {plural}": [one.ratio(name, average) for one in rounds]
+        for name in PARTS
+        for plural, average in (("medians", median), ("means", statistics.fmean))
     }
+    rows[f"run of {RUN_STEPS} steps"] = [one.of_run() for one in rounds]
     for name, ratios in rows.items():
         each = " ".join(f"{ratio:6.3f}" for ratio in ratios)
         lines.append(f"{name:18} median {median(ratios):6.3f}  rounds {each}")
