@@ -228,10 +228,22 @@ class Positions:
         """It is asked no more."""
         self._stacks.close()
 
-    def now(self, training: int, step: int, micro_batch: int, moved: int) -> Position:
-        """Where they are, the training thread and those that are in a collective."""
+    def now(
+        self,
+        training: int,
+        step: int,
+        micro_batch: int,
+        moved: int,
+        *,
+        standing: bool,
+    ) -> Position:
+        """Where they are, the training thread and those that are in a collective.
+
+        Unless they are `standing` still, those that were not told of before are left
+        out where to ask for them may end the process: [Note: Stacks of other threads].
+        """
         here = threading.get_ident()
-        told = self._stacks.all()
+        told = self._stacks.now(training, standing=standing)
         told.pop(here, None)
         if training == here:
             mine = frames_of(sys._getframe(1))

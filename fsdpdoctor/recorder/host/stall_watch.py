@@ -81,20 +81,24 @@ class StallWatch:
         """Where this rank is as it ends. A thread whose collective has timed out is
         gone by then: it is told where it stood until just now.
         """
-        now = self._now()
+        now = self._now(standing=False)
         lately = self._written or time.monotonic() - self._stood_s <= self._after_s
         if now.threads or not lately:
             return now
         return replace(now, threads=self._threads)
 
-    def _now(self) -> Position:
+    def _now(self, *, standing: bool) -> Position:
         """Where this rank is; groups that are torn down, as they last were.
 
         Where something has happened since they were counted, they are not told: what
         two ranks counted at two moments is no difference between them.
         """
         now = self._positions.now(
-            self._training, self._rec.step, self._rec.micro_batch, self._moved_ns
+            self._training,
+            self._rec.step,
+            self._rec.micro_batch,
+            self._moved_ns,
+            standing=standing,
         )
         if now.groups or self._counted_at != self._rec.heartbeat.count:
             return now
@@ -135,7 +139,7 @@ class StallWatch:
             pid=os.getpid(),
             written_unix_ns=time.time_ns(),
             after_s=self._after_s,
-            position=self._now(),
+            position=self._now(standing=True),
             neighbours=dict(self._neighbours()),
         )
         new = self._path.with_name(f"{self._path.name}.new")

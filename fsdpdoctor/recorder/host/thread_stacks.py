@@ -13,7 +13,7 @@ as gloo's do to drop a tensor, without having the interpreter. CPython 3.11 link
 state into its list before it is whole: a dump of all threads that meets it there ends
 in a segmentation fault. So there only the thread that is asked for is written down, by
 its own state, which it has told before. All threads are asked for where nothing moves,
-and once as a rank ends.
+and not as a rank ends: gloo drops its last tensors just then.
 """
 
 from __future__ import annotations
@@ -151,6 +151,15 @@ class ThreadStacks:
         if WHOLE_WHEN_LINKED:
             return self.all().get(thread)
         return None if state is None else self._frames(self._dump(state.write))
+
+    def now(self, thread: int, *, standing: bool) -> dict[int, ToldFrame]:
+        """The innermost frames of all threads, or of one where only that is safe:
+        unless they are `standing` still.
+        """
+        if standing or WHOLE_WHEN_LINKED:
+            return self.all()
+        frame = self.of(thread)
+        return {} if frame is None else {thread: frame}
 
     def all(self) -> dict[int, ToldFrame]:
         """The innermost frames of all threads that run Python, by their identities."""
