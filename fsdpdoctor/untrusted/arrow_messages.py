@@ -2,13 +2,16 @@
 
 nanoarrow believes the lengths that a record batch states, and reads past its body
 where they are out of range (0.9: a list of 2^63 - 1 rows ends the process). So they are
-looked at before it sees them. The layout is Arrow's IPC format: a continuation mark,
-the length of a flatbuffer, the flatbuffer, the body.
+looked at before it sees them. So is a schema: what may be left out of a flatbuffer is a
+null pointer there (0.9: metadata without a key ends the process, too). The layout is
+Arrow's IPC format: a continuation mark, the length of a flatbuffer, the flatbuffer, the
+body.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +20,13 @@ _CONTINUES = 0xFFFFFFFF
 _SCHEMA, _RECORD_BATCH = 1, 3  # MessageHeader
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # fields of RecordBatch
+_FIELDS, _NOTES = 1, 2  # fields of Schema
+_NAME, _TYPE_TYPE, _TYPE, _DICTIONARY, _CHILDREN, _FIELD_NOTES = 0, 2, 3, 4, 5, 6
+_PLAIN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 12, 13, 15, 16, 19, 20, 21})
+"""Of Type: numbers, booleans, texts, bytes, lists and structs. None has a part that may
+be left out and is asked for all the same."""
+_MOST_FIELDS = 10_000
+"""Of a schema, which has a hundred or two: many may share one place in the message."""
 _PREFIX = 8  # bytes before a message's flatbuffer
 _BITS = 8  # the least that a row takes of a body is one of a byte's
 
@@ -64,9 +74,59 @@ def _body_length(metadata: bytes) -> int:
     if kind == _RECORD_BATCH:
         batch = header_at + _u32(metadata, header_at)
         _check_batch(metadata, batch, body)
-    elif kind != _SCHEMA:
+    elif kind == _SCHEMA:
+        _check_schema(metadata, header_at + _u32(metadata, header_at))
+    else:
         raise LyingMessageError(f"it is of kind {kind}, which no recorder writes")
     return int(body)
+
+
+def _check_schema(metadata: bytes, schema: int) -> None:
+    """Whether all is there that is asked for without a look."""
+    waiting = [*_tables(metadata, schema, _FIELDS)]
+    _check_notes(metadata, schema, _NOTES)
+    looked_at = 0
+    while waiting:
+        looked_at += len(waiting)
+        if looked_at > _MOST_FIELDS:
+            raise LyingMessageError(f"its schema has over {_MOST_FIELDS} fields")
+        for field in waiting:
+            _check_field(metadata, field)
+        waiting = [c for field in waiting for c in _tables(metadata, field, _CHILDREN)]
+
+
+def _check_field(metadata: bytes, field: int) -> None:
+    if _field(metadata, field, _NAME) is None:
+        raise LyingMessageError("a column has no name")
+    type_at = _field(metadata, field, _TYPE_TYPE)
+    if type_at is None or _field(metadata, field, _TYPE) is None:
+        raise LyingMessageError("a column has no type")
+    if metadata[type_at] not in _PLAIN_TYPES:
+        raise LyingMessageError(
+            f"a column is of type {metadata[type_at]}, which no recorder writes"
+        )
+    if _field(metadata, field, _DICTIONARY) is not None:
+        raise LyingMessageError("a column is of a dictionary, which no recorder writes")
+    _check_notes(metadata, field, _FIELD_NOTES)
+
+
+def _check_notes(metadata: bytes, table: int, number: int) -> None:
+    for note in _tables(metadata, table, number):
+        if None in (_field(metadata, note, 0), _field(metadata, note, 1)):
+            raise LyingMessageError("its metadata has a key or a value that is missing")
+
+
+def _tables(metadata: bytes, table: int, number: int) -> Iterator[int]:
+    """Where the tables of a vector stand, which is a field of another."""
+    at = _field(metadata, table, number)
+    if at is None:
+        return
+    vector = at + _u32(metadata, at)
+    count = _u32(metadata, vector)
+    if vector + 4 + 4 * count > len(metadata):
+        raise LyingMessageError("a list is longer than the message")
+    for one in range(vector + 4, vector + 4 + 4 * count, 4):
+        yield one + _u32(metadata, one)
 
 
 def _check_batch(metadata: bytes, batch: int, body: int) -> None:

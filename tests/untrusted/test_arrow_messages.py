@@ -12,6 +12,7 @@ import pytest
 from fsdpdoctor.run import open_run
 from fsdpdoctor.untrusted.arrow_messages import sound_length
 from tests.dashboard.synthetic import Shape, write_run
+from tests.rig.ranks import run_python
 
 LARGEST = (1 << 63) - 1
 
@@ -89,6 +90,60 @@ def test_where_a_message_begins(stream: bytes, at: int, new: bytes, words: str) 
 
     assert length == begin
     assert (wrong or "").startswith(words)
+
+
+EVERYTHING = """
+import io, struct, sys
+import nanoarrow as na
+from fsdpdoctor.untrusted.arrow_messages import sound_length
+stream = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack_from("<i", stream, 4)
+for at in range(8, 8 + length, 4):
+    (word,) = struct.unpack_from("<I", stream, at)
+    for other in (0, word ^ 16, (word + 4) % (1 << 32), (word - 8) % (1 << 32)):
+        changed = stream[:at] + struct.pack("<I", other) + stream[at + 4 :]
+        sound, _ = sound_length(changed)
+        try:
+            for batch in na.ArrayStream.from_readable(io.BytesIO(changed[:sound])):
+                batch.schema
+        except (RuntimeError, ValueError):
+            pass
+print("read or refused")
+"""
+
+
+def test_no_word_of_a_schema_ends_the_process(folder: Path) -> None:
+    """Each in turn is another: nanoarrow 0.9 follows a null pointer for some."""
+    path = str(folder / "rank00001.arrows")
+
+    finished = run_python("-c", EVERYTHING, path).ok()
+
+    assert finished.stdout == "read or refused\n"
+
+
+def strings_of_notes(stream: bytes) -> list[int]:
+    """Where the first of a schema's notes says that it has a key, and a value."""
+    at = stream.index(b"fsdpdoctor.rank\x00") - 4  # of the key's length
+    (note,) = (
+        here
+        for here in range(8, at, 4)
+        if here + 4 + struct.unpack_from("<I", stream, here + 4)[0] == at
+        and stream[here - struct.unpack_from("<i", stream, here)[0]] in (8, 10, 12)
+    )
+    vtable = note - struct.unpack_from("<i", stream, note)[0]
+    return [vtable + 4, vtable + 6]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["key", "value"])
+def test_notes_have_a_key_and_a_value(stream: bytes, which: int) -> None:
+    """Metadata without a key ended `analyze` in a segmentation fault."""
+    at = strings_of_notes(stream)[which]
+    changed = stream[:at] + b"\0\0" + stream[at + 2 :]
+
+    sound, wrong = sound_length(changed)
+
+    missing = "its metadata has a key or a value that is missing"
+    assert (sound, wrong) == (0, f"a message is damaged: {missing}")
 
 
 def test_a_rank_whose_stream_lies_keeps_its_steps(folder: Path, stream: bytes) -> None:
