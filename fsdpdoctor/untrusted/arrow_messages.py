@@ -25,7 +25,7 @@ _NAME, _TYPE_TYPE, _TYPE, _DICTIONARY, _CHILDREN, _FIELD_NOTES = 0, 2, 3, 4, 5, 
 _PLAIN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 12, 13, 15, 16, 19, 20, 21})
 """Of Type: numbers, booleans, texts, bytes, lists and structs. None has a part that may
 be left out and is asked for all the same."""
-_MOST_FIELDS = 10_000
+_MOST_TABLES = 10_000
 """Of a schema, which has a hundred or two: many may share one place in the message."""
 _PREFIX = 8  # bytes before a message's flatbuffer
 _BITS = 8  # the least that a row takes of a body is one of a byte's
@@ -75,58 +75,63 @@ def _body_length(metadata: bytes) -> int:
         batch = header_at + _u32(metadata, header_at)
         _check_batch(metadata, batch, body)
     elif kind == _SCHEMA:
-        _check_schema(metadata, header_at + _u32(metadata, header_at))
+        SchemaParts(metadata).check(header_at + _u32(metadata, header_at))
     else:
         raise LyingMessageError(f"it is of kind {kind}, which no recorder writes")
     return int(body)
 
 
-def _check_schema(metadata: bytes, schema: int) -> None:
-    """Whether all is there that is asked for without a look."""
-    waiting = [*_tables(metadata, schema, _FIELDS)]
-    _check_notes(metadata, schema, _NOTES)
-    looked_at = 0
-    while waiting:
-        looked_at += len(waiting)
-        if looked_at > _MOST_FIELDS:
-            raise LyingMessageError(f"its schema has over {_MOST_FIELDS} fields")
-        for field in waiting:
-            _check_field(metadata, field)
-        waiting = [c for field in waiting for c in _tables(metadata, field, _CHILDREN)]
+class SchemaParts:
+    """A schema's flatbuffer: whether all is there that is asked for without a look."""
 
+    def __init__(self, metadata: bytes) -> None:
+        self._metadata = metadata
+        self._left = _MOST_TABLES
 
-def _check_field(metadata: bytes, field: int) -> None:
-    if _field(metadata, field, _NAME) is None:
-        raise LyingMessageError("a column has no name")
-    type_at = _field(metadata, field, _TYPE_TYPE)
-    if type_at is None or _field(metadata, field, _TYPE) is None:
-        raise LyingMessageError("a column has no type")
-    if metadata[type_at] not in _PLAIN_TYPES:
-        raise LyingMessageError(
-            f"a column is of type {metadata[type_at]}, which no recorder writes"
-        )
-    if _field(metadata, field, _DICTIONARY) is not None:
-        raise LyingMessageError("a column is of a dictionary, which no recorder writes")
-    _check_notes(metadata, field, _FIELD_NOTES)
+    def check(self, schema: int) -> None:
+        """Raises where it is not."""
+        self._check_notes(schema, _NOTES)
+        waiting = [*self._tables(schema, _FIELDS)]
+        while waiting:
+            field = waiting.pop()
+            self._check_field(field)
+            waiting.extend(self._tables(field, _CHILDREN))
 
+    def _check_field(self, field: int) -> None:
+        if self._part(field, _NAME) is None:
+            raise LyingMessageError("a column has no name")
+        type_at = self._part(field, _TYPE_TYPE)
+        if type_at is None or self._part(field, _TYPE) is None:
+            raise LyingMessageError("a column has no type")
+        kind = self._metadata[type_at]
+        if kind not in _PLAIN_TYPES:
+            raise LyingMessageError(f"a column is of type {kind}, which nobody records")
+        if self._part(field, _DICTIONARY) is not None:
+            raise LyingMessageError("a column is of a dictionary, which nobody records")
+        self._check_notes(field, _FIELD_NOTES)
 
-def _check_notes(metadata: bytes, table: int, number: int) -> None:
-    for note in _tables(metadata, table, number):
-        if None in (_field(metadata, note, 0), _field(metadata, note, 1)):
-            raise LyingMessageError("its metadata has a key or a value that is missing")
+    def _check_notes(self, table: int, number: int) -> None:
+        for note in self._tables(table, number):
+            if None in (self._part(note, 0), self._part(note, 1)):
+                raise LyingMessageError("its metadata lacks a key or a value")
 
+    def _tables(self, table: int, number: int) -> Iterator[int]:
+        """Where the tables of a vector stand, which is a part of another."""
+        at = self._part(table, number)
+        if at is None:
+            return
+        vector = at + _u32(self._metadata, at)
+        count = _u32(self._metadata, vector)
+        if vector + 4 + 4 * count > len(self._metadata):
+            raise LyingMessageError("a list is longer than the message")
+        for one in range(vector + 4, vector + 4 + 4 * count, 4):
+            self._left -= 1
+            if self._left < 0:
+                raise LyingMessageError(f"its schema has over {_MOST_TABLES} parts")
+            yield one + _u32(self._metadata, one)
 
-def _tables(metadata: bytes, table: int, number: int) -> Iterator[int]:
-    """Where the tables of a vector stand, which is a field of another."""
-    at = _field(metadata, table, number)
-    if at is None:
-        return
-    vector = at + _u32(metadata, at)
-    count = _u32(metadata, vector)
-    if vector + 4 + 4 * count > len(metadata):
-        raise LyingMessageError("a list is longer than the message")
-    for one in range(vector + 4, vector + 4 + 4 * count, 4):
-        yield one + _u32(metadata, one)
+    def _part(self, table: int, number: int) -> int | None:
+        return _field(self._metadata, table, number)
 
 
 def _check_batch(metadata: bytes, batch: int, body: int) -> None:

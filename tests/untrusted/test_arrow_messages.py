@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.run import open_run
-from fsdpdoctor.untrusted.arrow_messages import sound_length
+from fsdpdoctor.untrusted.arrow_messages import (
+    LyingMessageError,
+    SchemaParts,
+    sound_length,
+)
 from tests.dashboard.synthetic import Shape, write_run
 from tests.rig.ranks import run_python
 
@@ -142,8 +146,26 @@ def test_notes_have_a_key_and_a_value(stream: bytes, which: int) -> None:
 
     sound, wrong = sound_length(changed)
 
-    missing = "its metadata has a key or a value that is missing"
+    missing = "its metadata lacks a key or a value"
     assert (sound, wrong) == (0, f"a message is damaged: {missing}")
+
+
+def test_many_columns_may_not_share_one_place() -> None:
+    """Three lists of a thousand, each a thousand times the next: a billion columns."""
+    schema_parts = struct.pack("<4H", 8, 8, 0, 4)
+    field_parts = struct.pack("<8H", 16, 20, 4, 0, 16, 8, 0, 12)
+    data = bytearray(schema_parts + field_parts)
+    schema = len(data)
+    data += struct.pack("<iI", schema, 4)
+    for _ in range(3):
+        data += struct.pack("<I", 1000)
+        data += struct.pack("<1000I", *range(4000, 0, -4))  # all to what comes next
+        table = len(data)
+        data += struct.pack("<iIIIBxxx", table - len(schema_parts), 4, 4, 8, 2)
+    data += struct.pack("<I", 0)
+
+    with pytest.raises(LyingMessageError, match="over 10000 parts"):
+        SchemaParts(bytes(data)).check(schema)
 
 
 def test_a_rank_whose_stream_lies_keeps_its_steps(folder: Path, stream: bytes) -> None:
