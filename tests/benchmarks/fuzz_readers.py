@@ -14,6 +14,7 @@ status is 1.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import pickle
 import random
 import re
@@ -244,6 +245,9 @@ def lines_of_ours(reached: Lines) -> Iterator[None]:
 def fuzz(given: argparse.Namespace) -> int:
     """How many different finds there were."""
     rng = random.Random(given.seed)
+    faulthandler.enable()  # what C code ends the process in is told, too,
+    given.found.mkdir(parents=True, exist_ok=True)
+    read_now = given.found / f"{given.what}-read-now"  # and its input stays here
     signal.signal(signal.SIGPROF, _too_long)
     resource.setrlimit(resource.RLIMIT_AS, (4 * MOST_MEMORY, 4 * MOST_MEMORY))
     seen: Lines = set()
@@ -258,6 +262,7 @@ def fuzz(given: argparse.Namespace) -> int:
                 pool = [other for _, other in corpus]
                 data = target.change(rng, data, pool)
             reached: Lines = set()
+            read_now.write_bytes(data)
             signal.setitimer(signal.ITIMER_PROF, HANG_S)
             try:
                 with lines_of_ours(reached):
@@ -275,6 +280,7 @@ def fuzz(given: argparse.Namespace) -> int:
             if spent >= told + TELL_S:
                 told = spent
                 say(_progress(runs, spent, len(corpus), len(seen)))
+    read_now.unlink(missing_ok=True)
     say(_progress(runs, spent, len(corpus), len(seen)))
     large = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10 > MOST_MEMORY
     return len(finds) + large
