@@ -13,7 +13,6 @@ from fsdpdoctor.schema import UNKNOWN
 
 Formula = Callable[..., int]
 
-
 _aten: Any = torch.ops.aten
 _BY_SHAPES = {_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm}
 """Nothing but the shapes of their tensors counts; a model has few different ones."""
@@ -72,11 +71,10 @@ def _formulas() -> Mapping[Any, Formula]:
     there.
     """
     known: dict[Any, Formula] = dict(flop_counter.flop_registry)
-    aten: Any = torch.ops.aten
     of: Any = flop_counter
-    forward = getattr(aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+    forward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     backward = getattr(
-        aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None
+        _aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None
     )
     if forward is None or backward is None:
         return known
