@@ -18,7 +18,8 @@ from fsdpdoctor.cli.output import (
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.renderers.html import render
 from fsdpdoctor.report import report_of
-from fsdpdoctor_dashboard.server.standalone_page import MARK_LIMIT, timeline_of
+from fsdpdoctor_dashboard.server.page_part import MARK_LIMIT
+from fsdpdoctor_dashboard.server.standalone_page import timeline_of
 
 
 @click.command(name="report")
@@ -31,8 +32,8 @@ from fsdpdoctor_dashboard.server.standalone_page import MARK_LIMIT, timeline_of
     type=click.Choice(("part", "full", "none")),
     default="part",
     show_default=True,
-    help="How much of the timeline an HTML page holds: as many steps as 1 MB, all, "
-    "or nothing.",
+    help="How much of the timeline an HTML page holds: as many steps as 1 MB, and "
+    "ranks where they are many, all, or nothing.",
 )
 @jobs_option
 def command(

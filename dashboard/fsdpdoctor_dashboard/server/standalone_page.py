@@ -40,11 +40,10 @@ from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.data.slices import RankNames, Track
 from fsdpdoctor_dashboard.data.store import Series, Store, build_store
 from fsdpdoctor_dashboard.data.tiles import whole_level
+from fsdpdoctor_dashboard.server.page_part import MARK_LIMIT, part_of
 from fsdpdoctor_dashboard.timeline.scripts import SCRIPTS, script, style
 from fsdpdoctor_dashboard.timeline.settings import settings_script
 
-MARK_LIMIT = 300_000
-"""Marks that are embedded unless all are asked for: about 1 MB of a page."""
 NOWHERE: Mapping[int, Sequence[Stretch]] = MappingProxyType({})
 MOST_LIT = 200
 """Stretches that a finding lights up; the longest, of more."""
@@ -120,18 +119,24 @@ def timeline_page(
     limit: int | None = MARK_LIMIT,
     lit: Mapping[int, Sequence[Stretch]] = NOWHERE,
 ) -> Addition:
-    """The timeline of a run, or of as many of its steps as `limit` marks hold.
+    """The timeline of a run, or of as many of its steps, and ranks, as `limit` marks
+    hold.
 
     `meta` is what the server's `api/meta` says of the run; `lit` is by finding its
     first place, and after it all that it is about.
     """
-    shown = store if limit is None else shortened(store, limit)
+    wanted = [stretches[0].rank for stretches in lit.values()]
+    shown = store if limit is None else part_of(store, limit, wanted)
+    ranks = {*shown.ranks}
     jumps = {
         at: ",".join(map(str, stretches[0]))
         for at, stretches in lit.items()
-        if stretches[0].start < shown.end
+        if stretches[0].start < shown.end and stretches[0].rank in ranks
     }
-    lights = {jump: lit[at][1:] for at, jump in jumps.items()}
+    lights = {
+        jump: [stretch for stretch in lit[at][1:] if stretch[0] in ranks]
+        for at, jump in jumps.items()
+    }
     scripts = [settings_script(), *map(script, SCRIPTS), START]
     data = _data(shown, meta, lights)
     body = [
@@ -211,63 +216,20 @@ def page_of(
 def _note(store: Store, shown: Store) -> str:
     if shown is store:
         return f"The whole run, {duration(store.end)}. Press ? in it for all keys."
+    shorter = shown.end < store.end
+    some = len(shown.ranks) < len(store.ranks)
+    part = f"The first {duration(shown.end)} of {duration(store.end)}"
+    ranks = f"{len(shown.ranks):,} of {len(store.ranks):,} ranks"
+    held = part if not some else f"{part}, {ranks}" if shorter else ranks.capitalize()
+    which = ", those that findings lead to among them" if some else ""
     return (
-        f"The first {duration(shown.end)} of {duration(store.end)}: "
-        "--timeline full puts all of it in. Press ? in it for all keys."
+        f"{held}{which}: --timeline full puts all of it in. Press ? in it for all keys."
     )
 
 
 def _sha256(script: str) -> str:
     digest = hashlib.sha256(script.encode()).digest()
     return base64.b64encode(digest).decode()
-
-
-def shortened(store: Store, limit: int) -> Store:
-    """The run's first steps, as many as have at most `limit` marks; at least one."""
-    every = [s for rank in store.ranks for s in store.series(rank)]
-    if sum(len(s.start) for s in every) <= limit or not store.ranks:
-        return store
-    ruler = next((s for s in every if SERIES[s.series].row == Row.STEP), None)
-    if ruler is None:
-        return store
-    ends = ruler.start + ruler.length
-    counts = [
-        sum(s.between(0, int(end)).stop - s.between(0, int(end)).start for s in every)
-        for end in ends
-    ]
-    kept = max(1, int(np.searchsorted(counts, limit, "right")))
-    return _until(store, every, int(ends[min(kept, len(ends)) - 1]))
-
-
-def _until(store: Store, every: Iterable[Series], end: int) -> Store:
-    series = []
-    for s in every:
-        here = s.between(0, end)
-        if here.stop <= here.start:
-            continue
-        length = s.length[here].astype(np.int64)
-        length = np.minimum(length, end - s.start[here])
-        series.append(
-            Series(
-                rank=s.rank,
-                series=s.series,
-                start=s.start[here],
-                length=length,
-                total=s.total[here],
-                span=s.span[here],
-                unit=s.unit[here],
-                starts=s.starts[: int(np.searchsorted(s.starts, end))],
-            )
-        )
-    tables = {"spans": store.spans, "exposed": store.exposed, "memory": store.memory}
-    return Store(
-        fingerprint=store.fingerprint,
-        origin_ns=store.origin_ns,
-        series=series,
-        tables=tables,
-        names=store.names,
-        facts=store.facts,
-    )
 
 
 def _data(
@@ -281,9 +243,11 @@ def _data(
             layout.append(part | more)
             planes += [content, details]
     packed = zlib.compress(b"".join(planes), 9)
+    shown_ranks = {*store.ranks}
     page = {
         "meta": {
             **meta,
+            "ranks": [r for r in meta["ranks"] if r["rank"] in shown_ranks],
             "live": False,
             "end": store.end,
             "level": whole_level(store),

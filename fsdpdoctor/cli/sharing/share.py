@@ -14,12 +14,9 @@ from fsdpdoctor.renderers.html import render
 from fsdpdoctor.renderers.reading.anonymous import anonymous, stand_for
 from fsdpdoctor.report import report_of
 from fsdpdoctor_dashboard.server.card_png import card_png
+from fsdpdoctor_dashboard.server.page_part import MARK_LIMIT
 from fsdpdoctor_dashboard.server.share_card import share_card
-from fsdpdoctor_dashboard.server.standalone_page import (
-    MARK_LIMIT,
-    page_of,
-    store_of,
-)
+from fsdpdoctor_dashboard.server.standalone_page import page_of, store_of
 
 REPORT, PICTURE, PIXELS = "report.html", "card.svg", "card.png"
 

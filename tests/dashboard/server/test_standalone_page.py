@@ -18,12 +18,8 @@ from fsdpdoctor_dashboard.data.rank_tracks import shown_places
 from fsdpdoctor_dashboard.data.run_registry import Library, OpenRun, meta_of
 from fsdpdoctor_dashboard.data.series import SERIES, Row
 from fsdpdoctor_dashboard.pages.components import on_timeline
-from fsdpdoctor_dashboard.server.standalone_page import (
-    MARK_LIMIT,
-    shortened,
-    timeline_of,
-    timeline_page,
-)
+from fsdpdoctor_dashboard.server.page_part import MARK_LIMIT, fewer_ranks
+from fsdpdoctor_dashboard.server.standalone_page import timeline_of, timeline_page
 from tests.dashboard.node import needs_node, required, run_js
 from tests.rig.changed import replace
 
@@ -123,18 +119,22 @@ def test_findings_lead_to_their_places(runs: dict[str, Path]) -> None:
     assert "data-jump" not in render(run.report)
 
 
-def test_a_long_run_is_cut_after_whole_steps(runs: dict[str, Path]) -> None:
-    """As many as have room, and at least one; a run that has room for all is itself."""
-    store = Library([runs["before"]], open_run).wait("before").store
-    ruler = next(
-        s for s in store.series(store.ranks[0]) if SERIES[s.series].row == Row.STEP
-    )
-    ends = (ruler.start + ruler.length).tolist()
-    count = sum(len(s.start) for rank in store.ranks for s in store.series(rank))
-    half = shortened(store, count // 2)
+def test_a_page_of_many_ranks_holds_some_and_says_so(runs: dict[str, Path]) -> None:
+    """Those that findings lead to; its list of ranks, its marks and its places are
+    theirs alone.
+    """
+    run = Library([runs["before"]], open_run).wait("before")
+    rank = shown_places(run.measures, run.report.findings[0])[0].rank
+    steps = fewer_ranks(run.store, 1, [rank])
+    limit = sum(len(s.start) for s in steps.series(rank))
+    page = timeline_of(run.run, run.measures, run.report, limit=limit)
+    found = re.search(r'id="fd-data">(.*?)</script>', page.body)
+    assert found is not None
+    data = json.loads(found[1])
 
-    assert shortened(store, count) is store
-    assert half.end == ends[2]
-    assert shortened(store, 1).end == ends[0]
-    whole = store.area(0, half.end, store.ranks)
-    assert half.area(0, half.end, half.ranks) == [a for a in whole if a.busy_ns]
+    assert [one["rank"] for one in data["meta"]["ranks"]] == [rank]
+    assert {part["rank"] for part in data["layout"]} == {rank}
+    assert data["memory"].keys() == {str(rank)}
+    assert {jump.split(",")[0] for jump in page.jumps.values()} == {str(rank)}
+    assert {mark[0] for marks in data["lit"].values() for mark in marks} == {rank}
+    assert page.note.startswith("1 of 4 ranks, those that findings lead to among them:")
