@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain
@@ -40,7 +41,7 @@ def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) ->
     """Put a header in place of an earlier one, whole or not at all.
 
     With slack, where the disk has no room for another, it is written over the one
-    that is there.
+    that is there; where no file may be so large any more, its end alone is.
     """
     text = _as_json(header)
     content = text
@@ -57,7 +58,7 @@ def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) ->
     except OSError:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
-        if not slack or not _written_over(path, text):
+        if not slack or not (_written_over(path, text) or _end_put_in(path, header)):
             raise
 
 
@@ -66,10 +67,9 @@ def _as_json(header: RunHeader | RankHeader) -> bytes:
     which a training waits for some. Names that are no Unicode, as of arguments and
     files may be, lose what no reader takes.
     """
-    lines = (
-        f'"{field.name}": {_dumped(getattr(header, field.name))}'
-        for field in fields(header)
-    )
+    # First what changes at the end, see `_end_put_in`.
+    names = sorted((f.name for f in fields(header)), key=lambda name: name != "ended")
+    lines = (f'"{name}": {_dumped(getattr(header, name))}' for name in names)
     return ("{\n" + ",\n".join(lines) + "\n}").encode("utf-8", "replace")
 
 
@@ -82,27 +82,70 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 def _written_over(path: Path, text: bytes) -> bool:
+    """Whether it has taken the place of what is there, which else stays whole."""
     try:
-        size = path.stat().st_size
-        if len(text) >= size:
-            return False
-        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            return os.pwrite(file, text.ljust(size - 1) + b"\n", 0) == size
-        finally:
-            os.close(file)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        size = os.fstat(file).st_size
+        before = os.pread(file, size, 0)
+        if len(text) >= size:
+            return False
+        written = _put(file, text.ljust(size - 1) + b"\n")
+        if written < size:
+            _put(file, before[:written])
+        return written == size
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+
+
+_RUNNING = b'"ended": "running"'
+
+
+def _end_put_in(path: Path, header: RunHeader | RankHeader) -> bool:
+    """Whether the header that is there says at least how the rank ended."""
+    ended = getattr(header, "ended", "running")
+    word = "detached" if ended.startswith("detached") else ended
+    said = f'"ended":{_dumped(word)}'.encode("utf-8", "replace")
+    if word == "running" or len(said) > len(_RUNNING):
+        return False
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        at = os.pread(file, _BLOCK, 0).find(_RUNNING)
+        return at >= 0 and _put(file, said.ljust(len(_RUNNING)), at) == len(_RUNNING)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+
+
+def _put(file: int, content: bytes, at: int = 0) -> int:
+    """Write over what is there, as much of it as the system takes: how many bytes."""
+    done = 0
+    with contextlib.suppress(OSError):
+        while done < len(content):
+            done += os.pwrite(file, content[done:], at + done)
+    return done
 
 
 def open_file(path: Path, *, new: bool = False) -> int:
     """Create a file, under a descriptor that is none of the three standard ones: a
     script may have closed those, and go on printing. With `new` there must be none.
+    Raises OSError, also of a pipe: that somebody reads it is not waited for.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
-    flags |= os.O_EXCL if new else 0
+    flags |= os.O_NONBLOCK | (os.O_EXCL if new else 0)
     low: list[int] = []
     file = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path} is no file")
     try:
         while file <= 2:
             low.append(file)
@@ -149,9 +192,16 @@ class OwnFile:
                 os.ftruncate(file, size)
             raise
 
-    def overwrite(self, content: bytes) -> None:
-        """Write from the beginning on. Raises OSError."""
-        os.pwrite(self._own(), content, 0)
+    def overwrite(self, content: bytes, piece: int) -> None:
+        """Write from the beginning on, in pieces of this size: one for which there is
+        no room is zeros, and those after it stay as they were. Raises OSError.
+        """
+        file = self._own()
+        done = _put(file, content)
+        if done < len(content):
+            torn = done % piece
+            _put(file, bytes(torn), done - torn)
+            raise OSError(f"the system took {done:,} of {len(content):,} bytes")
 
     def pieces(self, path: Path, start: int, end: int) -> Iterator[bytes]:
         """What it holds between two bytes, read through its name. Raises OSError."""
@@ -349,7 +399,7 @@ class Heartbeat:
         """Bring the file up to date. Raises OSError."""
         count = self._count
         if count != self._written:
-            self._file.overwrite(bytes(self._ring))
+            self._file.overwrite(bytes(self._ring), _SLOT)
             self._written = count
 
     def close(self) -> None:

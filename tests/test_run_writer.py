@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fsdpdoctor import run_writer
+from fsdpdoctor.rank_end_files import read_beats
 from fsdpdoctor.run import open_run
 from fsdpdoctor.run_writer import (
     Heartbeat,
@@ -20,7 +24,13 @@ from fsdpdoctor.run_writer import (
     remove_rank,
     write_run_header,
 )
-from fsdpdoctor.schema import RankHeader, Spans, UnitSpec
+from fsdpdoctor.schema import (
+    HEARTBEAT,
+    HEARTBEAT_SLOTS,
+    RankHeader,
+    Spans,
+    UnitSpec,
+)
 from tests.test_run import RUN, a_step
 
 HEADER = RankHeader(rank=0, world_size=2)
@@ -83,6 +93,89 @@ def test_half_a_header_is_never_seen(
     assert not list(tmp_path.glob("*.new"))
 
 
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """As `ulimit -f` and a quota do: nothing is written behind there."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ("detached: OSError in write_all: File too large", "detached"),
+        ("exit: 44", "exit: 44"),
+        ("done", "done"),
+    ],
+)
+def test_where_no_header_fits_its_end_is_said(
+    tmp_path: Path, ended: str, said: str
+) -> None:
+    """In the one that is there, which is as it was else."""
+    units = tuple(UnitSpec(fqn=f"layers.{i}", module_class="Block") for i in range(40))
+    header = replace(HEADER, units=units)
+    writer = RankWriter(tmp_path, header)
+    size = (tmp_path / "rank00000.json").stat().st_size
+    with no_file_larger_than(2048):
+        writer.write_header(replace(header, units=(), ended=ended, device="cuda"))
+    writer.close()
+    write_run_header(tmp_path, RUN)
+
+    read = open_run(tmp_path).sources[0].load().header
+    assert read == replace(header, ended=said)
+    assert (tmp_path / "rank00000.json").stat().st_size == size > 4096
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_an_end_that_has_no_room_leaves_the_header_as_it_was(
+    writer: RankWriter, tmp_path: Path
+) -> None:
+    """It says `running` on, and what failed is told."""
+    path = tmp_path / "rank00000.json"
+    before = path.read_bytes()
+    with no_file_larger_than(1024), pytest.raises(OSError, match="File too large"):
+        writer.write_header(replace(HEADER, ended="exception: ValueError: no"))
+    assert path.read_bytes() == before
+
+
+def test_half_an_event_is_none(tmp_path: Path) -> None:
+    """Where the file may not grow to its end: events are as they were, or gone."""
+    beat = Heartbeat(tmp_path, 0)
+    for i in range(80):
+        beat.beat(1, 2, i, i, i)
+    beat.flush()
+    before = read_beats(tmp_path / "rank00000.beat")
+    for i in range(80, 100):
+        beat.beat(1, 2, i, i, i)
+    room = 18 * HEARTBEAT.size + 50
+    with no_file_larger_than(room), pytest.raises(OSError, match="the system took"):
+        beat.flush()
+    beat.close()
+
+    after = read_beats(tmp_path / "rank00000.beat")
+    assert len(before) == HEARTBEAT_SLOTS
+    # 81 and 82 stand in the slots of 17 and 18; that of 19 is torn.
+    assert [b.count for b in after] == [*range(20, 83)]
+    assert [b.count for b in before] == [*range(17, 81)]
+    assert all(b.unit == b.seq == b.group == b.count - 1 for b in after)
+
+
+def test_a_pipe_is_no_place_for_a_record(tmp_path: Path) -> None:
+    """Nobody may ever read it; nor is written to one that somebody reads."""
+    pipe = tmp_path / "rank00000.beat"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device"):
+        open_file(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="is no file"):
+        open_file(pipe)
+    os.close(reader)
+
+
 def test_names_that_are_no_unicode_can_be_read(tmp_path: Path) -> None:
     """Of arguments, variables, and modules: what cannot be written is a question mark,
     and the rest of the header is as it was.
@@ -128,7 +221,7 @@ def test_a_descriptor_that_the_script_has_closed_is_left_alone(tmp_path: Path) -
     theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
     os.dup2(theirs, number)
     with pytest.raises(OSError, match="the script has closed its file"):
-        file.overwrite(b"x")
+        file.overwrite(b"x", 1)
     file.close()
     os.write(number, b"open")
     assert (tmp_path / "theirs").read_bytes() == b"open"

@@ -18,6 +18,7 @@ from typing import IO, Any
 from fsdpdoctor.rank_end import FATAL_SUFFIX
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.patching import Patches
+from fsdpdoctor.run_writer import open_file
 from fsdpdoctor.schema import rank_stem
 
 
@@ -34,8 +35,7 @@ class FatalSignals:
         if faulthandler.is_enabled():
             return False
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            file = os.fdopen(border.raised(os.open(self._path, flags, 0o666)), "wb")
+            file = os.fdopen(border.raised(open_file(self._path)), "wb")
         except OSError:
             return False
         self._file = file
