@@ -85,6 +85,14 @@ def last_words(act: Callable[[], object]) -> None:
         return  # the process ends as the script has ended
 
 
+def words_of(error: BaseException) -> str:
+    """What an error says of itself, in one line; nothing where it cannot."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:  # the script's own, or no memory
+        return ""
+
+
 def describe(error: BaseException) -> str:
     """An error of ours in one line, with the place of its cause."""
     try:
@@ -94,7 +102,7 @@ def describe(error: BaseException) -> str:
             code = trace.tb_frame.f_code
             where = f"{code.co_name}:{trace.tb_lineno}"
             trace = trace.tb_next
-        words = redact.text(" ".join(str(error).split()))
+        words = redact.text(words_of(error))
         return f"{type(error).__name__} in {where}: {words}".rstrip()
     except Exception:  # no memory, or a text that cannot be made
         return type(error).__name__

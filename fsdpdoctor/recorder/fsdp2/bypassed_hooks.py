@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from fsdpdoctor.recorder import border
+
 _MIXED = "mixed torch.Tensor and DTensor"
 """In the message of torch.distributed.tensor's refusal, in torch 2.6 to 2.13."""
 
@@ -20,7 +22,9 @@ _CALL = nn.Module._call_impl.__code__
 
 def bypassed_method(error: BaseException | None, module_class: Any) -> str | None:
     """The method of a sharded module that ran without its hooks; None: none did."""
-    if error is None or module_class is None or _MIXED not in str(error):
+    if error is None or module_class is None:
+        return None
+    if _MIXED not in border.words_of(error):
         return None
     calls: list[tuple[Any, CodeType]] = []
     trace = error.__traceback__

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fsdpdoctor import redact
 from fsdpdoctor.rank_end import EndKind, Position, RankEnd
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.host.position import call_of_error, stack_of_error
 
 MOST_MESSAGE = 1000
@@ -57,11 +58,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    try:
-        words = " ".join(str(error).split())
-    except Exception:  # an exception of the user's that cannot say itself
-        return ""
-    return redact.text(words)[:MOST_MESSAGE]
+    return redact.text(border.words_of(error))[:MOST_MESSAGE]
 
 
 class Noting:

@@ -28,7 +28,7 @@ from fsdpdoctor.rank_end import (
 from fsdpdoctor.recorder.host.position import Positions, group_counts
 from fsdpdoctor.recorder.own_threads import Door, start_thread
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.recorder.storage.run_folder import number
+from fsdpdoctor.recorder.storage.run_folder import number, text_of
 from fsdpdoctor.schema import rank_stem
 
 LOOK_EVERY_S = 0.5
@@ -185,7 +185,7 @@ def _state_of(header: Path) -> str | None:
 
 def _pid(header: Path) -> int | None:
     try:
-        found = json.loads(header.read_text(encoding="utf-8")).get("pid")
+        found = json.loads(text_of(header)).get("pid")
     except (OSError, ValueError, AttributeError):  # or JSON that is no header
         return None
     return found if isinstance(found, int) and found > 0 else None

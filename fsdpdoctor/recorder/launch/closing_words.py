@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fsdpdoctor.recorder import border
-from fsdpdoctor.recorder.storage.run_folder import number
+from fsdpdoctor.recorder.storage.run_folder import number, text_of
 from fsdpdoctor.schema import rank_stem
 
 REPORT_S = 300.0
@@ -150,6 +150,6 @@ def _wait_for_others(folder: Path, here: int) -> None:
 
 def _has_ended(path: Path) -> bool:
     try:
-        return '"ended": "running"' not in path.read_text(encoding="utf-8")
+        return '"ended": "running"' not in text_of(path)
     except OSError:
         return False

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdpdoctor import redact
-from fsdpdoctor.errors import UsageError
+from fsdpdoctor.errors import InputError, UsageError
+from fsdpdoctor.recorder import border
+from fsdpdoctor.storage.regular_file import read_regular
 from fsdpdoctor.storage.runs_place import LATEST, RUNS
 
 _asked = itertools.count()
@@ -100,7 +102,7 @@ def agree_on_folder(out: Path | None, script: str) -> RunLocation:
     note = where / f".job-{_job_key(out)}.json"
     if not note.exists():
         _propose(note, out, script)
-    place = _from_json(note.read_text(), str(note))
+    place = _from_json(text_of(note), str(note))
     try:
         _refuse_taken(place)
     except UsageError as error:  # a job has begun, and does not end of that
@@ -128,12 +130,20 @@ def how_it_ended(error: BaseException | None) -> str:
     if isinstance(error, KeyboardInterrupt):
         return f"signal: {signal.Signals.SIGINT.name}"
     if isinstance(error, SystemExit):
-        code = error.code
-        if code is None or code == 0:
-            return "done"
-        return f"exit: {code if isinstance(code, int) else 1}"
-    text = redact.text(" ".join(str(error).split()))
+        status = exit_status(error.code)
+        return f"exit: {status}" if status else "done"
+    text = redact.text(border.words_of(error))
     return f"exception: {type(error).__name__}: {text[:300]}"
+
+
+def exit_status(code: object) -> int:
+    """The status that a process ends with whose script exits so: 0 to 255."""
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1  # Python prints it
+    fits = -(1 << 63) <= code < 1 << 63
+    return code & 0xFF if fits else 0xFF
 
 
 def _refuse_taken(place: RunLocation) -> None:
@@ -142,7 +152,7 @@ def _refuse_taken(place: RunLocation) -> None:
     if not header.exists():
         return
     try:
-        there = json.loads(header.read_text()).get("run_id")
+        there = json.loads(text_of(header)).get("run_id")
     except (OSError, ValueError, AttributeError):  # or JSON that is no header
         there = None
     if there != place.run_id:
@@ -150,6 +160,16 @@ def _refuse_taken(place: RunLocation) -> None:
             f"{place.folder} holds another run already: name a new folder with --out, "
             "or remove that one"
         )
+
+
+def text_of(path: Path) -> str:
+    """A file's content. Raises OSError, also of a pipe: that somebody writes to it is
+    not waited for.
+    """
+    try:
+        return read_regular(path).decode("utf-8", "replace")
+    except InputError as error:
+        raise OSError(str(error)) from None
 
 
 def _attempt(place: RunLocation, attempt: int) -> RunLocation:

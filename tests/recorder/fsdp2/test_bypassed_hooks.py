@@ -85,3 +85,18 @@ def test_other_errors_are_no_bypass(tmp_path: Path) -> None:
         Scorer().score(torch.ones(2, 3))
 
     assert bypassed(tmp_path) == {}
+
+
+class Mute(Exception):
+    """It cannot say itself."""
+
+    def __str__(self) -> str:
+        raise OSError("no text")
+
+
+def test_an_error_without_words_is_no_bypass(tmp_path: Path) -> None:
+    """It is of the script's own, and loses no step."""
+    with pytest.raises(Mute), recorded(tmp_path):
+        raise Mute
+
+    assert bypassed(tmp_path) == {}

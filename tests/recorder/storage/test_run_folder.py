@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import os
@@ -230,3 +231,43 @@ def test_a_job_is_named_where_the_kernel_says_nothing(
     keys = {run_folder._job_key(None) for _ in range(2)}
     assert len(keys) == 1
     assert keys != {whole}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["None", "0", "3", "-3", "300", "256", "True", "2**70", "-2**70", "0.0", "''"],
+)
+def test_an_exit_has_the_status_of_its_process(code: str) -> None:
+    """0 to 255, whatever a script asks for."""
+    command = [sys.executable, "-S", "-c", f"import sys; sys.exit({code})"]
+    status = subprocess.run(command, check=False, capture_output=True).returncode
+    asked: object = -(2**70) if code == "-2**70" else 2**70
+    if "**" not in code:
+        asked = ast.literal_eval(code)
+    ended = run_folder.how_it_ended(SystemExit(asked))
+
+    assert run_folder.exit_status(asked) == status
+    assert ended == (f"exit: {status}" if status else "done")
+
+
+class Mute(Exception):
+    """It cannot say itself."""
+
+    def __str__(self) -> str:
+        raise OSError("no text")
+
+
+def test_an_error_without_words_is_named_by_its_class() -> None:
+    """Of the script's own, which fails where it is asked."""
+    assert run_folder.how_it_ended(Mute()) == "exception: Mute: "
+    assert run_folder.how_it_ended(SystemExit(Mute())) == "exit: 1"
+
+
+def test_a_pipe_in_a_runs_place_is_not_waited_for(here: Path) -> None:
+    """Neither as its header, nor as the note by which ranks agree."""
+    (here / "run").mkdir()
+    os.mkfifo(here / "run" / "run.json")
+    with pytest.raises(UsageError, match="holds another run already"):
+        run_folder.new_location(here / "run", "train.py")
+    with pytest.raises(OSError, match="is a pipe: expected a file"):
+        run_folder.text_of(here / "run" / "run.json")
