@@ -65,10 +65,10 @@ def inputs_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
     first = first_tensor(args, kwargs)
     if first is None:
         return NO_INPUTS
-    with unasked():
-        words = first.dim() == 2 and first.dtype in (torch.int64, torch.int32)
-        tokens = first.numel() if words else UNKNOWN
-        return Inputs(tokens=tokens, samples=int(first.shape[0]))
+    shape = _shape_of(first)
+    words = len(shape) == 2 and _dtype_of(first) in (torch.int64, torch.int32)
+    tokens = shape.numel() if words else UNKNOWN
+    return Inputs(tokens=tokens, samples=int(shape[0]))
 
 
 def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -76,17 +76,33 @@ def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     first = first_tensor(args, kwargs)
     if first is None:
         return UNKNOWN
-    with unasked():
-        return first.shape[min(1, first.dim() - 1)]
+    shape = _shape_of(first)
+    return shape[min(1, len(shape) - 1)]
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """What a forward computes with: `input_ids` where it is named so."""
     with unasked():
         for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and value.dim() > 0:
+            if isinstance(value, torch.Tensor) and len(_shape_of(value)):
                 return value
     return None
+
+
+_base: Any = torch.Tensor
+"""A class of the script's may answer in its own way, or refuse: it is not asked."""
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Size:
+    with unasked():
+        shape: torch.Size = _base.size(tensor)
+        return shape
+
+
+def _dtype_of(tensor: torch.Tensor) -> torch.dtype:
+    with unasked():
+        dtype: torch.dtype = _base.dtype.__get__(tensor)
+        return dtype
 
 
 @dataclass(slots=True, kw_only=True)

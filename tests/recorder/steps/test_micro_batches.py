@@ -10,6 +10,7 @@ from fsdpdoctor.recorder.steps.micro_batches import (
     Inputs,
     MicroBatches,
     inputs_of,
+    length_of,
 )
 
 A, B = 1, 2
@@ -139,3 +140,30 @@ def test_samples_are_rows_and_tokens_whole_numbers() -> None:
     """Of an image there are no tokens; of nothing there is neither."""
     assert inputs_of((torch.zeros(5, 3, 2, 2),), {}) == Inputs(samples=5)
     assert inputs_of(("a",), {}) == NO_INPUTS
+
+
+class Refusing(torch.Tensor):
+    """A tensor of a script's class, which raises where it is looked at."""
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        """Not to be had."""
+        raise RuntimeError("no shape")
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        """Nor this."""
+        raise RuntimeError("no dtype")
+
+    def dim(self) -> int:
+        """Nor this."""
+        raise RuntimeError("no dim")
+
+    numel = size = dim  # type: ignore[assignment]
+
+
+def test_a_tensor_is_not_asked_in_its_own_way() -> None:
+    """Its class may be the script's, and refuse."""
+    words = torch.zeros(4, 7, dtype=torch.int64).as_subclass(Refusing)
+    assert inputs_of((words,), {}) == Inputs(tokens=28, samples=4)
+    assert length_of((words,), {}) == 7
