@@ -16,12 +16,13 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 
-from fsdpdoctor.redact.secret_names import is_secret_name
+from fsdpdoctor.redact.secret_names import is_always_secret, is_secret_name
 from fsdpdoctor.redact.secret_shapes import without_known_shapes, without_random_runs
 from fsdpdoctor.redact.secret_values import (
     PASSWORD_OPTION,
     behind_option,
     hide_values,
+    is_answer,
     values_in,
 )
 
@@ -38,10 +39,12 @@ _KEPT = re.compile(
 """The environment variables that explain a run; no other is written."""
 
 _LOGIN = re.compile(
-    r"(?P<before>(?<!\w)\w[\w+.-]{0,60}://)"
+    r"(?P<before>(?:(?<!\w)\w[\w+.-]{0,60}:|(?<![\w:/]))(?://|\\/\\/))"
     r"(?:[^\s/@:\"'<]{0,2000}:(?!\d{1,5}/)[^\s\"'<]{0,2000}|[^\s/@\"'<]{0,2000})@"
-    r"|(?<![\w.:/@-])(?P<user>[\w.+-]+:)[^\s/@\"'<:]+@(?=[\w\[])"
-    r"|(?P<oracle>jdbc:oracle:\w+:[\w.-]+/)[^\s/@\"'<]+@"
+    r"|(?<![\w.:/@-])(?P<user>[\w.+-]+:)(?!(?:\d{1,4}|\d*\.\d+)@)[^\s/@\"'<:]+@"
+    r"(?=[\w\[])"
+    r"|(?P<oracle>jdbc:oracle:\w+:[\w.-]+/|(?<![\w./:@-])[\w.-]+/(?=[^\s/@\"'<]+@//))"
+    r"[^\s/@\"'<]+@"
 )
 """`scheme://login@host`, `login:password@host`. What is repeated is bounded, for many
 beginnings of addresses in a row would each look for an end."""
@@ -58,11 +61,21 @@ _PROSE = re.compile(
     r"\b(?P<word>pass(?:word|phrase|code|wd)|pwd|secret|credentials?"
     r"|(?:api|access|auth|secret|private|bearer|refresh|session)[ _-]?(?:key|token)"
     r"|(?P<weak>token|key))s?"
-    r"(?P<mid>(?:\s+(?:provided|given|supplied|used|value|of|for\s+\S+))*"
+    r"(?P<mid>(?:\s+(?:provided|given|supplied|used|value|of|for\s+[^\s:]+))*"
     r"(?P<is>\s+(?:is|was|are|were)|:)?\s+)"
     r"(?P<value>[\"'`][^\"'`]+[\"'`]|[^\s,;\"'`]+)",
     re.IGNORECASE,
 )
+_ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+"""Of colours, which stand between a name and its value."""
+_REFUSED = re.compile(
+    r"(?P<before>\b(?:password|passphrase|passcode|secret|credential|(?:api|access|auth|"
+    r"private)[ _-]?(?:key|token))s?\b(?:[^'\"]|'\w+'){0,120}?"
+    r"(?:\b(?:got|received|not|was)\s+|\binput_value=))"
+    r"(?P<value>'[^']*'|\"[^\"]*\")",
+    re.IGNORECASE,
+)
+"""`password must be bytes, got 'X'`, and as pydantic says it."""
 _BEARER = re.compile(r"\b(?P<before>bearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _BASIC = re.compile(r"\b(?P<before>(?i:basic)\s+)(?=\S*[0-9A-Z=])[A-Za-z0-9+/]{6,}=*")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[\w+/=-]{6,}|(?=.*\w).*[!@#$%^&*].*")
@@ -163,14 +176,16 @@ def _marked(argv: Sequence[str]) -> Iterator[tuple[str, bool]]:
         password = PASSWORD_OPTION.fullmatch(argument) is not None
         is_option = argument.startswith("--") or argument in ("-h", "-m", "-c")
         if (hide_next or hide_all) and not (is_option or password):
-            yield argument, not (tokens and _COUNTS.fullmatch(argument))
+            shown = is_answer(argument) or (tokens and _COUNTS.fullmatch(argument))
+            yield argument, not shown
             # --auth Bearer abc
             hide_next = argument.lower() in ("bearer", "basic", "token", "digest")
             continue
         yield argument, False
         name = argument.lstrip("-").rstrip(":")
         tokens = argument.lower() == "--tokens"
-        secret = "=" not in argument and ":" not in name and is_secret_name(name)
+        says = is_secret_name if argument.startswith("-") else is_always_secret
+        secret = "=" not in argument and ":" not in name and says(name)
         secret = secret or tokens
         hide_next = secret or password
         hide_all = secret and argument.startswith("-") and name.endswith("s")
@@ -202,7 +217,7 @@ def _argument(argument: str, known: Iterable[str]) -> str:
         and is_name
         and (is_secret_name(name) or PASSWORD_OPTION.fullmatch(name))
     ):
-        return f"{name}={HIDDEN}"
+        return argument if is_answer(value) else f"{name}={HIDDEN}"
     if re.match(r"-[pP](?=.*[^a-z-])", argument):
         return f"{argument[:2]}{HIDDEN}"
     if _TOKENS.fullmatch(name) and separator and not _COUNTS.fullmatch(value):
@@ -254,6 +269,7 @@ def _cleaned(words: str, known: Iterable[str]) -> str:
 
 
 def _by_rule(words: str, known: Iterable[str]) -> str:
+    words = _ESCAPE.sub("", words)
     for secret in known:
         if secret in words:
             words = words.replace(secret, HIDDEN)
@@ -262,6 +278,7 @@ def _by_rule(words: str, known: Iterable[str]) -> str:
     words = without_known_shapes(words, HIDDEN)
     words = hide_values(words, HIDDEN)
     words = _PROSE.sub(_prose, words)
+    words = _REFUSED.sub(rf"\g<before>{HIDDEN}", words)
     words = _BEARER.sub(rf"\g<before>{HIDDEN}", words)
     words = _BASIC.sub(rf"\g<before>{HIDDEN}", words)
     return without_random_runs(words, HIDDEN)
@@ -289,9 +306,9 @@ def _query(found: re.Match[str]) -> str:
 def _prose(found: re.Match[str]) -> str:
     value = found["value"]
     bare = value.strip("\"'`.()[]{}")
-    if bare == HIDDEN or bare.startswith("<"):
+    if bare == HIDDEN or bare.startswith("<") or is_answer(bare):
         return found[0]
-    sure = found["is"] is not None or value[0] in "\"'`"
+    sure = found["is"] is not None or value[0] in "\"'`("
     weak = found["weak"] is not None
     mixed = _MIXED.fullmatch(bare) and (not weak or len(bare) >= _LEAST_WEAK)
     if (sure and not weak) or mixed:

@@ -62,12 +62,12 @@ _ALWAYS = (
 _WORDS = _words(
     """
     key token auth pass pwd pw pswd passw cred creds bearer cookie cookies
-    jwt sas dsn otp totp pat psk hmac webhook senha geheim
+    jwt sas dsn otp totp mfa pat psk hmac webhook senha geheim
     """
 )
 """Whole words of a name."""
 
-_LAST = _words("pin pincode sessid sid phpsessid jsessionid")
+_LAST = _words("pin pincode sessid sid phpsessid jsessionid ak sk")
 """As a name's last word: `--pin` is a secret, `pin_memory` is not."""
 
 _OF_SOMETHING = "login"
@@ -92,7 +92,8 @@ _HARMLESS_BEFORE = {
     "key": _words(
         """
     sort state batch group label text image audio input output target
-    feature column prompt question answer num n missing unexpected
+    feature column prompt question answer num n missing unexpected query
+    value kv d metric monitor dataset primary partition foreign public
     """
     ),
     "pass": _words(
@@ -105,7 +106,9 @@ _HARMLESS_AFTER = _words(
     """
     value values dim dims head heads size len length count ids type types
     ratio dropout error exception bias proj projection query masking
-    padding embedding embeddings
+    padding embedding embeddings rate loss losses weight weights norm init
+    dtype mixing budget step steps layer layers prefix suffix mode k dir
+    file path
     """
 )
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -113,13 +116,20 @@ _LONGEST = 200
 """Longer runs of letters are no names."""
 
 
+def is_always_secret(name: str) -> bool:
+    """Whether a name says so by itself, behind no option's dashes, too: `key` and
+    `value` may as well be two names of a list.
+    """
+    joined = re.sub(r"[^a-z]", "", name[:_LONGEST].lower())
+    return any(word in joined for word in _ALWAYS)
+
+
 @lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Whether a value of this name is hidden."""
     if len(name) > _LONGEST:
         return False
-    joined = re.sub(r"[^a-z]", "", name.lower())
-    if any(word in joined for word in _ALWAYS):
+    if is_always_secret(name):
         return True
     words = [part.lower() for part in _PARTS.findall(name)]
     return any(_says_secret(words, at) for at in range(len(words)))

@@ -30,7 +30,7 @@ _SHAPES = re.compile(
     r"|\bAIza[A-Za-z0-9_-]{20,}|\bya29\.[A-Za-z0-9_-]{8,}|\bGOCSPX-[A-Za-z0-9_-]{8,}"
     r"|\bdapi[0-9a-f]{16,}|\bSG\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
     r"|\bhv[sbr]\.[A-Za-z0-9_-]{8,}|\bdp\.[a-z]{2}\.[A-Za-z0-9]{8,}"
-    r"|(?<!\d)\d{8,10}:[A-Za-z0-9_-]{30,}"
+    r"|(?<!\d)\d{8,10}:[A-Za-z0-9_-]{30,}|(?<=/bot)\d{6,12}:[A-Za-z0-9_-]{8,}"
     r"|\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}"
     r"|(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/-]+"
     r"|(?<=/IncomingWebhook/)[\w/-]+"
@@ -49,6 +49,14 @@ _LONGEST_TURN_OF_TWO = 3.5
 """Characters between turns from lower case to upper case to digits: 1.6 in random ones
 of all three kinds, 2.5 without capitals; `TransformerEncoderLayer2Forward` has 3.4."""
 
+_PART = re.compile(
+    r"(?:[A-Z]?[a-z]+|[A-Z]+|(?:[A-Z][a-z]+){2,4}|[A-Z]{1,4}[a-z]+)\d{0,4}"
+    r"|\d{1,4}(?:x\d{1,4})?[A-Za-z]{0,2}|[a-z]{1,3}\de-?\d{1,2}"
+)
+_OF_PARTS = re.compile(r"[-_]")
+_LEAST_PARTS = 3
+"""`Mixtral-8x22B-Instruct-v0` is a name of words and sizes."""
+
 _OF_ADDRESSES = str.maketrans("-_", "+/")
 
 
@@ -61,7 +69,9 @@ def without_random_runs(words: str, hidden: str) -> str:
     """Without what turns as often as random characters do, and text in base64."""
 
     def shown(run: re.Match[str]) -> str:
-        return hidden if _is_random(run[0]) or _is_encoded(run[0]) else run[0]
+        said = run[0]
+        random = _is_random(said) and not _is_of_words(said)
+        return hidden if random or _is_encoded(said) else said
 
     return _FORTY.sub(shown, _RUN.sub(shown, words))
 
@@ -75,6 +85,11 @@ def _is_random(said: str) -> bool:
     if kinds == 2:
         return said.isalnum() and turn <= _LONGEST_TURN_OF_TWO
     return kinds == 3 and turn <= _LONGEST_TURN
+
+
+def _is_of_words(said: str) -> bool:
+    parts = _OF_PARTS.split(said)
+    return len(parts) >= _LEAST_PARTS and all(map(_PART.fullmatch, parts))
 
 
 def _is_encoded(said: str) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdpdoctor.redact.secret_names import is_secret_name
+from fsdpdoctor.redact.secret_names import is_always_secret, is_secret_name
 
 PASSWORD_OPTION = re.compile(r"-[pP]")
 LOGIN_OPTION = re.compile(r"-[uU]|--(?:user|proxy-user|http-user|login|basic-auth)")
@@ -26,7 +26,7 @@ _ASSIGNED = re.compile(
     r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|==|=|:|\||\t)\s{0,4})"
     # 'name', 'value'; --name value
     r"|(?P<pair>\\*[\"']\)?\s{0,4},\s{0,4}(?=\\*[bfru]{0,2}[\"'])"
-    r"(?!\\*[\"']val(?:ue)?\\*[\"']\s*:))"
+    r"(?!\\*[\"'][\w.-]{1,99}\\*[\"']\s*:))"
     # what is taken instead: get('name') or 'value'
     r"|(?P<else>\\*[\"'][\])]?\s{1,4}or\s{1,4}(?=\\*[bfru]{0,2}[\"']))"
     r"|(?P<gap>(?<=[\w])\s{1,4}(?=[^\s-])))"
@@ -34,6 +34,7 @@ _ASSIGNED = re.compile(
 _NAMED = re.compile(
     r"\\*[\"']?\b(?:name|key|header)\\*[\"']?\s{0,4}[:=]\s{0,4}"
     r"\\*[\"'](?P<name>[\w.\-]+)\\*[\"']\s{0,4},?\s{0,4}"
+    r"(?:\\*[\"']\w{1,99}\\*[\"']:\s{0,4}\\*[\"'][^\"'\\]{0,99}\\*[\"'],\s{0,4}){0,3}"
     r"\\*[\"']?val(?:ue)?\\*[\"']?\s{0,4}[:=]\s{0,4}",
     re.IGNORECASE,
 )
@@ -59,6 +60,10 @@ _PLACES = (
         r"-p(?P<value>[^\s\"'<-][^\s\"']{3,})"
     ),
     re.compile(
+        r"\b(?:redis-cli\s[^\n|;&]{0,200}?(?<=\s)-a|ldap\w{3,9}\s[^\n|;&]{0,200}?(?<=\s)-w)"
+        r"\s+(?P<value>[^\s\"'<-][^\s\"']*)"
+    ),
+    re.compile(
         rf"(?<![\w-]){COOKIE_OPTION.pattern}(?:\s+|[\"'],\s*)[\"']?{COOKIE.pattern}"
     ),
     # A password with blanks, in the address of what is no page.
@@ -70,7 +75,9 @@ _PLACES = (
 )
 """Where a password stands in files and on command lines, without its name."""
 
-_SETS = re.compile(r"\b(?:setx|setenv|export|set\s{1,4}-\w{1,4})\s{1,4}$")
+_SETS = re.compile(
+    r"\b(?:setx|setenv|export|(?:configure|config)\s{1,4}set|set\s{1,4}-\w{1,4})\s{1,4}$"
+)
 """Commands that take a name and its value."""
 
 _QUOTED = re.compile(
@@ -86,6 +93,16 @@ _ADDED = re.compile(
     r"\s{0,4}\+\s{0,4}(?=[\w\"'`(\[{])|\s{1,4}or\s{1,4}(?=[bfru]{0,2}[\"'])"
 )
 _ADDED_TO = re.compile(r"(?=[\"'(\[{])")
+_CALL = re.compile(r"(?<!\w)(?P<name>\w{1,99})\(")
+_LITERAL = re.compile(r"(?P<quote>[\"'])(?P<value>[^\"'\n]+)(?P=quote)(?!\s*[:\]])")
+"""What a call is given: `set_password('bob', 'X')`; not what names a place."""
+
+_BLOCK = re.compile(
+    r"[|>][+-]?\d?[ \t]*\n(?P<indent>[ \t]+)[^\n]*(?:\n(?P=indent)[^\n]*)*"
+    r"|-[ \t]+[^\n]+(?:\n\s*-[ \t]+[^\n]+)*"
+)
+"""Of YAML: a text of several lines, and a list of one in each."""
+
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _BRACKETS_OF_CODE = re.compile(
     r"[()\[\]{}]|'(?:\\.|[^'\\]){0,500}'|\"(?:\\.|[^\"\\]){0,500}\"", re.DOTALL
@@ -93,6 +110,15 @@ _BRACKETS_OF_CODE = re.compile(
 _OPENING = "([{"
 _WHOLE_LINE = re.compile(r"authorization|cookie", re.IGNORECASE)
 """Headers whose value has blanks: hidden up to the quote they are in, or the end."""
+
+
+_ANSWER = re.compile(r"(?:true|false|none|null|yes|no|on|off)(?![\w.-])", re.IGNORECASE)
+"""`--use-auth-token true`: no secret is called so."""
+
+
+def is_answer(value: str) -> bool:
+    """Whether a value only says yes or no."""
+    return _ANSWER.fullmatch(value) is not None
 
 
 class _Value(NamedTuple):
@@ -120,10 +146,26 @@ def hide_values(words: str, hidden: str) -> str:
             parts += (words[at : value.begin], shown)
             at = value.end
         words = "".join((*parts, words[at:]))
+    words = _with_calls_hidden(words, hidden)
     words = _ELEMENT.sub(lambda f: _place(f, hidden) if _is_named(f) else f[0], words)
     for place in _PLACES:
         words = place.sub(lambda found: _place(found, hidden), words)
     return words
+
+
+def _with_calls_hidden(words: str, hidden: str) -> str:
+    """Without the literals that a call of a secret's name is given."""
+    parts: list[str] = []
+    at = 0
+    for call in _CALL.finditer(words):
+        if call.end() <= at or not is_always_secret(call["name"]):
+            continue
+        end = _end_of_bracket(words, call.end() - 1)
+        inside = words[call.end() : end]
+        shown = _LITERAL.sub(lambda found: _place(found, hidden), inside)
+        parts += (words[at : call.end()], shown)
+        at = end
+    return "".join((*parts, words[at:]))
 
 
 def values_in(words: str) -> Iterator[str]:
@@ -151,7 +193,7 @@ def _values(words: str, pattern: re.Pattern[str]) -> Iterator[_Value]:
         begin = at = found.end()
         secret = _is_named(found) if pattern is _NAMED else _is_secret(words, found)
         end = _end_of_value(words, begin) if secret else begin
-        if end == begin:
+        if end == begin or _ANSWER.fullmatch(words, begin, end):
             continue
         quoted = _QUOTED.match(words, begin)
         quote = quoted["quote"] if quoted else ""
@@ -200,6 +242,8 @@ def _end_of_term(words: str, at: int) -> tuple[int, str]:
     """Where it ends, and the quote that it is in."""
     if quoted := _QUOTED.match(words, at):
         return quoted.end(), quoted["quote"]
+    if block := _BLOCK.match(words, at):
+        return block.end(), ""
     begin = at
     while at < len(words):
         if words[at] in _OPENING:

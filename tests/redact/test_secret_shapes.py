@@ -22,6 +22,7 @@ WORD = "qwertzword12qwertz"
         "LTAI" + "5tqwertzword12",
         "AKCp" + "8qwertzword12",
         "ATATT3x" + "FfGF0qwertzword",
+        "a7Bc-9dE2_fGh4Ij-K6lMnO8p",  # random, in the letters of addresses
         "abc8Q~" + "qwertzWord1234567890abcdefghijk",
     ],
 )
@@ -35,6 +36,11 @@ def test_keys_of_services(secret: str) -> None:
     [
         *("secret_sharing_layer", "key-value", "phc_layer", "glc_ratio", "xai-org"),
         *("EAACConvolution", "oy2", "figd_3", "model.layers.11.self_attn.q_proj"),
+        *("mistralai/Mixtral-8x22B-Instruct-v0.1", "Qwen2.5-72B-Instruct-GPTQ-Int4"),
+        *(
+            "llama3_8B_bs64_lr3e4_cosine_warmup2000",
+            "TheBloke/CodeLlama-34B-Instruct-AWQ",
+        ),
     ],
 )
 def test_words_that_only_begin_so(words: str) -> None:

@@ -68,6 +68,40 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
         ("curl --user https://h/x", "curl --user https://h/x"),
         ("mysql -uroot -pQwertz9 db", f"mysql -uroot -p{HIDDEN} db"),
         ("patch -p1 of -passive", "patch -p1 of -passive"),
+        (
+            '[{"name": "DB_PASSWORD", "type": "str", "value": "a b"}]',
+            f'[{{"name": "DB_PASSWORD", "type": "str", "value": "{HIDDEN}"}}]',
+        ),
+        ("set_password('me', 'a b')", f"set_password('{HIDDEN}', '{HIDDEN}')"),
+        ("is_key('me')", "is_key('me')"),
+        ("redis-cli -h h -a a1", f"redis-cli -h h -a {HIDDEN}"),
+        (
+            "aws configure set secret_access_key a",
+            f"aws configure set secret_access_key {HIDDEN}",
+        ),
+        # YAML
+        ("secret: |\n  a\n  b\nlr: 1", f"secret: {HIDDEN}\nlr: 1"),
+        ("passwords:\n - a\n - b\nlr: 1", f"passwords:\n {HIDDEN}\nlr: 1"),
+        ("password: yes\nlr: 1", "password: yes\nlr: 1"),
+        # What colours are between
+        ("\x1b[1mpassword\x1b[0m: \x1b[31ma b1\x1b[0m", f"password: {HIDDEN} b1"),
+        # Refusals
+        ("password must be bytes, got 'a b'", f"password must be bytes, got {HIDDEN}"),
+        (
+            "1 error for A api_key is no URL [type=url, input_value='a', n=b]",
+            f"1 error for A api_key is no URL [type=url, input_value={HIDDEN}, n=b]",
+        ),
+        ("shape must be a tuple, got 'a b'", "shape must be a tuple, got 'a b'"),
+        ("Password for me: a", f"Password for me: {HIDDEN}"),
+        ("password (a-b) rejected", f"password {HIDDEN} rejected"),
+        # Addresses
+        ("//me:a@h/x", f"//{HIDDEN}@h/x"),
+        (r"http:\/\/me:a@h\/x", rf"http:\/\/{HIDDEN}@h\/x"),
+        ("connect me/a@//h:1521/XE", f"connect me/{HIDDEN}@//h:1521/XE"),
+        (
+            "steps 1:20@3, cosine:1000@0.1, cuda:0@node",
+            "steps 1:20@3, cosine:1000@0.1, cuda:0@node",
+        ),
         # Within an address
         (f"next={FORM}, n", HIDDEN + " n"),
         ("50%20of%3Dall", "50%20of%3Dall"),
@@ -87,6 +121,16 @@ def test_values_in_a_text(words: str, shown: str) -> None:
         (["--token:", "a"], ["--token:", HIDDEN]),
         (["--tokens.hf", "a", "--tokens.max"], ["--tokens.hf", HIDDEN, "--tokens.max"]),
         (["sshpass", "-p", "a", "ssh"], ["sshpass", "-p", HIDDEN, "ssh"]),
+        (["--use-auth-token", "true"], ["--use-auth-token", "true"]),
+        (["--use_auth_token=False"], ["--use_auth_token=False"]),
+        (
+            ["--target-modules", "query", "key", "value", "dense"],
+            ["--target-modules", "query", "key", "value", "dense"],
+        ),
+        (["--metrics", "pass", "fail"], ["--metrics", "pass", "fail"]),
+        (["login", "password", "a"], ["login", "password", HIDDEN]),
+        (["--mfa-code", "183204"], ["--mfa-code", HIDDEN]),
+        (["--ak", "a", "--sk", "b"], ["--ak", HIDDEN, "--sk", HIDDEN]),
         (
             ['{"args": ["--password", "a", "--lr", "1"]}'],
             [f'{{"args": ["--password", "{HIDDEN}", "--lr", "1"]}}'],
@@ -140,6 +184,19 @@ def test_what_is_hidden_is_told() -> None:
             "get('TOKEN') or ",
             "setx ",
             "x or 'y' or ",
+            "secret: |\n a",
+            "secret: |\n",
+            "passwords:\n - a\n",
+            "set_password('a', ",
+            "set_password(",
+            "password x ",
+            "password's ",
+            "a/b@",
+            "//a:",
+            '"name": "a", "type": "b", ',
+            "redis-cli ",
+            "a-b_",
+            "\x1b[1",
         ),
     ],
 )
