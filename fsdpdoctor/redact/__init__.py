@@ -84,6 +84,7 @@ _TOKENS = re.compile(r"[+-]*tokens", re.IGNORECASE)
 _COUNTS = re.compile(r"[\d.,_+-]+(?:[eE][\d+-]+|[kKmMbBtT])?")
 """Of `--tokens 4096`, and no other is shown behind it."""
 
+_PLAIN_NAME = re.compile(r"[a-z_-]+")
 _TAKES_PASSWORD = re.compile(r"(?:^|/)(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)$")
 _LEAST_NAMED = 8
 _LEAST_WEAK = 8
@@ -128,12 +129,16 @@ def known_secrets(
     variables = os.environ if variables is None else variables
     variables = {n: v for n, v in variables.items() if isinstance(v, str)}
     found = {value for n, value in variables.items() if is_secret_name(n)}
+    before = ""
     for argument, hidden in _marked(argv):
         name, _, value = argument.partition("=")
-        if hidden:
-            found.add(argument)
+        if hidden and (
+            not PASSWORD_OPTION.fullmatch(before) or _MIXED.fullmatch(argument)
+        ):
+            found.add(argument)  # `-p bf16` may be a precision
         elif value and is_secret_name(name):
             found.add(value)
+        before = argument
     for before, argument in pairwise(argv):
         if (said := behind_option(before, argument)) is not None:
             found.add(said["value"])
@@ -164,6 +169,8 @@ def _is_telling(value: str) -> bool:
     """
     if value.startswith(("/", "./", "~")):
         return False
+    if _PLAIN_NAME.fullmatch(value) and is_secret_name(value):
+        return False  # AUTH_METHOD=password: without the word no name is seen
     return len(value) >= (4 if not value.isalnum() else 6) or (
         len(value) >= 4 and not value.isdecimal() and not value.isalpha()
     )

@@ -165,6 +165,16 @@ def test_what_was_given_as_a_secret_is_hidden_under_any_name() -> None:
     )
 
 
+def test_what_may_be_no_secret_is_hidden_nowhere_else() -> None:
+    """`-p` is of a precision, too; and a method's name would hide the name by which the
+    secret beside it is seen.
+    """
+    argv = ["train.py", "-p", "bf16", "-P", "cosine", "-p", "hunter22"]
+    assert known_secrets(argv, {"AUTH_METHOD": "password", "X_KEY": "api_key"}) == (
+        "hunter22",
+    )
+
+
 def test_a_known_secret_is_hidden_in_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable of the process that is a secret by its name."""
     monkeypatch.setenv("DB_PASS", "swordfish")
