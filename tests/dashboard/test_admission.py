@@ -11,6 +11,7 @@ pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 
 from fsdpdoctor_dashboard.data.run_registry import Library
+from fsdpdoctor_dashboard.server import api
 
 if TYPE_CHECKING:
     pass
@@ -161,3 +162,44 @@ def test_behind_a_proxy_every_address_has_its_prefix(library: Library) -> None:
     assert addresses
     assert all(a.startswith("/user/me/proxy/8050/") for a in addresses)
     assert 'data-base="/user/me/proxy/8050/"' in page
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("null", "[]", "{}", "[" * 100_000, "{", "", '"x"', "1e999"),
+        *('{"output": []}', '{"output": {}, "inputs": 1}', '{"output": "no.such"}'),
+        '{"output": "..a.b...", "outputs": 3, "inputs": [[[]]], "state": {}}',
+    ],
+)
+def test_what_no_page_asks_is_refused(
+    admitted: Client, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, and without a word on the terminal: it is nobody's fault of ours."""
+    asked = {"content_type": "application/json", "data": body}
+    with admitted.http.post("/_dash-update-component", **asked) as answer:
+        assert answer.status_code == 400
+        assert len(answer.data) < 500
+        assert b"Traceback" not in answer.data
+    assert not caplog.records
+
+
+def test_a_file_that_dash_does_not_have_is_refused(admitted: Client) -> None:
+    """Nor is one outside its folders."""
+    for path in ("/_dash-component-suites/dash/no.js", "/_dash-component-suites/x/y"):
+        assert admitted.get(path)[0] in (400, 404)
+
+
+def test_a_fault_of_ours_is_written_down(
+    admitted: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its traceback, and without one in the answer."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(api, "meta_of", fails)
+    status, content = admitted.get("/api/meta?run=before")
+
+    assert (status, content) == (500, b"500: this is a fault of ours.")
+    assert "ZeroDivisionError: ours" in caplog.text

@@ -10,16 +10,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
+from werkzeug.exceptions import HTTPException
 from werkzeug.sansio.utils import host_is_trusted
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
+_OURS = str(Path(__file__).parents[1])
 LOCAL_HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -57,6 +61,7 @@ class Guard:
         server.config["TRUSTED_HOSTS"] = self._trusted
         server.before_request(self._admit)
         server.after_request(self._harden)
+        server.register_error_handler(Exception, _refuse)
 
     def plainly_admits(self, environ: WSGIEnvironment) -> bool:
         """Whether a request has the cookie and a host's name just as we gave them.
@@ -111,6 +116,19 @@ class Guard:
             path=self._prefix,
         )
         return answer
+
+
+def _refuse(error: Exception) -> Response | HTTPException:
+    """What Dash cannot make sense of is no request of these pages: it comes to none of
+    our code. What fails in ours is written down, for it is a fault.
+    """
+    if isinstance(error, HTTPException):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename.startswith(_OURS) for frame in frames):
+        current_app.logger.error("%s failed", request.path, exc_info=error)
+        return Response("500: this is a fault of ours.", 500, mimetype="text/plain")
+    return Response("400: no request of these pages.", 400, mimetype="text/plain")
 
 
 def _policy(script_hashes: Sequence[str]) -> str:
