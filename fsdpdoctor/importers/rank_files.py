@@ -12,6 +12,7 @@ from fsdpdoctor.importers.reader.chunks import Framing, chunks, read_head
 from fsdpdoctor.importers.reader.decompress import open_trace
 from fsdpdoctor.importers.reader.read_trace import read_metadata
 from fsdpdoctor.schema import UNKNOWN
+from fsdpdoctor.untrusted.headers import MOST_RANKS
 
 _NAME_PATTERNS = (
     re.compile(r"(?:^|[^a-z])(?:global_?)?rank[-_.=]?(\d{1,7})(?!\d)", re.I),
@@ -158,5 +159,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _whole(value: object) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if whole and isinstance(value, int) else None
+    """A number of ranks, or of one; None where it can be none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= MOST_RANKS else None

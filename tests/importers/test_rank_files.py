@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from fsdpdoctor.importers.reader import trace_cache as cache_module
 from fsdpdoctor.importers.reader.read_trace import scan_file
 from fsdpdoctor.importers.reader.trace_cache import cached_scan, default_folder
 from fsdpdoctor.run import RankSource
+from fsdpdoctor.untrusted.headers import MOST_RANKS
 from tests.importers.drawn_trace import DrawnTrace, collective, rank_metadata
 from tests.importers.reader.same_rows import same
 from tests.importers.real_traces import real
@@ -88,6 +90,23 @@ def test_r17_no_rank(tmp_path: Path) -> None:
     traced(None).write(tmp_path / "b.json")
     with pytest.raises(InputError, match=r"no rank is known for a\.json, b\.json"):
         import_run([tmp_path])
+
+
+@pytest.mark.parametrize("number", [MOST_RANKS + 1, 10**9, 10**18, -1, True, "3", 1.5])
+def test_r17_numbers_that_no_job_has_are_not_taken(
+    tmp_path: Path, number: object
+) -> None:
+    """As rank or as world size: ranks that are missing were counted up to there."""
+    for key in ("rank", "world_size"):
+        trace = traced(1, 4)
+        metadata: Any = trace.metadata
+        metadata["distributedInfo"][key] = number
+        (tmp_path / key).mkdir()
+        trace.write(tmp_path / key / "a.json")
+
+    assert import_run([tmp_path / "rank"]).ranks == (0,)
+    run = import_run([tmp_path / "world_size"])
+    assert (run.ranks, run.header.world_size) == ((1,), 2)
 
 
 def test_r17_the_real_ones() -> None:
