@@ -354,7 +354,7 @@ def _read_header(path: Path, header: type[_Header]) -> _Header:
     except RecursionError:
         raise InputError(f"{path} is damaged: it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from None
+        raise InputError(f"{path} is damaged: {short_word(str(error))}") from None
 
 
 def _checked(path: Path, header: _Header, content: bytes) -> _Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,19 @@ def test_a_rank_that_lies_costs_only_itself(tmp_path: Path) -> None:
     assert found.of(2).truncated == (
         f"{tmp_path / 'rank00002.arrows'} is a pipe: expected a file"
     )
+
+
+def test_what_is_wrong_with_a_header_is_said_in_one_line(tmp_path: Path) -> None:
+    """The word that is none of those expected may be a megabyte."""
+    write_run_header(tmp_path, RUN)
+    RankWriter(tmp_path, RankHeader(rank=0, world_size=2)).close()
+    path = tmp_path / "rank00000.json"
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({**text, "evidence": ["n" * 1_000_000]}))
+    with pytest.raises(InputError, match="is damaged: Invalid enum value") as raised:
+        open_run(tmp_path).sources[0].load()
+
+    assert len(str(raised.value)) < 5_000
 
 
 def test_a_step_that_lies_ends_the_stream_there(tmp_path: Path) -> None:

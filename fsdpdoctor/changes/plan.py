@@ -12,6 +12,7 @@ import msgspec
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.plan_file import read_plan_file, write_plan_file
 from fsdpdoctor.schema import ITEMSIZE
+from fsdpdoctor.untrusted.headers import short_word
 
 ALL = "*"
 """In `Plan.reshard_after_forward`: every unit but the root."""
@@ -107,7 +108,7 @@ def load_plan(path: Path) -> Plan:
     try:
         return plan_of(content.get("plan"))
     except msgspec.ValidationError as error:
-        raise InputError(f"{path} is damaged: {error}") from None
+        raise InputError(f"{path} is damaged: {short_word(str(error))}") from None
 
 
 def plan_of(changes: object) -> Plan:

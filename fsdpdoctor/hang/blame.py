@@ -8,6 +8,7 @@ never two ranks are blamed for different reasons.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -170,11 +171,16 @@ def error_key(one: Standing) -> tuple[str, str]:
     return "", _NUMBERS.sub("#", one.ended)[:200]
 
 
+def _when(one: Standing) -> int:
+    """When a rank ended, or was seen last; one that left no time is no first."""
+    return one.end_unix_ns or one.last_unix_ns or sys.maxsize
+
+
 def _exceptions(scene: _Scene) -> Verdict | None:
     raised = scene.of(State.RAISED)
     if not raised:
         return None
-    first = min(raised, key=lambda one: one.end_unix_ns or one.last_unix_ns)
+    first = min(raised, key=_when)
     error = error_key(first)
     same = [one for one in raised if error_key(one) == error]
     followers = [
@@ -371,5 +377,5 @@ def _first_to_end(scene: _Scene) -> Verdict | None:
     if not ended or scene.live:
         return None
     late = [one for one in ended if LOST_PEER.search(one.ended) is None] or ended
-    first = min(late, key=lambda one: one.end_unix_ns or one.last_unix_ns)
+    first = min(late, key=_when)
     return scene.verdict(Cause.EXCEPTION, [first])

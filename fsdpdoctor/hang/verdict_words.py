@@ -230,6 +230,8 @@ def _before(one: Standing, others: Sequence[Standing]) -> str:
     """How long before the others' last word."""
     times = [o.end_unix_ns or o.last_unix_ns for o in others]
     mine = one.end_unix_ns or one.last_unix_ns
+    if not mine:
+        return ""  # it has left no time, as without a heartbeat
     gap = max((t for t in times if t), default=0) - mine
     return f", {duration(gap)} before the last event elsewhere" if gap >= MS else ""
 

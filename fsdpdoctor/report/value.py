@@ -21,6 +21,7 @@ from fsdpdoctor.report.memory import MemoryRow
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.report.start import StartRow
 from fsdpdoctor.storage.json_text import json_text
+from fsdpdoctor.untrusted.headers import short_word
 
 REPORT_VERSION = 1
 """Of the JSON. It rises when a field changes its meaning or goes."""
@@ -424,4 +425,5 @@ def decode(content: str | bytes) -> Report:
             )
         return msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not a report of fsdpdoctor: {error}") from None
+        said = short_word(str(error))
+        raise InputError(f"not a report of fsdpdoctor: {said}") from None

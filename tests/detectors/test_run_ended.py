@@ -288,3 +288,19 @@ def test_an_abort_out_of_no_line_of_python_is_communications() -> None:
     assert plain.evidence["cause"] == "crashed"
     assert plain.summary.endswith("10.0 ms before the last event elsewhere")
     assert "under `if rank == 0`" not in plain.advice[0].text
+
+
+def test_a_rank_that_left_no_time_is_not_said_to_be_early() -> None:
+    """It has no heartbeat: neither is its last moment that of 1970, nor is it the first
+    of several that failed.
+    """
+    killed = replace(ended(draw(TWO_LAYERS, rank=0), "running", 100), beats=())
+    other = ended(draw(TWO_LAYERS, rank=1), "signal: SIGTERM", 110)
+    finding = only(run_ended, measured(killed, other))
+    words = ("exception: ValueError: a", "exception: TypeError: b")
+    first, second = (ended(draw(TWO_LAYERS, rank=r), words[r], 100) for r in (0, 1))
+    failed = only(run_ended, measured(replace(first, beats=()), second))
+
+    assert finding.ranks == (0,)
+    assert finding.summary == "rank 0 was ended without a word (as by SIGKILL)"
+    assert failed.ranks == (1,)
