@@ -41,7 +41,7 @@ def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) ->
     """Put a header in place of an earlier one, whole or not at all.
 
     With slack, where the disk has no room for another, it is written over the one
-    that is there; where no file may be so large any more, its end alone is.
+    that is there.
     """
     text = _as_json(header)
     content = text
@@ -58,7 +58,7 @@ def write_json(path: Path, header: RunHeader | RankHeader, *, slack: int = 0) ->
     except OSError:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
-        if not slack or not (_written_over(path, text) or _end_put_in(path, header)):
+        if not slack or not _written_over(path, text):
             raise
 
 
@@ -73,12 +73,14 @@ def _as_json(header: RunHeader | RankHeader) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}").encode("utf-8", "replace")
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, default=_fields_of, allow_nan=False, ensure_ascii=False)
-
-
 def _fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+_dumped = json.JSONEncoder(
+    default=_fields_of, allow_nan=False, ensure_ascii=False
+).encode
+"""Not `json.dumps`: a script may put a quicker one there, which gives bytes."""
 
 
 def _written_over(path: Path, text: bytes) -> bool:
@@ -105,24 +107,18 @@ def _written_over(path: Path, text: bytes) -> bool:
 _RUNNING = b'"ended": "running"'
 
 
-def _end_put_in(path: Path, header: RunHeader | RankHeader) -> bool:
+def _end_put_in(file: OwnFile, header: RankHeader) -> bool:
     """Whether the header that is there says at least how the rank ended."""
-    ended = getattr(header, "ended", "running")
-    word = "detached" if ended.startswith("detached") else ended
+    word = "detached" if header.ended.startswith("detached") else header.ended
     said = f'"ended":{_dumped(word)}'.encode("utf-8", "replace")
     if word == "running" or len(said) > len(_RUNNING):
         return False
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        at = os.pread(file.number(), _BLOCK, 0).find(_RUNNING)
+        put = _put(file.number(), said.ljust(len(_RUNNING)), at) if at >= 0 else 0
     except OSError:
         return False
-    try:
-        at = os.pread(file, _BLOCK, 0).find(_RUNNING)
-        return at >= 0 and _put(file, said.ljust(len(_RUNNING)), at) == len(_RUNNING)
-    except OSError:
-        return False
-    finally:
-        os.close(file)
+    return put == len(_RUNNING)
 
 
 def _put(file: int, content: bytes, at: int = 0) -> int:
@@ -134,13 +130,15 @@ def _put(file: int, content: bytes, at: int = 0) -> int:
     return done
 
 
-def open_file(path: Path, *, new: bool = False) -> int:
+_CREATED = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def open_file(path: Path, *, new: bool = False, flags: int = _CREATED) -> int:
     """Create a file, under a descriptor that is none of the three standard ones: a
     script may have closed those, and go on printing. With `new` there must be none.
     Raises OSError, also of a pipe: that somebody reads it is not waited for.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
-    flags |= os.O_NONBLOCK | (os.O_EXCL if new else 0)
+    flags |= getattr(os, "O_CLOEXEC", 0) | os.O_NONBLOCK | (os.O_EXCL if new else 0)
     low: list[int] = []
     file = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -173,18 +171,19 @@ class OwnFile:
     before each use, and is left alone.
     """
 
-    def __init__(self, path: Path, *, new: bool = False) -> None:
-        self._file = open_file(path, new=new)
+    def __init__(self, path: Path, *, new: bool = False, flags: int = _CREATED) -> None:
+        self._file = open_file(path, new=new, flags=flags)
         self._identity = _identity(self._file)
 
-    def _own(self) -> int:
+    def number(self) -> int:
+        """Its descriptor, for one use. Raises OSError where the script has it."""
         if self._file < 0 or _identity(self._file) != self._identity:
             raise OSError("the script has closed its file")
         return self._file
 
     def append(self, content: bytes, size: int) -> None:
         """Write all of it behind the first `size` bytes, or nothing. Raises OSError."""
-        file = self._own()
+        file = self.number()
         try:
             write_all(file, content)
         except OSError:
@@ -196,7 +195,7 @@ class OwnFile:
         """Write from the beginning on, in pieces of this size: one for which there is
         no room is zeros, and those after it stay as they were. Raises OSError.
         """
-        file = self._own()
+        file = self.number()
         done = _put(file, content)
         if done < len(content):
             torn = done % piece
@@ -205,7 +204,7 @@ class OwnFile:
 
     def pieces(self, path: Path, start: int, end: int) -> Iterator[bytes]:
         """What it holds between two bytes, read through its name. Raises OSError."""
-        self._own()
+        self.number()
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if _identity(file) != self._identity:
@@ -248,6 +247,7 @@ class RankWriter:
         folder.mkdir(parents=True, exist_ok=True)
         stem = folder / rank_stem(header.rank)
         self._header_path = stem.with_suffix(".json")
+        self._header_file: OwnFile | None = None  # the one that is there, open
         self.write_header(header)
         self._path = stem.with_suffix(".arrows")
         self._file = OwnFile(self._path)
@@ -259,8 +259,24 @@ class RankWriter:
         self._origin = origin_of(header)
 
     def write_header(self, header: RankHeader) -> None:
-        """Replace what the rank says of itself."""
-        write_json(self._header_path, header, slack=_SLACK)
+        """Replace what the rank says of itself. Where that cannot be any more (no file
+        may be so large, the process has given up its rights, the folder was moved), at
+        least its end is said in the header that is there. Raises OSError.
+        """
+        try:
+            write_json(self._header_path, header, slack=_SLACK)
+        except OSError:
+            if self._header_file is None or not _end_put_in(self._header_file, header):
+                raise
+            return
+        self._close_header()
+        with contextlib.suppress(OSError):
+            self._header_file = OwnFile(self._header_path, flags=os.O_RDWR)
+
+    def _close_header(self) -> None:
+        file, self._header_file = self._header_file, None
+        if file is not None:
+            file.close()
 
     def write_step(self, record: StepRecord, new_names: Sequence[str] = ()) -> None:
         """Append a step. `new_names` get the next ids, in order, from 0 on."""
@@ -283,6 +299,7 @@ class RankWriter:
                 self._append(self._encoded())
         finally:
             self._file.close()
+            self._close_header()
 
     def _encoded(self) -> bytes:
         content = self._bytes.getvalue()

@@ -131,6 +131,31 @@ def test_where_no_header_fits_its_end_is_said(
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_a_header_whose_folder_is_gone_says_its_end(
+    writer: RankWriter, tmp_path: Path
+) -> None:
+    """The file is still open: so it is where the process may no longer open it."""
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    writer.write_header(replace(HEADER, ended="exit: 3"))
+    with pytest.raises(OSError, match="No such file"):
+        writer.write_header(replace(HEADER, ended="exception: ValueError: no"))
+    writer.close()
+
+    assert open_run(moved).sources[0].load().header == replace(HEADER, ended="exit: 3")
+
+
+def test_a_scripts_own_json_changes_no_header(
+    writer: RankWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a quicker package, which gives bytes."""
+    monkeypatch.setattr(json, "dumps", lambda value, **_: repr(value).encode())
+    writer.write_header(replace(HEADER, ended="done"))
+    monkeypatch.undo()
+
+    assert open_run(tmp_path).sources[0].load().header.ended == "done"
+
+
 def test_an_end_that_has_no_room_leaves_the_header_as_it_was(
     writer: RankWriter, tmp_path: Path
 ) -> None:

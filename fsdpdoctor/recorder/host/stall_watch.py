@@ -31,6 +31,7 @@ from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.recorder.storage.run_folder import number, text_of
 from fsdpdoctor.schema import rank_stem
 
+_ENCODED = json.JSONEncoder().encode  # a script may put its own into `json.dumps`
 LOOK_EVERY_S = 0.5
 WRITE_EVERY_S = 1.0
 """While nothing progresses: so old is a living rank's word at most."""
@@ -143,7 +144,7 @@ class StallWatch:
             neighbours=dict(self._neighbours()),
         )
         new = self._path.with_name(f"{self._path.name}.new")
-        new.write_text(json.dumps(asdict(stall)), encoding="utf-8")
+        new.write_text(_ENCODED(asdict(stall)), encoding="utf-8")
         if not self._stopped:
             new.replace(self._path)
         self._written, self._wrote_s = True, now

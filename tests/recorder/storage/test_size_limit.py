@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,10 +165,10 @@ def test_a_copy_that_the_disk_does_not_take_harms_nothing(
     """The record goes on to its limit, and then ends with words; all can be read."""
     made = run_writer.OwnFile
 
-    def full(path: Path, *, new: bool = False) -> run_writer.OwnFile:
+    def full(path: Path, **how: Any) -> run_writer.OwnFile:
         if path.suffix == ".new" and ".arrows" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return made(path, new=new)
+        return made(path, **how)
 
     monkeypatch.setattr(run_writer, "OwnFile", full)
     with pytest.raises(OSError, match=r"--max-size leaves 135 KiB for this rank's"):
