@@ -13,6 +13,7 @@ script, during it and after it. What is caught at the border:
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -108,8 +109,21 @@ def describe(error: BaseException) -> str:
         return type(error).__name__
 
 
+_THEIRS = "_fsdpdoctor_theirs"
+
+
+def mark_as_theirs(error: BaseException) -> None:
+    """Say of an error that has lost its traceback that a signal handler has raised it:
+    it may come up again in our frames.
+    """
+    with contextlib.suppress(Exception):
+        object.__setattr__(error, _THEIRS, True)
+
+
 def of_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the script has raised this, in our frames."""
+    if getattr(error, _THEIRS, False):
+        return True
     codes: set[CodeType] = set()
     trace = error.__traceback__
     while trace is not None:

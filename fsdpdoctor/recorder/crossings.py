@@ -32,8 +32,10 @@ SITES: dict[str, frozenset[str]] = {
             "Patches.put",
             "Patches.wrap",
             "Patches.put_inside",
-            "gc.callbacks",
         }
+    ),
+    "fsdpdoctor.recorder.host.collection_watch": frozenset(
+        {"gc.callbacks", "setattr"}  # the attribute is of our own class
     ),
     "fsdpdoctor.recorder.host.optimizer_hooks": frozenset(
         {
@@ -89,6 +91,7 @@ _STEPS = "fsdpdoctor.recorder.steps.steps:Steps"
 _PASSES = "fsdpdoctor.recorder.steps.root_passes:RootPasses"
 _MODEL = "fsdpdoctor.recorder.host.model_spec:ModelWatch"
 _HOST = "fsdpdoctor.recorder.host.host_hooks:HostHooks"
+_COLLECTIONS = "fsdpdoctor.recorder.host.collection_watch:CollectionWatch"
 _OPTIMIZERS = "fsdpdoctor.recorder.host.optimizer_hooks:OptimizerHooks"
 _ROOTS = "fsdpdoctor.recorder.host.plain_roots:PlainRoots"
 _SESSION = "fsdpdoctor.recorder.session:Session"
@@ -150,7 +153,8 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_PASSES, "begins ended"),
     *_of(_MODEL, "saw_root saw_optimizer saw_checkpoint saw_sharded add_root"),
     *_of(_MODEL, "signature units spec"),
-    *_of(_HOST, "attach detach turn _collects _see_input _see_clipping"),
+    *_of(_HOST, "attach detach turn _see_input _see_clipping"),
+    *_of(_COLLECTIONS, "turn _begins _ended"),
     *_of(_OPTIMIZERS, "attach detach _made _scaler_begins _scaler_ended"),
     *_of(_HOST, "_see_checkpoints _see_recomputation count"),
     *_of(_ROOTS, "attach detach fsdp2_seen"),

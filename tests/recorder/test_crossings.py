@@ -122,7 +122,6 @@ NEVER_AT_5 = {
     "of_rank",
     "_describe",
     "resume",
-    "_collects",
     "drop",
     "step_timed",
     "optimizer_made",

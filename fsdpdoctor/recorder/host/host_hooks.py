@@ -5,7 +5,6 @@ collection, checkpoints, and calls that make it wait for the device.
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import reloaded_operators
+from fsdpdoctor.recorder.host.collection_watch import CollectionWatch
 from fsdpdoctor.recorder.host.dynamo_counters import (
     NOTHING_COMPILED,
     CompileCounts,
@@ -37,7 +37,6 @@ from fsdpdoctor.recorder.patching import (
     bracket,
     bracketing,
 )
-from fsdpdoctor.recorder.storage.disk_thread import on_own_thread
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_COMPILE_NS,
@@ -50,11 +49,6 @@ from fsdpdoctor.schema import (
     Kind,
     Within,
 )
-
-MIN_GC_NS = 100_000
-"""A shorter garbage collection is not recorded: the young generation is swept
-many times in a step, each for tens of microseconds, which is the interpreter's
-ordinary work."""
 
 _SYNCING_METHODS = (
     "item",
@@ -108,7 +102,7 @@ class HostHooks:
         self._model = model
         self._patches = Patches()
         self._always = Patches()
-        self._gc_began = 0
+        self._collections = CollectionWatch(recording)
         self._steps = 0  # counted
         self._clipping = False
         self._compiled: CompileCounts | None = None  # when reasons were last read
@@ -134,11 +128,9 @@ class HostHooks:
     def turn(self, on: bool) -> None:
         """See the rest, in recorded steps only."""
         self._patches.undo()
-        while self._gc in gc.callbacks:  # twice, where a script has put a copy back
-            gc.callbacks.remove(self._gc)
+        self._collections.turn(on)
         if not on:
             return
-        gc.callbacks.append(self._gc)
         self._see_input()
         self._see_clipping()
         self._see_checkpoints()
@@ -209,21 +201,6 @@ class HostHooks:
             units.manual = False
 
         return {"unshard": bracketing(self._rec.guard, begins, ended)}
-
-    # Garbage collection
-
-    def _gc(self, phase: str, info: dict[str, int]) -> None:
-        # On while it is off: a script has put back a copy of the list. What is swept
-        # on our own thread is our cost, and what it calls must not wait for it.
-        if self._rec.on and not on_own_thread():
-            self._rec.guard.run(self._collects, phase, info)
-
-    def _collects(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            self._gc_began = perf_counter_ns()
-        elif perf_counter_ns() - self._gc_began >= MIN_GC_NS:
-            generation = info["generation"]
-            self._rec.host_span(kinds.GC, self._gc_began, value=generation)
 
     # Spans around functions of torch
 
