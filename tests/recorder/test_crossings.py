@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def test_every_crossing_is_listed() -> None:
     assert there == {module: set(what) for module, what in SITES.items()}
 
 
+@pytest.mark.parametrize("path", CALLBACKS)
+def test_every_callback_is_there(path: str) -> None:
+    """The list names functions that there are: else no failure is tried in any."""
+    module, _, place = path.partition(":")
+    owner, _, name = place.partition(".")
+
+    assert callable(getattr(getattr(importlib.import_module(module), owner), name))
+
+
 NEVER_AT_5 = {
     "begin",
     "end",
@@ -133,7 +143,7 @@ NEVER_IN_A_TRIAL = {
     *("attach", "detach", "_meet", "_begin", "put_back", "_sum_up", "changed"),
 }
 
-OF_DEVICES = {"_reduce_wait_begins", "_waited"}
+OF_DEVICES = {"_reduce_wait_begins", "_bracket_wait"}
 
 
 PARTS = 8
