@@ -141,9 +141,9 @@ def open_file(path: Path, *, new: bool = False, flags: int = _CREATED) -> int:
     flags |= getattr(os, "O_CLOEXEC", 0) | os.O_NONBLOCK | (os.O_EXCL if new else 0)
     low: list[int] = []
     file = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    if stat.S_ISFIFO(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(f"{path} is no file")
+        raise OSError(f"{path} is a pipe")
     try:
         while file <= 2:
             low.append(file)

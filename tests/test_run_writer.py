@@ -196,7 +196,7 @@ def test_a_pipe_is_no_place_for_a_record(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such device"):
         open_file(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="is no file"):
+    with pytest.raises(OSError, match="is a pipe"):
         open_file(pipe)
     os.close(reader)
 

@@ -41,6 +41,7 @@ WATCHED = {
     "atexit.register": "atexit.register",
     "finalize": "finalize",
     "callbacks.append": "gc.callbacks",
+    "callbacks.extend": "gc.callbacks",
     "_patches.put": "Patches.put",
     "patches.put": "Patches.put",
     "_patches.wrap": "Patches.wrap",

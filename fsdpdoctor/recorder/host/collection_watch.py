@@ -102,25 +102,31 @@ def raise_later(error: BaseException) -> None:
     error.__traceback__ = None  # of our frames
     border.mark_as_theirs(error)
     thread = threading.get_ident()
-    done = _thread.allocate_lock()
+    outside, done = _thread.allocate_lock(), _thread.allocate_lock()
+    outside.acquire()
     done.acquire()
-    waits = functools.partial(getattr, _waiting(done)(1))
+    # The last two of this round: no frame of ours is left when the first one runs, and
+    # the second one waits.
+    last = (_asked(outside.__exit__), _asked(done.acquire))
 
     def deliver() -> None:
+        outside.acquire()
         try:
             _raise_on(thread, error)
         finally:
-            gc.callbacks.remove(waits)
+            for callback in last:
+                gc.callbacks.remove(callback)
             done.release()
 
     start_thread(deliver)
-    gc.callbacks.append(waits)
+    gc.callbacks.extend(last)
 
 
-def _waiting(lock: _thread.LockType) -> type[int]:
-    """What waits for a lock when the collector asks it, without a frame of Python's."""
-    wait = property(lock.acquire)
-    return type("Waiting", (int,), {"start": wait, "stop": wait})
+def _asked(act: Callable[..., object]) -> Callable[..., object]:
+    """A callback by which the collector calls a function of C."""
+    asked = property(act)
+    kind = type("Asked", (int,), {"start": asked, "stop": asked})
+    return functools.partial(getattr, kind(1))
 
 
 def _raise_on(thread: int, error: BaseException) -> None:
