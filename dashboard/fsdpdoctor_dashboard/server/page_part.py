@@ -39,7 +39,8 @@ def fewer_ranks(store: Store, limit: int, wanted: Sequence[int]) -> Store:
     if sum(counts) <= limit:
         return store
     room = max(1, limit * len(counts) // sum(counts))
-    return _of_ranks(store, _chosen(store.ranks, store.facts, room, wanted))
+    chosen = _chosen(store.ranks, store.facts, room, wanted)
+    return _holding(store, [s for rank in chosen for s in store.series(rank)], chosen)
 
 
 def shortened(store: Store, limit: int) -> Store:
@@ -89,21 +90,6 @@ def _chosen(
     return sorted([*chosen][:room])
 
 
-def _of_ranks(store: Store, ranks: Sequence[int]) -> Store:
-    tables = {"spans": store.spans, "exposed": store.exposed, "memory": store.memory}
-    return Store(
-        fingerprint=store.fingerprint,
-        origin_ns=store.origin_ns,
-        series=[s for rank in ranks for s in store.series(rank)],
-        tables={
-            name: {rank: table[rank] for rank in ranks if rank in table}
-            for name, table in tables.items()
-        },
-        names={rank: store.names[rank] for rank in ranks},
-        facts={rank: store.facts[rank] for rank in ranks},
-    )
-
-
 def _until(store: Store, every: Iterable[Series], end: int) -> Store:
     series = []
     for s in every:
@@ -124,12 +110,20 @@ def _until(store: Store, every: Iterable[Series], end: int) -> Store:
                 starts=s.starts[: int(np.searchsorted(s.starts, end))],
             )
         )
+    return _holding(store, series, store.ranks)
+
+
+def _holding(store: Store, series: Sequence[Series], ranks: Sequence[int]) -> Store:
+    """These series of a run, and what is said of these ranks."""
     tables = {"spans": store.spans, "exposed": store.exposed, "memory": store.memory}
     return Store(
         fingerprint=store.fingerprint,
         origin_ns=store.origin_ns,
         series=series,
-        tables=tables,
-        names=store.names,
-        facts=store.facts,
+        tables={
+            name: {rank: table[rank] for rank in ranks if rank in table}
+            for name, table in tables.items()
+        },
+        names={rank: store.names[rank] for rank in ranks},
+        facts={rank: store.facts[rank] for rank in ranks},
     )

@@ -82,10 +82,9 @@ def length_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """What a forward computes with: `input_ids` where it is named so."""
-    with unasked():
-        for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and len(_shape_of(value)):
-                return value
+    for value in (kwargs.get("input_ids"), *args, *kwargs.values()):
+        if isinstance(value, torch.Tensor) and len(_shape_of(value)):
+            return value
     return None
 
 
