@@ -109,7 +109,7 @@ def raise_later(error: BaseException) -> None:
     # the second one waits.
     last = (_asked(outside.__exit__), _asked(done.acquire))
 
-    def deliver() -> None:
+    def deliver() -> None:  # untraced: its own thread
         outside.acquire()
         try:
             _raise_on(thread, error)
@@ -129,7 +129,7 @@ def _asked(act: Callable[..., object]) -> Callable[..., object]:
     return functools.partial(getattr, kind(1))
 
 
-def _raise_on(thread: int, error: BaseException) -> None:
+def _raise_on(thread: int, error: BaseException) -> None:  # untraced: its own thread
     kind = type(error)
     try:
         # The interpreter takes a class, and makes an error of it: this very one.
