@@ -8,16 +8,13 @@ ranks have.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.rank_end import Fatal, Stall
@@ -31,29 +28,19 @@ from fsdpdoctor.rank_end_files import (
 )
 from fsdpdoctor.schema import (
     SCHEMA_VERSION,
-    TABLE_SINCE,
     UNKNOWN,
     Evidence,
     RankHeader,
     RunHeader,
     Spans,
     StepRecord,
-    Table,
     rank_stem,
 )
-from fsdpdoctor.schema.step_record import NAMES, SCALARS, TABLES
-from fsdpdoctor.schema.string_table import StringTable
 from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 from fsdpdoctor.storage.remote_path import path_of
-from fsdpdoctor.untrusted.arrow_messages import sound_length
 from fsdpdoctor.untrusted.headers import checked_header, short_word
-from fsdpdoctor.untrusted.origin import check_header, foreign_stream
-from fsdpdoctor.untrusted.rows import (
-    Lists,
-    check_scalars,
-    checked_table,
-    with_known_names,
-)
+from fsdpdoctor.untrusted.origin import check_header
+from fsdpdoctor.untrusted.rank_stream import Stream, steps_of
 
 OUTSIDE = UNKNOWN
 """The number of the record in a rank's stream that is no step: it holds the spans of
@@ -179,6 +166,7 @@ class RankFiles:
     rank: int
     size: int | None = None  # bytes of its stream when it was opened; None: all
     run_id: str = ""  # as run.json has it
+    world_size: int = 1  # this, too
 
     @property
     def _stem(self) -> Path:
@@ -191,7 +179,7 @@ class RankFiles:
     def load(self) -> RankData:
         path = self._stem.with_suffix(".json")
         header = _read_header(path, RankHeader)
-        check_header(path, header, self.rank, self.run_id)
+        check_header(path, header, self.rank, self.run_id, self.world_size)
         stream = self._stem.with_suffix(".arrows")
         steps, names, truncated = _read_stream(stream, self.size, header)
         outside = [record.spans for record in steps if record.step == OUTSIDE]
@@ -250,9 +238,12 @@ def open_run(*paths: str | os.PathLike[str]) -> Run:
                     "give each folder of the run once"
                 )
             size = _size(path.with_suffix(".arrows"))
-            run_id = headers[0].run_id
             sources[rank] = RankFiles(
-                folder=folder, rank=rank, size=size, run_id=run_id
+                folder=folder,
+                rank=rank,
+                size=size,
+                run_id=headers[0].run_id,
+                world_size=headers[0].world_size,
             )
     if not sources:
         raise InputError(
@@ -371,75 +362,14 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _read_stream(
-    path: Path, size: int | None, header: RankHeader
-) -> tuple[tuple[StepRecord, ...], tuple[str, ...], str | None]:
-    """The steps, names and, where the stream breaks off, how."""
-    import nanoarrow as na  # where a stream is read: traces do without
-
-    steps: list[StepRecord] = []
-    names = StringTable()
-    lists = Lists(units=len(header.units), groups=len(header.groups))
+def _read_stream(path: Path, size: int | None, header: RankHeader) -> Stream:
     try:
         content = read_regular(path, size, cut=True)
     except InputError as error:
         return (), (), str(error)
     except OSError as error:
         return (), (), f"cannot read {path}: {error.strerror}"
-    if not content:
-        return (), (), f"{path} is empty: the rank stopped before its first step"
-    sound, wrong = sound_length(content)
-    try:
-        stream = na.ArrayStream.from_readable(io.BytesIO(content[:sound]))
-        if (foreign := foreign_stream(stream.schema.metadata, header)) is not None:
-            return (), (), f"{path} is not read: {foreign}"
-        for batch in stream:
-            steps.append(_step_of(batch, names, header.schema_version, lists))
-    # nanoarrow raises its own RuntimeError on a cut or corrupt message.
-    except (RuntimeError, ValueError) as error:
-        wrong = str(error)
-    if wrong is not None:
-        kept = f"{len(steps)} whole steps before it were read"
-        wrong = f"{path} breaks off: {wrong} ({kept})"
-    return _named(steps, names), names.all, wrong
-
-
-def _named(steps: Sequence[StepRecord], names: StringTable) -> tuple[StepRecord, ...]:
-    count = len(names.strings)
-    return tuple(with_known_names(record, count) for record in steps)
-
-
-def _step_of(batch: Any, names: StringTable, version: int, lists: Lists) -> StepRecord:
-    fields = {field.name: i for i, field in enumerate(batch.schema.fields)}
-    tables_then = {n: t for n, t in TABLES.items() if TABLE_SINCE.get(n, 1) <= version}
-    if missing := [n for n in (*SCALARS, *tables_then, NAMES) if n not in fields]:
-        raise ValueError(f"the stream has no column {', '.join(missing)}")
-    if len(batch) != 1:
-        raise ValueError(f"a batch holds {len(batch)} steps, expected one")
-    scalars = {n: int(_values(batch.child(fields[n]))[0]) for n in SCALARS}
-    check_scalars(scalars)
-    tables = {
-        n: checked_table(_table_of(batch.child(fields[n]), t), lists)
-        for n, t in tables_then.items()
-    }
-    for item in batch.child(fields[NAMES]).child(0).iter_py():
-        names.id(short_word(item))
-    complete = bool(scalars.pop("complete"))
-    return StepRecord(**scalars, complete=complete, **tables)  # type: ignore[arg-type]
-
-
-def _table_of(column: Any, table: type[Table]) -> Table:
-    rows = column.child(0)
-    fields = {field.name: i for i, field in enumerate(rows.schema.fields)}
-    if missing := [name for name in table.columns() if name not in fields]:
-        raise ValueError(f"{table.__name__} has no column {', '.join(missing)}")
-    return table(
-        **{name: _values(rows.child(fields[name])) for name in table.columns()}
-    )
-
-
-def _values(column: Any) -> npt.NDArray[np.generic]:
-    return np.asarray(column.buffer(1))[: len(column)].copy()
+    return steps_of(path, content, header)
 
 
 def _process(header: RankHeader, stem: Path) -> str | None:

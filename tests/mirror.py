@@ -336,9 +336,13 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "simulate/plans/search.py",
     ),
     "test_robustness.py": ("importers/reader/op_filter.py",),
-    "test_run.py": _in(
-        "schema",
-        "absent files headers kinds step_record string_table tables step_batch units",
+    "test_run.py": (
+        "untrusted/rank_stream.py",
+        *_in(
+            "schema",
+            "absent files headers kinds step_record string_table tables step_batch "
+            "units",
+        ),
     ),
     "rehearsal/device/test_host_values.py": ("rehearsal/device/known_values.py",),
     "renderers/test_sweep.py": ("renderers/sweep_page.py",),

@@ -47,9 +47,9 @@ def a_step(step: int, spans: Spans) -> StepRecord:
     )
 
 
-def write_rank(folder: Path, rank: int, steps: int = 3) -> None:
+def write_rank(folder: Path, rank: int, steps: int = 3, world_size: int = 2) -> None:
     """A rank of a few small steps."""
-    header = RankHeader(rank=rank, world_size=2, units=(UNIT,))
+    header = RankHeader(rank=rank, world_size=world_size, units=(UNIT,))
     writer = RankWriter(folder, header)
     names = StringTable()
     for step in range(steps):
@@ -155,7 +155,7 @@ def test_a_rank_that_lies_costs_only_itself(tmp_path: Path) -> None:
     """One has another's header, one a pipe for a stream; the third is measured."""
     write_run_header(tmp_path, replace(RUN, world_size=3))
     for rank in range(3):
-        write_rank(tmp_path, rank)
+        write_rank(tmp_path, rank, world_size=3)
     (tmp_path / "rank00001.json").write_bytes(
         (tmp_path / "rank00000.json").read_bytes()
     )

@@ -9,15 +9,23 @@ from fsdpdoctor.errors import InputError
 from fsdpdoctor.schema import STREAM_RANK, STREAM_RUN_ID, RankHeader
 
 
-def check_header(path: Path, header: RankHeader, rank: int, run_id: str) -> None:
-    """Raises InputError where a header is not that rank's of that run. One that does
-    not name its run, as those of earlier versions, may be of any.
+def check_header(
+    path: Path, header: RankHeader, rank: int, run_id: str, world_size: int
+) -> None:
+    """Raises InputError where a header is not that rank's of that run of so many
+    ranks. One that does not name its run, as those of earlier versions, may be of any
+    with as many.
     """
     if header.rank != rank:
         raise InputError(f"{path} is damaged: it says that it is rank {header.rank}")
     if header.run_id and run_id and header.run_id != run_id:
         raise InputError(
             f"{path} is of another run: {header.run_id}, and run.json of {run_id}"
+        )
+    if not header.run_id and (header.world_size != world_size or rank >= world_size):
+        raise InputError(
+            f"{path} is of another run: it says rank {rank} of {header.world_size}, "
+            f"and run.json {world_size:,} rank{'s' * (world_size != 1)}"
         )
 
 

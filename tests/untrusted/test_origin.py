@@ -46,6 +46,22 @@ def test_files_in_their_places_are_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(1, 3), (2, 2)])
+def test_a_rank_of_another_job_is_not_read(
+    tmp_path: Path, rank: int, world_size: int
+) -> None:
+    """Where headers do not name their run: of more ranks, or with a number too high."""
+    folder = written(tmp_path / "run", "")
+    header = replace(HEADER, rank=rank, world_size=world_size, run_id="")
+    RankWriter(folder, header).close()
+
+    *others, odd = open_run(folder).sources
+    for source in others:
+        assert len(source.load().steps) == 2
+    with pytest.raises(InputError, match=f"rank {rank} of {world_size}, and run.json"):
+        odd.load()
+
+
 def test_a_stream_of_another_rank_is_not_read(tmp_path: Path) -> None:
     """Two that are swapped look like any: their numbers would be another rank's."""
     folder = written(tmp_path / "run", "mine")
