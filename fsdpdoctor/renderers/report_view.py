@@ -20,13 +20,13 @@ from fsdpdoctor.renderers.formatting import (
     counted,
     mean_words,
     ranges,
-    unit_name,
     visible,
     visible_lines,
     whole,
 )
 from fsdpdoctor.renderers.reading.finding_order import counted_in
 from fsdpdoctor.renderers.reading.memory_words import start_and_memory
+from fsdpdoctor.renderers.reading.stopped_words import rank_words, stopped_lines
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -43,7 +43,6 @@ from fsdpdoctor.report.value import (
     FindingRow,
     MostToGain,
     Report,
-    StoppedRank,
 )
 from fsdpdoctor.schema import COLLECTIVE_KINDS
 
@@ -276,57 +275,15 @@ def _step_words(median: int, p95: int, judged: Sequence[int]) -> str:
 def _alerts(report: Report) -> Iterator[str]:
     run, health = report.run, report.health
     yield from run.notes
-    yield from _stopped(health.stopped)
+    yield from stopped_lines(report)
     if health.missing_ranks:
         yield (
-            f"{_ranks(health.missing_ranks)} of {run.world_size} left no record that "
-            "can be read: figures are of the others"
+            f"{rank_words(health.missing_ranks)} of {run.world_size} left no record "
+            "that can be read: figures are of the others"
         )
     for cut in health.truncated:
         yield f"rank {cut.rank}: {cut.reason}"
     yield from health.warnings
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' * (len(numbers) != 1)} {ranges(numbers)}"
-
-
-def _stopped(rows: Sequence[StoppedRank]) -> Iterator[str]:
-    """Which ranks did not end, and the last they were seen doing; alike ones once."""
-    alike: dict[str, list[int]] = {}
-    for row in rows:
-        alike.setdefault(_last_seen(row), []).append(row.rank)
-    for words, ranks in alike.items():
-        yield f"{_ranks(ranks)} {words}"
-
-
-_WITHOUT_A_WORD = {
-    None: "did not end (killed, or still running)",
-    True: "did not end (still running)",
-    False: "ended without a word (killed, or by os._exit)",
-}
-
-
-def _last_seen(stopped: StoppedRank) -> str:
-    how = f"ended by {stopped.ended}"
-    if stopped.ended == "running":
-        how = _WITHOUT_A_WORD[stopped.alive]
-    if stopped.step is None:
-        return f"{how}, before the first step"
-    seen = f"{how}; last seen in step {stopped.step}"
-    if stopped.micro_batch:
-        seen += f", micro-batch {stopped.micro_batch}"
-    if stopped.doing is not None:
-        seen += f": {stopped.doing}"
-        seen += f" of {unit_name(stopped.unit)}" if stopped.unit is not None else ""
-    elif stopped.unit is not None:
-        seen += f": in {unit_name(stopped.unit)}"
-    if stopped.phase is not None and stopped.phase != stopped.doing:
-        seen += f", {stopped.phase}"
-    if stopped.seq is not None:
-        group = f" of group {stopped.group}" if stopped.group else ""
-        seen += f", collective {stopped.seq}{group}"
-    return seen
 
 
 def _finding(finding: FindingRow, report: Report) -> FindingWords:
@@ -343,7 +300,7 @@ def _finding(finding: FindingRow, report: Report) -> FindingWords:
     if finding.phase:
         where.append(finding.phase)
     if finding.ranks:
-        where.append(_ranks(finding.ranks))
+        where.append(rank_words(finding.ranks))
     return FindingWords(
         severity=finding.severity,
         code=finding.code,

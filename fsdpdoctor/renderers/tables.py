@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fsdpdoctor.analysis.no_grad import PURPOSES
@@ -145,6 +145,21 @@ def units_of(
         of = f" of {models[model_of[name]].name}" if name in model_of else ""
         said.append(_OF_TREE.sub("", name) + (of if several else ""))
     return units(said)
+
+
+def names_of(
+    rows: Sequence[UnitRow], models: Sequence[ModelRow]
+) -> Callable[[str], str]:
+    """What a unit is called outside its model's own table: of which model it is."""
+    model_of = {row.unit: row.model for row in rows} if len(models) > 1 else {}
+
+    def named(unit: str) -> str:
+        if unit not in model_of:
+            return unit_name(unit)
+        model = visible(models[model_of[unit]].name)
+        return f"{unit_name(_OF_TREE.sub('', unit))} of {model}"
+
+    return named
 
 
 def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.renderers.reading.stopped_words import stopped_lines
 from fsdpdoctor.report import report_of
 from fsdpdoctor.run import open_run
 from tests.faults.jobs import job, last_whole, note, recorder
@@ -145,6 +146,4 @@ def test_trains_as_without_us(fault: Fault, tmp_path: Path) -> None:
 
 
 def _stopped_words(run: Path) -> str:
-    from fsdpdoctor.renderers.report_view import _stopped
-
-    return "\n".join(_stopped(report_of(measure(open_run(run))).health.stopped))
+    return "\n".join(stopped_lines(report_of(measure(open_run(run)))))

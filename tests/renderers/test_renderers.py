@@ -21,7 +21,6 @@ from fsdpdoctor.renderers.report_view import content_of, exposed_line
 from fsdpdoctor.renderers.text import show
 from fsdpdoctor.report import Report, decode, diagnose, report_of
 from fsdpdoctor.report.diagnosis import report_from
-from fsdpdoctor.report.value import StoppedRank
 from fsdpdoctor.run import open_run
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.storage.json_value import replace
@@ -324,57 +323,6 @@ def test_only_the_costliest_units_fill_the_terminal() -> None:
         RENDERERS["text"](report)
     )
     assert RENDERERS["html"](report).count('<td class="left" title="layers.') == 100
-
-
-def test_a_stopped_rank_stands_at_the_top() -> None:
-    """Which rank, where, and in which collective: before any figure's details."""
-    stopped = StoppedRank(
-        rank=1,
-        ended="running",
-        step=7,
-        micro_batch=2,
-        unit="layers.1",
-        phase="backward",
-        doing="all-gather",
-        group="shard",
-        seq=41,
-    )
-    report = report_with()
-    report = replace(report, health=replace(report.health, stopped=(stopped,)))
-
-    (alert,) = content_of(report).alerts
-    assert alert == (
-        "rank 1 did not end (killed, or still running); last seen in step 7, "
-        "micro-batch 2: all-gather of layers.1, backward, collective 41 of group shard"
-    )
-    lines = RENDERERS["text"](report).splitlines()
-    assert lines[4].startswith("! rank 1 did not end")
-
-
-def test_ranks_that_stopped_alike_are_one_line() -> None:
-    """A thousand ranks that wait for one do not hide that one."""
-    rows = [
-        StoppedRank(
-            rank=rank,
-            ended="running",
-            step=7,
-            micro_batch=None,
-            unit="layers.1",
-            phase="forward",
-            doing="all-gather" if rank != 40 else "forward",
-            group=None,
-            seq=None,
-        )
-        for rank in range(1000)
-    ]
-    report = report_with()
-    report = replace(report, health=replace(report.health, stopped=tuple(rows)))
-
-    seen = "did not end (killed, or still running); last seen in step 7"
-    assert content_of(report).alerts == (
-        f"ranks 0-39, 41-999 {seen}: all-gather of layers.1, forward",
-        f"rank 40 {seen}: forward of layers.1",
-    )
 
 
 def test_json_is_the_report() -> None:

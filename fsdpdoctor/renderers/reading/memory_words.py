@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fsdpdoctor.quantities import duration, size
 from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.tables import names_of
 from fsdpdoctor.report.memory import MemoryRow
 from fsdpdoctor.report.start import StartRow
 from fsdpdoctor.report.value import Report
@@ -35,8 +36,10 @@ START_WORDS = {
 """The parts of a start whose own name is not the word for them."""
 
 
-def memory_lines(memory: MemoryRow | None) -> Iterator[str]:
-    """Where the most was held, and what it was."""
+def memory_lines(
+    memory: MemoryRow | None, named: Callable[[str], str] = unit_name
+) -> Iterator[str]:
+    """Where the most was held, and what it was; `named` says a unit's name."""
     if memory is None:
         return
     if memory.not_counted is not None or memory.peak_bytes is None:
@@ -45,23 +48,21 @@ def memory_lines(memory: MemoryRow | None) -> Iterator[str]:
     parts: Counter[str] = Counter()
     for part in memory.parts:
         parts[part.bucket] += part.bytes
-    named = ", ".join(
-        f"{bucket_words(bucket)} {size(held)}"
-        for bucket, held in parts.most_common(MOST_PARTS)
+    held = ", ".join(
+        f"{bucket_words(bucket)} {size(count)}"
+        for bucket, count in parts.most_common(MOST_PARTS)
     )
     where = f"step {memory.step}"
     if memory.ranks > 1:
         where += f", rank {memory.rank}, which held most"
-    yield (
-        f"memory: at most {size(memory.peak_bytes)}, {place_words(memory)} ({where}): "
-        f"{named}"
-    )
+    place = _place(memory, named)
+    yield f"memory: at most {size(memory.peak_bytes)}, {place} ({where}): {held}"
 
 
 def start_and_memory(report: Report) -> Iterator[str]:
     """How the run began, and the most that it held."""
     yield from start_lines(report.start)
-    yield from memory_lines(report.memory)
+    yield from memory_lines(report.memory, names_of(report.units, report.models))
 
 
 def start_lines(start: StartRow | None) -> Iterator[str]:
@@ -81,13 +82,13 @@ def start_lines(start: StartRow | None) -> Iterator[str]:
     yield f"start: {whole} to the first step's end: {', '.join(said)}"
 
 
-def place_words(memory: MemoryRow) -> str:
+def _place(memory: MemoryRow, named: Callable[[str], str]) -> str:
     """What ran at the peak."""
     if memory.peak_phase == "optimizer":
         return "in the optimizer"
     if memory.peak_unit is None:
         return f"in {memory.peak_phase}, outside every unit"
-    return f"in {memory.peak_phase} of {unit_name(memory.peak_unit)}"
+    return f"in {memory.peak_phase} of {named(memory.peak_unit)}"
 
 
 def bucket_words(bucket: str) -> str:
