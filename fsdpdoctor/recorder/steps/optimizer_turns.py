@@ -40,10 +40,14 @@ class OptimizerTurns:
             late = any(one.stepped for one in self._known.values())
             self._known[id(optimizer)] = _Known(ref=weakref.ref(optimizer), late=late)
 
-    def had_turn(self, optimizer: Any) -> bool:
-        """Whether one has stepped in this step already."""
+    def begins_anew(self, optimizer: Any) -> bool:
+        """Whether a turn of one is the next step's: it has stepped in this one
+        already, or was made when others had.
+        """
         known = self._known.get(id(optimizer))
-        return known is not None and known.ref() is optimizer and known.stepped
+        if known is None or known.ref() is not optimizer:
+            return False
+        return known.stepped or known.late
 
     def steps(self, optimizer: Any, *, inner: bool = False) -> None:
         """One steps."""

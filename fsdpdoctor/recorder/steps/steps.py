@@ -244,7 +244,7 @@ class Steps:
         """One is about to step; as a part of another's step where it is inner."""
         self._by_hand.stepped()
         if self._open and not inner and not in_backward():
-            if self._turns.had_turn(optimizer):
+            if self._turns.begins_anew(optimizer):
                 self._end_step()
             self._open = False
         self._turns.steps(optimizer, inner=inner)

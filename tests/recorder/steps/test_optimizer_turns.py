@@ -29,9 +29,9 @@ def test_waits_for_the_other_of_two() -> None:
     assert turns.others_may_follow()
     stepped(turns, other)
     assert not turns.others_may_follow()
-    assert turns.had_turn(one)
+    assert turns.begins_anew(one)
     turns.step_ended()
-    assert not turns.had_turn(one)
+    assert not turns.begins_anew(one)
 
 
 def test_gives_up_on_one_that_does_not_step() -> None:
@@ -61,7 +61,9 @@ def test_one_that_is_gone_or_came_late_is_not_waited_for() -> None:
     turns.made(late)
 
     assert not turns.others_may_follow()
+    assert turns.begins_anew(late)
     turns.step_ended()
+    assert not turns.begins_anew(late)
     stepped(turns, one)
     assert turns.others_may_follow()
 
@@ -74,11 +76,11 @@ def test_a_step_that_ends_within_a_closure_is_the_one_before() -> None:
     turns.steps(one)
     turns.step_ended()
     turns.ended()
-    assert turns.had_turn(one)
+    assert turns.begins_anew(one)
     assert not turns.others_may_follow()
 
     turns.step_ended()
-    assert not turns.had_turn(one)
+    assert not turns.begins_anew(one)
 
 
 def test_a_part_of_another_s_step_ends_with_that() -> None:
@@ -88,5 +90,5 @@ def test_a_part_of_another_s_step_ends_with_that() -> None:
     turns.steps(inner, inner=True)
     turns.step_ended()
 
-    assert turns.had_turn(outer)
-    assert not turns.had_turn(inner)
+    assert turns.begins_anew(outer)
+    assert not turns.begins_anew(inner)
