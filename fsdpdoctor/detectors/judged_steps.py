@@ -24,6 +24,8 @@ from fsdpdoctor.detectors.base import CannotTell
 from fsdpdoctor.finding import Location
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.schema import (
+    UNKNOWN,
+    BlockSpec,
     Evidence,
     Flag,
     Kind,
@@ -120,6 +122,15 @@ def unit_sums(m: Measures, name: str, phase: int | None = None) -> dict[str, int
 def all_units(m: Measures) -> dict[str, UnitSpec]:
     """Every unit of any rank by name: pipeline stages have their own."""
     return {spec.fqn: spec for rank in reversed(m.ranks) for spec in rank.units}
+
+
+def units_around(m: Measures, block: BlockSpec) -> dict[str, UnitSpec]:
+    """Every unit of the model that blocks are part of, by name."""
+    return {
+        fqn: spec
+        for fqn, spec in all_units(m).items()
+        if block.model in (UNKNOWN, spec.model)
+    }
 
 
 def recompute_seen(m: Measures) -> bool:

@@ -8,13 +8,12 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import all_units
+from fsdpdoctor.detectors.judged_steps import all_units, units_around
 from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, percent, size
 from fsdpdoctor.schema import (
-    ROOT,
     UNKNOWN,
     BlockSpec,
     Evidence,
@@ -62,11 +61,11 @@ def _blocks(
     for block in model.blocks:
         left = block.count - block.units
         share = left * block.numel / total if total else 0.0
-        owner = _owner(block, specs)
+        owner = _owner(block, units_around(m, block))
         if block.count < MIN_REPEATS or left < 1 or share < WARNING_SHARE:
             continue
         if owner is None or (
-            owner != ROOT and specs[owner].numel < CRITICAL_SHARE * total
+            not specs[owner].is_root and specs[owner].numel < CRITICAL_SHARE * total
         ):
             continue
         yield _block_finding(m, block, owner, share, specs)

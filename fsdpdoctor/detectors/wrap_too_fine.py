@@ -10,7 +10,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import all_units, per_step, unit_sums
+from fsdpdoctor.detectors.judged_steps import per_step, unit_sums, units_around
 from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
@@ -63,7 +63,6 @@ def wrap_too_fine(m: Measures) -> Iterator[Finding]:
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
         raise CannotTell("the model's modules were not recorded", Evidence.CONFIG)
-    specs = list(all_units(m).values())
     # An outer container is judged with everything in it; its parts are not again.
     outer = [
         block
@@ -71,13 +70,13 @@ def wrap_too_fine(m: Measures) -> Iterator[Finding]:
         if not any(
             f"{block.container}.".startswith(f"{o.container}.")
             for o in model.blocks
-            if o is not block
+            if o is not block and o.model == block.model
         )
     ]
     for block in outer:
         inner = tuple(
             spec
-            for spec in specs
+            for spec in units_around(m, block).values()
             if first_path(spec.fqn).startswith(f"{block.container}.")
             and "expert" not in spec.fqn
         )

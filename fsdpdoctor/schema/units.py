@@ -89,6 +89,7 @@ class BlockSpec:
     count: int
     units: int  # how many of them are FSDP units, or hold one per block
     numel: int  # of one block
+    model: int = UNKNOWN  # whose it is, as in `UnitSpec`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

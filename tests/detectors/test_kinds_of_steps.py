@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +125,63 @@ def evaluated() -> None:
             with torch.no_grad():
                 model(batch())
         trained(optimizer, model(batch()).mean())
+
+
+def models_kept() -> None:
+    """Four trainings of two steps; nothing of the earlier ones is let go."""
+    kept = []
+    for _ in range(4):
+        model = net()
+        optimizer = sgd(model)
+        kept.append((model, optimizer))
+        for _ in range(2):
+            trained(optimizer, model(batch()).mean())
+
+
+class Stack(nn.Module):
+    """Three blocks of two layers in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One after the other."""
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def stack(*, finely: bool = False) -> Any:
+    """Each block is a unit, or each layer."""
+    model = Stack()
+    for block in model.blocks:
+        parts: Iterable[nn.Module] = block.children() if finely else [block]
+        for part in parts:
+            fully_shard(part)
+    return fully_shard(model)
+
+
+def rebuilt() -> None:
+    """The same model once more, while the first one waits for the collector."""
+    gc.disable()
+    for _ in range(2):
+        model = stack()
+        optimizer = sgd(model)
+        for _ in range(5):
+            trained(optimizer, model(batch()).mean())
+        del model, optimizer
+    gc.enable()
+
+
+def one_of_two_finely() -> None:
+    """Two models whose modules have the same names."""
+    coarse, fine = stack(), stack(finely=True)
+    optimizer = sgd(coarse, fine)
+    for _ in range(7):
+        trained(optimizer, fine(coarse(batch())).mean())
 
 
 Diagnosed = Callable[[Callable[[], None]], Report]
@@ -271,3 +330,21 @@ def test_the_gather_after_an_evaluation_is_named(diagnosed: Diagnosed) -> None:
     assert "is of the pass without gradients that ran before" in finding.summary
     assert finding.advice[0].text.startswith("One gather after such passes")
     assert said(report, *COUNTED_WRONGLY) == []
+
+
+def test_a_training_after_another_ends_its_steps_alone(tmp_path: Path) -> None:
+    """Optimizers that are kept, and step no more, take no turns with the last."""
+    with recorded(tmp_path / "run"):
+        models_kept()
+    data = open_run(tmp_path / "run").sources[0].load()
+
+    assert [s.complete for s in data.steps] == [True] * 8
+    assert [s.micro_batches for s in data.steps] == [1] * 8
+
+
+def test_a_model_s_blocks_hold_its_own_units(diagnosed: Diagnosed) -> None:
+    """Units of one name in another model are not counted with them."""
+    assert said(diagnosed(rebuilt), "FD202") == []
+    found = said(diagnosed(one_of_two_finely), "FD202")
+    assert [finding.evidence["units_per_block"] for finding in found] == [2.0]
+    assert len(found[0].units) == 6

@@ -107,10 +107,18 @@ class Tree:
                     self._compiled_together.add(index)
         self._trees += 1
 
-    def _number_of(self, outer: torch.nn.Module) -> int:
+    def model_of(self, outer: torch.nn.Module) -> int:
+        """A model's number among those with FSDP2 in them; UNKNOWN: it is none."""
+        outer = without_compile(outer)
         for number, known in enumerate(self._models):
             if known() is outer:
                 return number
+        return UNKNOWN
+
+    def _number_of(self, outer: torch.nn.Module) -> int:
+        number = self.model_of(outer)
+        if number != UNKNOWN:
+            return number
         self._models.append(weakref.ref(outer))
         self._trees_in.append(0)
         self.model_classes.append(original_class(outer))

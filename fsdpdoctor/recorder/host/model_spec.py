@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -200,7 +201,11 @@ class ModelWatch:
                 p.numel() for _, p in left if p.requires_grad
             ),
             ignored_params=sum(id(p) in ignored for _, p in left),
-            blocks=tuple(block for m in models for block in blocks_of(m)),
+            blocks=tuple(
+                replace(block, model=self._tree.model_of(m))
+                for m in models
+                for block in blocks_of(m)
+            ),
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
             autocast_dtype=self._autocast,
