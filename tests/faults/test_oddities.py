@@ -27,7 +27,7 @@ OTHERWISE: dict[str, tuple[str, int]] = {
     "exits-in-a-hook": ("exit: 4", 7),
     "closes-descriptors": ("detached: OSError", 4),
     "calls-mocked": ("running", -1),
-    "nobody": ("running", -1),
+    "nobody": ("detached", -1),
     "audited": ("detached: PermissionError", -1),
     "audited-files": ("running", -1),
     "hooks-removed": ("done", 4),
