@@ -7,6 +7,9 @@ script raises, would be lost. So the collector calls no function of Python's: it
 for an attribute, which is a property, which goes on with a generator; that is inside
 its `try` already when the handler runs. What comes out there is raised again where the
 script goes on: by another thread, for which the last callback of the same round waits.
+
+An error of ours waits for the step's end: a collection may run amid other code of ours,
+and what that is about to put in place nobody would take away again.
 """
 
 from __future__ import annotations
@@ -39,10 +42,16 @@ class CollectionWatch:
         self._rec = recording
         self._began = 0
         self._times: list[int] = []  # of each generation, when it began
+        self._failed: Exception | None = None
         self._door: Any = type("Collector", (), {})
         self._callback = functools.partial(getattr, self._door())
         self._open("start", self._begins)
         self._open("stop", self._ended)
+
+    def check(self) -> None:
+        """Raises what went wrong since, at a place where recording can end."""
+        if self._failed is not None:
+            raise self._failed
 
     def turn(self, on: bool) -> None:
         """See collections, or see none."""
@@ -67,14 +76,22 @@ class CollectionWatch:
                 # On while it is off: a script has put back a copy of the list. What is
                 # swept on our own thread is our cost, and what it calls must not wait
                 # for it.
-                if self._rec.on and not on_own_thread():
-                    self._rec.guard.run(act)
+                if self._rec.on and not on_own_thread() and self._failed is None:
+                    self._rec.guard.run(self._do, act)
         except GeneratorExit:
             return
         except BaseException as error:  # a signal handler's
             self._open(phase, act)
             raise_later(error)
         yield  # or the collector would be told that this one has ended
+
+    def _do(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            if border.of_signal_handler(error):
+                raise
+            self._failed = error
 
     def _begins(self) -> None:
         self._times = _collections()

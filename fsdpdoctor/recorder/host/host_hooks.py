@@ -148,6 +148,7 @@ class HostHooks:
 
     def count(self) -> None:
         """Add the counters of a step that ends."""
+        self._collections.check()
         if self._steps % OBJECTS_EVERY == 0:
             self._count(COUNTER_PYTHON_OBJECTS, sys.getallocatedblocks())
         self._steps += 1

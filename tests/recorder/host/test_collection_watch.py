@@ -143,6 +143,28 @@ def test_it_goes_on_after_that(recording: Recording, watch: CollectionWatch) -> 
     assert len(recording.spans) >= 1
 
 
+def test_an_error_of_ours_waits(
+    recording: Recording, watch: CollectionWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Till a step ends: amid other code of ours nothing can be taken down. It is said
+    once, and nothing is timed any more.
+    """
+
+    def fails() -> list[int]:
+        raise KeyError("ours")
+
+    module = "fsdpdoctor.recorder.host.collection_watch._collections"
+    monkeypatch.setattr(module, fails)
+    watch.check()
+    for _ in range(2):
+        gc.collect()
+
+    assert not recording.guard.failed
+    with pytest.raises(KeyError, match="ours"):
+        watch.check()
+    assert len(recording.spans) == 0
+
+
 @contextmanager
 def _ringing(
     phase: str, number: signal.Signals, error: BaseException
