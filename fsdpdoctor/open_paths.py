@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fsdpdoctor.errors import FsdpDoctorError, InputError, UsageError
 from fsdpdoctor.quantities import MIB
-from fsdpdoctor.run import RankSource, Run, is_run_folder, open_run
+from fsdpdoctor.run import RUN, RankSource, Run, is_run_folder, open_run
 from fsdpdoctor.storage.remote_path import RemotePath, path_of
 from fsdpdoctor.storage.runs_place import LATEST, RUNS
 
@@ -126,7 +126,7 @@ def run_path(path: Path) -> Path:
     """A path as the run's folder: `latest` and a run's own run.json are understood."""
     if path == Path(LATEST) and not path.exists():
         return RUNS / LATEST
-    return path.parent if path.name == "run.json" and path.is_file() else path
+    return path.parent if path.name == RUN and path.is_file() else path
 
 
 def runs_at(path: Path) -> list[Path]:
@@ -161,7 +161,7 @@ def files_at(path: Path) -> list[Path]:
 
 def _run_folders_in(path: Path) -> list[Path]:
     if isinstance(path, RemotePath):
-        return [found.parent for found in (path / "*" / "run.json").matching()]
+        return [found.parent for found in (path / "*" / RUN).matching()]
     if not path.is_dir():
         return []
     return sorted(
@@ -186,10 +186,15 @@ def _is_one_run(folders: Sequence[Path]) -> bool:
 def _open_nodes(parent: Path, folders: Sequence[Path]) -> Run:
     if len(folders) == 1 or _is_one_run(folders):
         return open_run(*folders)
-    newest = max(folders, key=lambda run: (run / "run.json").stat().st_mtime)
+    newest = max(folders, key=_written)
     raise InputError(
         f"{parent} holds {len(folders)} runs; give one of them, for example {newest}"
     )
+
+
+def _written(folder: Path) -> float:
+    header = folder / RUN  # another file of it may change whenever it is looked at
+    return (header if header.exists() else folder).stat().st_mtime
 
 
 def source_bytes(source: RankSource) -> int:

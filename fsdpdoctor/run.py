@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -45,6 +46,8 @@ from fsdpdoctor.untrusted.rank_stream import Stream, steps_of
 OUTSIDE = UNKNOWN
 """The number of the record in a rank's stream that is no step: it holds the spans of
 a capture outside every step."""
+
+RUN = "run.json"
 
 _Header = TypeVar("_Header", RunHeader, RankHeader)
 
@@ -206,8 +209,8 @@ def in_memory(header: RunHeader, ranks: Sequence[RankData]) -> Run:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a path is a folder that `open_run` reads."""
-    return (path / "run.json").is_file()
+    """Whether a path is a folder that `open_run` reads: its run.json may be lost."""
+    return (path / RUN).is_file() or any(path.glob("rank*.arrows"))
 
 
 def open_run(*paths: str | os.PathLike[str]) -> Run:
@@ -218,14 +221,14 @@ def open_run(*paths: str | os.PathLike[str]) -> Run:
     old to read them.
     """
     folders = [path_of(path) for path in paths]
-    headers = [_open_header(folder) for folder in folders]
+    warnings: list[str] = []
+    headers = [_open_header(folder, warnings) for folder in folders]
     if len({header.run_id for header in headers}) != 1:
         seen = ", ".join(
             f"{f} ({h.run_id})" for f, h in zip(folders, headers, strict=True)
         )
         raise InputError(f"these folders are not of one run: {seen}")
     sources: dict[int, RankFiles] = {}
-    warnings: list[str] = []
     for folder in folders:
         for path in sorted(folder.glob("rank*.json")):
             rank = _rank_of(path)
@@ -302,7 +305,7 @@ def _outside_record(data: RankData) -> Iterator[StepRecord]:
         )
 
 
-def _open_header(folder: Path) -> RunHeader:
+def _open_header(folder: Path, warnings: list[str]) -> RunHeader:
     if not folder.exists():
         raise InputError(f"{folder} does not exist")
     if not is_run_folder(folder):
@@ -310,7 +313,32 @@ def _open_header(folder: Path) -> RunHeader:
             f"{folder} is not a recorded run: it has no run.json. "
             "Expected the folder that `fsdpdoctor run` printed"
         )
-    return _read_header(folder / "run.json", RunHeader)
+    try:
+        return _read_header(folder / RUN, RunHeader)
+    except NewerFormatError:
+        raise
+    except InputError as error:
+        told = _told_by_ranks(folder)
+        if told is None:
+            raise
+        warnings.append(
+            f"{error}; what its ranks say is read, the command and versions are lost"
+        )
+        return told
+
+
+def _told_by_ranks(folder: Path) -> RunHeader | None:
+    """What is known of a run without its own header; None: no rank tells."""
+    for path in sorted(folder.glob("rank*.json")):
+        with suppress(InputError):
+            rank = _read_header(path, RankHeader)
+            return RunHeader(
+                run_id=rank.run_id,
+                source="recorded",
+                world_size=rank.world_size,
+                device=rank.device,
+            )
+    return None
 
 
 def _rank_of(path: Path) -> int | None:

@@ -81,7 +81,9 @@ def test_a_damaged_run_hides_no_others(tmp_path: Path) -> None:
     (tmp_path / "job" / "node2" / "run.json").write_text("{")
     assert runs_at(nodes[0].parent) == [nodes[0].parent]
     with pytest.raises(InputError, match="is damaged"):
-        open_paths([runs[1]])
+        open_paths([tmp_path / "c"])
+    (said,) = open_paths([runs[1]]).warnings
+    assert f"{runs[1] / 'run.json'} is damaged" in said
 
 
 def test_several_runs_below_a_folder(tmp_path: Path) -> None:

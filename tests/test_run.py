@@ -12,7 +12,7 @@ import pytest
 
 from fsdpdoctor.analysis.measures import measure
 from fsdpdoctor.errors import InputError, NewerFormatError
-from fsdpdoctor.run import open_run
+from fsdpdoctor.run import is_run_folder, open_run
 from fsdpdoctor.run_writer import Heartbeat, RankWriter, write_run_header
 from fsdpdoctor.schema import (
     HEARTBEAT,
@@ -130,8 +130,8 @@ def test_a_header_nested_without_end_is_damage(tmp_path: Path) -> None:
     nested = "[" * 100_000 + "]" * 100_000
     (tmp_path / "run.json").write_text(f'{{"schema_version": 1, "x": {nested}}}')
 
-    with pytest.raises(InputError, match="damaged: it is nested too deeply"):
-        open_run(tmp_path)
+    (said,) = open_run(tmp_path).warnings
+    assert f"{tmp_path / 'run.json'} is damaged: it is nested too deeply" in said
 
 
 def test_a_file_that_is_named_oddly_is_left_out(tmp_path: Path) -> None:
@@ -185,6 +185,33 @@ def test_what_is_wrong_with_a_header_is_said_in_one_line(tmp_path: Path) -> None
         open_run(tmp_path).sources[0].load()
 
     assert len(str(raised.value)) < 5_000
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "folder"])
+def test_a_run_s_own_header_may_be_lost(tmp_path: Path, damage: str) -> None:
+    """Its ranks say what there is to measure; what only it said is not made up."""
+    write_run_header(tmp_path, RUN)
+    for rank in range(2):
+        write_rank(tmp_path, rank)
+    path = tmp_path / "run.json"
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(content[:-9])
+    elif damage == "folder":
+        path.mkdir()
+
+    run = open_run(tmp_path)
+
+    assert is_run_folder(tmp_path)
+    assert [len(rank.steps) for rank in run.load()] == [3, 3]
+    assert (run.header.world_size, run.header.device) == (2, "cpu")
+    assert (run.header.command, run.header.torch) == ((), None)
+    (said,) = run.warnings
+    assert said.endswith(
+        "what its ranks say is read, the command and versions are lost"
+    )
+    assert str(path) in said
 
 
 def test_a_step_that_lies_ends_the_stream_there(tmp_path: Path) -> None:

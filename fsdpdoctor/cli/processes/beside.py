@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from fsdpdoctor.cli.processes.leaving import let_go_of
-from fsdpdoctor.run import is_run_folder
+from fsdpdoctor.run import RUN
 
 POLL_S = 0.1
 LOWEST_PRIORITY = 19
@@ -29,7 +29,7 @@ def begin_beside(folder: Path, pipe: int) -> threading.Event | None:
     os.nice(LOWEST_PRIORITY)
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(pipe, ended), daemon=True).start()
-    while not is_run_folder(folder):
+    while not (folder / RUN).is_file():
         if ended.wait(POLL_S):
             return None
     return ended
