@@ -25,6 +25,8 @@ class FileKind(StrEnum):
     NSYS_REPORT = "an Nsight Systems report (.nsys-rep)"
     SQLITE = "a SQLite database"
     PICKLE = "a pickle"
+    RECORD = "a file of a recorded run"
+    REPORT = "a report of fsdpdoctor's own"
     OTHER_JSON = "JSON of another kind"
     EMPTY = "an empty file"
     LFS_POINTER = "a Git LFS pointer, not the file itself"
@@ -52,6 +54,8 @@ WHAT_TO_DO: dict[FileKind, str] = {
     FileKind.NSYS_REPORT: "export it with `nsys export --type sqlite` first",
     FileKind.SQLITE: "expected an Nsight Systems export with its CUPTI tables",
     FileKind.PICKLE: "expected the JSON that torch.profiler exports",
+    FileKind.RECORD: "give the folder that it lies in, with all files of each rank",
+    FileKind.REPORT: "give the run that it is of",
     FileKind.OTHER_JSON: 'expected a "traceEvents" list, as torch.profiler writes it',
     FileKind.LFS_POINTER: "fetch it with `git lfs pull`",
     FileKind.ANNEX_POINTER: "fetch it with `git annex get`",
@@ -68,6 +72,7 @@ WHAT_TO_DO: dict[FileKind, str] = {
 """For each kind that is no trace, what its owner can do."""
 
 _BEGINS: tuple[tuple[bytes, FileKind], ...] = (
+    (b"\xff\xff\xff\xff", FileKind.RECORD),  # steps, as an Arrow stream
     (b"version https://git-lfs.github.com/spec/", FileKind.LFS_POINTER),
     (b"version https://hawser.github.com/spec/", FileKind.LFS_POINTER),
     (b"/annex/objects/", FileKind.ANNEX_POINTER),
@@ -92,6 +97,7 @@ _BARE_EVENTS = re.compile(rb"^\[\s*(?:\{|\])")
 _EVENT_KEYS = re.compile(rb'"ph"\s*:')
 _CHAKRA = re.compile(rb'"schema"\s*:\s*"[\d.]+-chakra')
 _CHAKRA_NODES = re.compile(rb'"nodes"\s*:\s*\[')
+_RECORD = re.compile(rb'"(?:run_id|world_size)"\s*:')
 _NSYS_TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV")
 
 
@@ -142,6 +148,8 @@ def _json_kind(start: bytes) -> FileKind:
         return FileKind.FLIGHT_RECORDER
     if _BARE_EVENTS.match(start) and _EVENT_KEYS.search(start):
         return FileKind.KINETO
+    if b'"schema_version"' in start and _RECORD.search(start):
+        return FileKind.REPORT if b'"verdict"' in start else FileKind.RECORD
     return FileKind.OTHER_JSON
 
 

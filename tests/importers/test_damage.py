@@ -184,6 +184,12 @@ def test_r11_duplicated_rank(tmp_path: Path) -> None:
         (b"\x80\x02}X\x07\x00\x00\x00entriesq\x00].", "Flight Recorder dump"),
         (b"\x80\x04N.", "a pickle: expected the JSON"),
         (b"SQLite format 3\0" + bytes(84), "a SQLite database"),
+        (
+            b'{"ended": "done", "schema_version": 2, "world_size": 2}',
+            "recorded run: give",
+        ),
+        (b"\xff\xff\xff\xff\x00\x00", "a recorded run: give the folder"),
+        (b'{"schema_version": 1, "run": {"run_id": ""}, "verdict": {}}', "it is of"),
         (b'{"a": 1}', "JSON of another kind"),
         (b"", "an empty file"),
         (b"hello", "of a kind that fsdpdoctor does not know"),
