@@ -73,6 +73,7 @@ def load_dumps(
     a folder's files that cannot be read are left out, and it hears why.
     """
     dumps: dict[int, Dump] = {}
+    others: list[str] = []
     for path in paths:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         for file in files:
@@ -83,7 +84,7 @@ def load_dumps(
             except InputError as error:
                 if on_left_out is None or not path.is_dir():
                     raise
-                on_left_out(str(error))
+                others.append(str(error))
                 continue
             if dump.rank in dumps:
                 raise InputError(
@@ -92,7 +93,12 @@ def load_dumps(
                 )
             dumps[dump.rank] = dump
     if not dumps:
-        raise InputError(f"no dump found in {', '.join(map(str, paths))}")
+        why = f": {others[0]}" if others else ""
+        more = f" (and {len(others) - 1} files more)" if others[1:] else ""
+        raise InputError(f"no dump found in {', '.join(map(str, paths))}{why}{more}")
+    if on_left_out is not None:
+        for other in others:
+            on_left_out(other)
     return tuple(dumps[rank] for rank in sorted(dumps))
 
 

@@ -205,6 +205,7 @@ def test_r24_missing_and_empty_ranks(tmp_path: Path) -> None:
         (None, "does not exist; expected a recorded run or a folder of dumps"),
         ("run.json", "run.json is damaged"),
         ("notes.txt", "no dump found in"),
+        ("nccl_trace_rank_0", "rank_0 is no Flight Recorder dump that is known here"),
     ],
 )
 def test_what_is_no_run_and_no_folder_of_dumps(
