@@ -210,7 +210,9 @@ def in_memory(header: RunHeader, ranks: Sequence[RankData]) -> Run:
 
 def is_run_folder(path: Path) -> bool:
     """Whether a path is a folder that `open_run` reads: its run.json may be lost."""
-    return (path / RUN).is_file() or any(path.glob("rank*.arrows"))
+    if (path / RUN).is_file():
+        return True
+    return path.is_dir() and any(path.glob("rank*.arrows"))
 
 
 def open_run(*paths: str | os.PathLike[str]) -> Run:
