@@ -6,11 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdpdoctor.analysis.stall_causes import begins_ns, held_back, own_durations
-from fsdpdoctor.analysis.timeline import Collectives
+from fsdpdoctor.analysis.stall_causes import (
+    begins_ns,
+    held_back,
+    own_durations,
+    queued_behind,
+)
+from fsdpdoctor.analysis.timeline import Collectives, Stalls
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report.collectives_ranks import collective_rows
-from fsdpdoctor.schema import UNKNOWN, Evidence
+from fsdpdoctor.schema import NO_TIME, UNKNOWN, Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA
 
@@ -80,3 +85,36 @@ def test_held_back_is_what_a_look_at_each_pair_finds(
         over = max([*before, int(start[at])]) - int(start[at])
         assert held_ns[at] == over
         assert behind[at] == (before.index(max(before)) if over else UNKNOWN)
+
+
+def test_what_ended_as_another_was_issued_is_not_before_it_in_the_queue() -> None:
+    """It had left: nobody waited for it. A nanosecond later it had not."""
+    stalls = Stalls.build(1, start_ns=10, end_ns=30, collective=[1])
+    for end, behind in ((10, UNKNOWN), (11, 0)):
+        rows = Collectives.build(
+            2,
+            group=0,
+            issued_ns=[0, 10],
+            start_ns=[0, 12],
+            end_ns=[end, 30],
+        )
+        assert queued_behind(rows, stalls).tolist() == [behind]
+
+
+def test_only_the_own_group_s_whose_issue_is_known_hold_back() -> None:
+    """Of four that run at once: one of another group, and one whose order in the own
+    group nobody knows.
+    """
+    behind, held_ns = held_back(
+        Collectives.build(
+            4,
+            group=[1, 0, 0, 0],
+            issued_ns=[0, NO_TIME, 1, 2],
+            start_ns=[0, 1, 1, 5],
+            end_ns=[40, 50, 20, 30],
+            seq=[0, 0, 1, 2],
+        )
+    )
+
+    assert behind.tolist() == [UNKNOWN, UNKNOWN, UNKNOWN, 2]
+    assert held_ns.tolist() == [0, 0, 0, 15]
