@@ -103,7 +103,7 @@ def held_back(collectives: Collectives) -> tuple[npt.NDArray[np.int64], Int64s]:
         ends = collectives.end_ns[order]
         reach = np.maximum.accumulate(ends)
         # The first of those before it that ends last.
-        last = order[np.maximum.accumulate(_first_at_reach(ends, reach))]
+        last = order[np.maximum.accumulate(_first_at_reach(reach))]
         over = reach[:-1] - collectives.start_ns[order[1:]]
         held = np.flatnonzero(over > 0)
         behind[order[1:][held]] = last[:-1][held]
@@ -111,10 +111,10 @@ def held_back(collectives: Collectives) -> tuple[npt.NDArray[np.int64], Int64s]:
     return behind, held_ns
 
 
-def _first_at_reach(ends: Int64s, reach: Int64s) -> npt.NDArray[np.int64]:
+def _first_at_reach(reach: Int64s) -> npt.NDArray[np.int64]:
     """Positions where the latest end so far was raised; 0 elsewhere."""
-    raised = np.diff(reach, prepend=ends[:1] - 1) > 0
-    return np.where(raised, np.arange(len(ends)), 0)
+    raised = np.diff(reach, prepend=reach[:1]) > 0
+    return np.where(raised, np.arange(len(reach)), 0)
 
 
 def own_durations(rows: Collectives) -> Int64s:

@@ -45,16 +45,18 @@ def test_kernels_begin_where_their_bytes_do() -> None:
 
 
 def test_a_collective_that_waited_for_its_group_took_less() -> None:
-    """The host sees an asynchronous one from its issue on; the group from its turn."""
+    """The host sees an asynchronous one from its issue on; the group from its turn.
+    One that ended before that has had none.
+    """
     rows = Collectives.build(
-        3,
-        group=[0, 0, 1],
-        seq=[0, 1, 0],
+        5,
+        group=[0, 0, 1, 2, 0],
+        seq=[0, 1, 0, 0, 2],
         step=0,
-        start_ns=[0, 10, 20],
-        end_ns=[100, 250, 90],
+        start_ns=[0, 10, 20, 30, 40],
+        end_ns=[100, 250, 90, 35, 200],
     )
-    assert own_durations(rows).tolist() == [100, 150, 70]
+    assert own_durations(rows).tolist() == [100, 150, 70, 5, 0]
 
 
 @given(
