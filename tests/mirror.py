@@ -94,7 +94,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",
-        "analysis/step_budget.py",
         "analysis/timeline.py",
         "analysis/unit_times.py",
     ),

@@ -1,0 +1,85 @@
+"""Each stretch of a step is given to one part, by what is known of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fsdpdoctor.analysis.step_budget import divide
+from fsdpdoctor.analysis.timeline import timeline_of
+from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import Activity, Evidence
+from fsdpdoctor.testing import RECORDED, Call, Sample, draw
+
+INPUT_AMID_FORWARD = """
+    forward  00000.....
+    input    ..000000..
+"""
+
+OTHERS = """
+    forward     00........
+    other       .00000....
+    other_wait  ......00..
+"""
+
+
+def parts(picture: str, **changes: Any) -> dict[str, int]:
+    """What each part of a step was given, in ms, where that is anything."""
+    data = draw(picture, steps=1, **changes)
+    (step,) = data.steps
+    found = divide(timeline_of(data, step)).ns
+    assert sum(found.values()) == step.duration_ns
+    return {part: ns // MS for part, ns in found.items() if ns}
+
+
+@pytest.mark.parametrize(
+    ("clock", "kernels", "forward", "paused"),
+    [
+        ("host", False, 2, 6),  # the same thread: it paused amid its forward
+        ("cuda", False, 5, 3),  # the device worked on
+        ("host", True, 0, 6),  # kernels say what was computed, and there are none
+    ],
+)
+def test_a_pause_of_the_host_is_the_step_s_where_nothing_runs_beside_it(
+    clock: str, kernels: bool, forward: int, paused: int
+) -> None:
+    """A loader's 6 ms, 3 of them amid a forward of 5."""
+    evidence = (*RECORDED, Evidence.KERNELS) if kernels else RECORDED
+    found = parts(INPUT_AMID_FORWARD, clock=clock, evidence=evidence)
+
+    assert found.get("forward", 0) == forward
+    assert found["input"] == paused
+
+
+ONE = (Call(kind="all_reduce", site="train.py:4"),)
+
+
+@pytest.mark.parametrize(
+    ("picture", "exposed"),
+    [(OTHERS, 2), (OTHERS.replace("other_wait  ......00..", ""), 4)],
+)
+def test_others_are_exposed_where_they_were_waited_for(
+    picture: str, exposed: int
+) -> None:
+    """Where no wait was seen, wherever nothing was computed beside them."""
+    found = parts(picture, clock="cuda", calls=ONE)
+
+    assert found["exposed_other_communication"] == exposed
+
+
+def test_on_the_host_nothing_is_waited_for_that_was_not_seen_to_be() -> None:
+    """It may run in a thread beside the script."""
+    found = parts(OTHERS.replace("other_wait  ......00..", ""), calls=ONE)
+
+    assert "exposed_other_communication" not in found
+
+
+def test_the_script_s_lines_are_taken_from_what_is_not_explained() -> None:
+    """6 ms without a span, of which samples name those around them."""
+    samples = tuple(
+        Sample(at=at, activity=Activity.USER, site="train.py:7") for at in (4.5, 5.5)
+    )
+    assert parts("forward  0000......") == {"forward": 4, "other": 6}
+    named = parts("forward  0000......", samples=samples)
+    assert named == {"forward": 4, "script": 6}
