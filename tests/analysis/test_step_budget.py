@@ -83,3 +83,14 @@ def test_the_script_s_lines_are_taken_from_what_is_not_explained() -> None:
     assert parts("forward  0000......") == {"forward": 4, "other": 6}
     named = parts("forward  0000......", samples=samples)
     assert named == {"forward": 4, "script": 6}
+
+
+@pytest.mark.parametrize(("clock", "copy"), [("host", 5), ("cuda", 3)])
+def test_a_copy_in_is_the_step_s_where_it_has_no_stream(clock: str, copy: int) -> None:
+    """2 ms before the gather, 3 ms after it; on a device the first has a stream."""
+    picture = """
+        copy_in   00........
+        copy_out  ....000...
+        forward   .......000
+    """
+    assert parts(picture, clock=clock)["copy"] == copy
