@@ -182,8 +182,6 @@ def _host_bound(line: Timeline) -> Intervals:
     kernels = is_any(spans.kind, Kind.KERNEL, Kind.COPY_OUT, Kind.REDUCE_COPY_IN)
     kernels &= spans.issued_ns != NO_TIME
     gaps = complement(line.compute, line.start_ns, line.end_ns)
-    if not kernels.any() or not len(gaps):
-        return gaps[:0]
     starts, issued = spans.start_ns[kernels], spans.issued_ns[kernels]
     order = np.argsort(starts, kind="stable")
     starts, issued = starts[order], issued[order]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fsdpdoctor.analysis.step_budget import divide
 from fsdpdoctor.analysis.timeline import timeline_of
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import Activity, Evidence
-from fsdpdoctor.testing import RECORDED, Call, Sample, draw
+from fsdpdoctor.schema import NO_TIME, Activity, Evidence
+from fsdpdoctor.testing import RECORDED, TRACED, Call, Sample, draw
 
 INPUT_AMID_FORWARD = """
     forward  00000.....
@@ -94,3 +96,55 @@ def test_a_copy_in_is_the_step_s_where_it_has_no_stream(clock: str, copy: int) -
         forward   .......000
     """
     assert parts(picture, clock=clock)["copy"] == copy
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "passes", "stepped", "computed"),
+    [
+        ("xxxxxxxxxx", "..000.....", 7, 3),  # a closure's
+        ("xxxxx.....", "000.......", 2, 3),  # it begins with the step
+        ("xxxxx.....", "..000.....", 2, 3),  # it ends with it
+        ("xx..xxxx..", ".....00...", 4, 2),  # in the second of two
+        ("...xxx....", "00........", 3, 2),  # before it
+        (".xxx......", "..0000....", 3, 2),  # not inside
+        ("..xx......", "0000000...", 2, 5),  # the step is in the pass
+    ],
+)
+def test_passes_within_an_optimizer_s_step_are_not_the_optimizer_s(
+    optimizer: str, passes: str, stepped: int, computed: int
+) -> None:
+    """Those of a closure; where they overlap otherwise, it is the optimizer's."""
+    found = parts(f"optimizer  {optimizer}\nmicro_batch  {passes}")
+
+    assert (found["optimizer"], found["compute"]) == (stepped, computed)
+
+
+LAUNCHED = "kernel  ..00...00."
+"""Two kernels on the device, and 2, 3 and 1 ms beside them."""
+
+
+@pytest.mark.parametrize(
+    ("picture", "issued", "bound"),
+    [
+        (LAUNCHED, (1, 6), 3),  # 1 of the first gap's, 2 of the second's
+        (LAUNCHED, (2, 7), 5),  # all of both; nothing was launched after the third
+        (LAUNCHED, (3, 8), 5),  # said to be launched after it ran: no more than the gap
+        (LAUNCHED, (0, 1), 0),  # they were in the queue
+        (LAUNCHED, (1, None), 1),  # of one it is not known
+        (LAUNCHED, (None, 5), 3),  # the next that is known tells for both gaps
+        (LAUNCHED, (None, None), 0),
+        ("kernel  0000000000", (0,), 0),
+    ],
+)
+def test_the_device_waits_for_the_host_until_the_next_launch(
+    picture: str, issued: tuple[int | None, ...], bound: int
+) -> None:
+    """From where it ran dry."""
+    data = draw(picture, steps=1, clock="cuda", evidence=TRACED)
+    (step,) = data.steps
+    begins = step.start_ns
+    at = [NO_TIME if ms is None else begins + ms * MS for ms in issued]
+    spans = replace(step.spans, issued_ns=np.array(at, dtype=np.int64))
+    found = divide(timeline_of(data, replace(step, spans=spans))).ns
+
+    assert found["host_bound"] == bound * MS
