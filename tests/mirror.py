@@ -90,7 +90,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "rank_end.py",
         "rank_end_files.py",
         "recorder/host/position.py",
-        "recorder/host/rank_ending.py",
     ),
     "analysis/test_measures.py": (
         "analysis/rank_measures.py",

@@ -100,6 +100,11 @@ _KNOWN = (
         "torch.distributed.checkpoint.state_dict.",
     ),
     _m(
+        r"Caught \w+ in DataLoader worker process",
+        "the dataset's own code failed in a worker",
+        "Mend what the message ends with; the worker's whole traceback is on stderr.",
+    ),
+    _m(
         r"DataLoader worker|worker.*(killed|exited)|Bus error.*shm",
         "a data loader's worker died",
         "Look at its own traceback; fewer workers, or more shared memory (--shm-size).",

@@ -87,11 +87,21 @@ def last_words(act: Callable[[], object]) -> None:
 
 
 def words_of(error: BaseException) -> str:
-    """What an error says of itself, in one line; nothing where it cannot."""
+    """What an error says of itself, in one line; nothing where it cannot. Of one that
+    quotes another process's traceback, as a data loader's does, the line that ends it.
+    """
     try:
-        return " ".join(str(error).split())
+        text = str(error)
+        before, quoted, after = text.partition(_TRACEBACK)
+        lines = after.strip().splitlines() if quoted else []
+        if lines:
+            text = f"{before.removesuffix('Original ')} {lines[-1]}"
+        return " ".join(text.split())
     except Exception:  # the script's own, or no memory
         return ""
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def describe(error: BaseException) -> str:

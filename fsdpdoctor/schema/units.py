@@ -160,3 +160,6 @@ class ModelSpec:
     forward_order: tuple[int, ...] = ()  # units, as they first ran
     models: tuple[str, ...] = ()  # class of each model with FSDP2 in it
     idle_parents: tuple[IdleParentSpec, ...] = ()
+    # The first one with a backward after one that an exception had broken off, of
+    # which FSDP2 was not told; UNKNOWN: none.
+    broken_off_step: int = UNKNOWN

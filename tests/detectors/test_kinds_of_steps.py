@@ -184,6 +184,46 @@ def one_of_two_finely() -> None:
         trained(optimizer, fine(coarse(batch())).mean())
 
 
+class Fails(torch.autograd.Function):
+    """Its backward raises."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """As it is."""
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        """Amid that of the model."""
+        raise MemoryError
+
+
+def broken_off(*, reset: bool = False) -> None:
+    """The third backward breaks off within the model; the script goes on."""
+    model = net()
+    optimizer = sgd(model)
+    fails: Any = Fails
+    for at in range(8):
+        hook = None
+        if at == 2:
+            hook = model[0].register_forward_hook(lambda *given: fails.apply(given[2]))
+        loss = model(batch()).mean()
+        if hook is not None:
+            hook.remove()
+        try:
+            loss.backward()
+            optimizer.step()
+        except MemoryError:
+            if reset:
+                model.reset_iter_state()
+        optimizer.zero_grad()
+
+
+def broken_off_and_reset() -> None:
+    """FSDP2 is told."""
+    broken_off(reset=True)
+
+
 Diagnosed = Callable[[Callable[[], None]], Report]
 """The report of a script."""
 
@@ -348,3 +388,38 @@ def test_a_model_s_blocks_hold_its_own_units(diagnosed: Diagnosed) -> None:
     found = said(diagnosed(one_of_two_finely), "FD202")
     assert [finding.evidence["units_per_block"] for finding in found] == [2.0]
     assert len(found[0].units) == 6
+
+
+def test_a_backward_that_breaks_off_leaves_its_modules_untrained(
+    diagnosed: Diagnosed,
+) -> None:
+    """Steps are counted on by the optimizer's, and what is said first is that."""
+    report = diagnosed(broken_off)
+
+    (finding,) = said(report, "FD504")
+    assert (finding.severity, finding.ranks) == ("critical", (0,))
+    assert finding.evidence == {"from_step": 2}
+    assert report.health.judged_steps[-1] == 6
+    assert report.verdict.text.startswith("An exception broke off a backward")
+    assert said(report, "FD107") == []
+
+
+def test_forwards_after_a_backward_that_broke_off_recompute_nothing(
+    tmp_path: Path,
+) -> None:
+    """FSDP2 takes them for that."""
+    with recorded(tmp_path / "run"):
+        broken_off()
+    (data,) = open_run(tmp_path / "run").load()
+
+    assert [unit.checkpointed for unit in data.header.units] == [False] * 3
+
+
+def test_a_backward_that_breaks_off_is_no_harm_where_fsdp2_is_told(
+    diagnosed: Diagnosed,
+) -> None:
+    """Each step is one forward and backward, the third a forward more."""
+    report = diagnosed(broken_off_and_reset)
+
+    assert said(report, "FD504") == []
+    assert report.health.judged_steps[-1] == 6

@@ -126,6 +126,15 @@ def in_backward() -> bool:
     return _graph_task() != -1
 
 
+def is_broken_off(state: Any) -> bool:
+    """Of a root's state, outside backward: whether its last backward was broken off by
+    an exception, and FSDP2 was not told. It then queues no final callback any more, and
+    takes forwards for parts of that backward.
+    """
+    context = getattr(state, "_state_ctx", None)
+    return bool(getattr(context, "post_backward_final_callback_queued", False))
+
+
 def groups_of(state: Any) -> tuple[Any, ...]:
     """A state's parameter groups, none for a root whose children hold it all."""
     several = getattr(state, "_fsdp_param_groups", None)

@@ -420,5 +420,7 @@ class StateHooks:
     def _casts(self, state: Any, *args: Any, **kwargs: Any) -> None:
         # A forward while its own backward is under way: recomputation, which
         # leaves the unit's unshard to the pre-backward hook.
-        if internals.training_state(state) == "PRE_BACKWARD":
+        # After a backward that an exception broke off states stay as they were.
+        backward = internals.training_state(state) == "PRE_BACKWARD"
+        if backward and internals.in_backward():
             self._units.recomputed(state)

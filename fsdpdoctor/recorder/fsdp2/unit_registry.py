@@ -48,6 +48,7 @@ class Units:
         self.manual = False
         self.forward_state: Callable[[], Any] = gone
         self.backward_state: Callable[[], Any] = gone
+        self.broken_off_step = UNKNOWN  # as `ModelSpec` has it
         self.grad = True  # of the root forward that runs, or ran last
         self.first = True  # no all-gather was issued in this step yet
 

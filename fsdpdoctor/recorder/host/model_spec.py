@@ -127,6 +127,7 @@ class ModelWatch:
         """Equal as long as `units` and `spec` would say the same."""
         return (
             self._tree.signature(),
+            self._units.broken_off_step,
             len(self._outer),
             len(self._optimizers),
             len(self._units.order),
@@ -212,6 +213,7 @@ class ModelWatch:
             optimizers=tuple(self._optimizers),
             forward_order=tuple(self._units.order),
             models=tuple(self._tree.model_classes),
+            broken_off_step=self._units.broken_off_step,
             idle_parents=tuple(self._sharded.idle(self._units, models)),
         )
         return self._spec

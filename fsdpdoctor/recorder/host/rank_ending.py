@@ -12,6 +12,8 @@ from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.host.position import call_of_error, stack_of_error
 
 MOST_MESSAGE = 1000
+MOST_CAUSES = 3
+"""Of a chain: what lies deeper is seldom another's."""
 
 NOTE_S = 1.0
 """A stack is noted in milliseconds, on a busy machine in tenths of a second."""
@@ -58,7 +60,30 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return redact.text(border.words_of(error))[:MOST_MESSAGE]
+    """What it says, and what it was raised from: a pipeline's schedule, for one, says
+    of an error only in which stage it came.
+    """
+    words = [border.words_of(error)]
+    seen = {id(error)}
+    while len(words) <= MOST_CAUSES and (cause := _cause(error)) is not None:
+        if id(cause) in seen:
+            break
+        seen.add(id(cause))
+        words.append(f"from {_type_name(cause)}: {border.words_of(cause)}{_at(cause)}")
+        error = cause
+    told = [redact.text(one)[: MOST_MESSAGE // len(words)] for one in words]
+    return "; ".join(told)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """What it was raised from by its raiser's word; of a group the first member."""
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return members[0] if members else error.__cause__
+
+
+def _at(error: BaseException) -> str:
+    mine = [frame for frame in stack_of_error(error.__traceback__) if frame.user]
+    return f" at {mine[-1].file}:{mine[-1].line}" if mine else ""
 
 
 class Noting:

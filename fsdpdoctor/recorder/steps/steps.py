@@ -25,7 +25,7 @@ import torch
 
 from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import flag_bits
-from fsdpdoctor.recorder.fsdp2.internals import in_backward
+from fsdpdoctor.recorder.fsdp2.internals import in_backward, is_broken_off
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.steps.micro_batches import (
     NO_INPUTS,
@@ -83,6 +83,7 @@ class Steps:
         self._stepped_in_backward = False
         self._ended_in_backward = False
         self._backwards = 0  # final callbacks that are queued
+        self._broken = False  # FSDP2 waits for the end of a backward that broke off
         self._root: Any = None  # of the last forward with gradients
 
     def begin(self) -> None:
@@ -180,6 +181,10 @@ class Steps:
         if error is not None or self._backwards == 0:
             self._backwards = 0
             self.backward_ended(aborted=error is not None)
+        # The one that broke off is told from those after it.
+        self._broken = error is None and is_broken_off(self._units.backward_state())
+        if self._broken and self._units.broken_off_step == UNKNOWN:
+            self._units.broken_off_step = self._rec.step
 
     # What gradients say
 
@@ -243,6 +248,8 @@ class Steps:
     def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
         """One is about to step; as a part of another's step where it is inner."""
         self._by_hand.stepped()
+        # No forward is seen of a model whose backward broke off.
+        self._open |= self._broken and self._boundary is not None
         if self._open and not inner and not in_backward():
             if self._turns.begins_anew(optimizer):
                 self._end_step()
