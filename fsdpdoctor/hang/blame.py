@@ -93,6 +93,7 @@ def judge(ranks: Sequence[Standing]) -> Verdict | None:
         _stopped,
         _left_early,
         _silent,
+        _signalled_first,
         _elsewhere,
         _other_call,
         _circle,
@@ -255,6 +256,20 @@ def _left_early(scene: _Scene) -> Verdict | None:
 def _silent(scene: _Scene) -> Verdict | None:
     silent = scene.of(State.SILENT)
     return scene.verdict(Cause.SILENT, silent) if silent else None
+
+
+def _signalled_first(scene: _Scene) -> Verdict | None:
+    """A rank that a signal ended while nobody stood still, and that others lost. One
+    that others wait for is ended so as well, but by the launcher, and after them.
+    """
+    signalled, lost = scene.of(State.SIGNALLED), scene.of(State.CUT_OFF)
+    if not signalled or not lost:
+        return None
+    first = min(signalled, key=_when)
+    stood = [one.stood_unix_ns for one in scene.ranks if one.stood_unix_ns]
+    if min([*stood, *map(_when, lost)]) < _when(first):
+        return None
+    return scene.verdict(Cause.ENDED_OUTSIDE, [first])
 
 
 def _elsewhere(scene: _Scene) -> Verdict | None:

@@ -144,6 +144,7 @@ class Standing:
     issued: Mapping[tuple[Group, int], Event] = field(default_factory=dict)
     last_unix_ns: int = 0  # its last event, or word
     end_unix_ns: int = 0  # 0: not known
+    stood_unix_ns: int = 0  # when it said that it stands still; 0: never
 
     @property
     def stack(self) -> tuple[Frame, ...]:
@@ -289,6 +290,7 @@ def _standing(words: RankWords, groups: Groups) -> Standing:
         issued=dict(_issued(words, own)),
         last_unix_ns=last_unix_ns,
         end_unix_ns=_end_ns(words),
+        stood_unix_ns=stall.written_unix_ns if stall is not None else 0,
     )
 
 

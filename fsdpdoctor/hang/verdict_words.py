@@ -37,8 +37,8 @@ ADVICE = {
     "os._exit.",
     Cause.TOGETHER: "Look at the network and the devices between these ranks; with "
     "NCCL, at NCCL_DEBUG=INFO and the Flight Recorder's dumps.",
-    Cause.ENDED_OUTSIDE: "Nothing in the run ended it: a scheduler's time limit, a "
-    "preemption, or somebody's kill.",
+    Cause.ENDED_OUTSIDE: "No error of the training ended it: a scheduler's time limit, "
+    "a preemption, somebody's kill, or the script's own.",
 }
 
 
@@ -382,8 +382,11 @@ def _together(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str
 def _ended_outside(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     one = blamed[0]
     signal = one.ended.removeprefix("signal: ")
-    who = "every rank" if not others else named(blamed)
-    return f"{who} was ended from outside ({signal}){_step(one)}"
+    if not others:
+        return f"every rank was ended from outside ({signal}){_step(one)}"
+    lost = [other for other in others if other.state == State.CUT_OFF]
+    then = f"; {named(lost)} lost it, and ended of that" if lost else ""
+    return f"{named(blamed)} was ended by a signal ({signal}){_step(one)}{then}"
 
 
 _Words = Callable[[Verdict, list[Standing], list[Standing]], str]

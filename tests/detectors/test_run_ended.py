@@ -258,6 +258,44 @@ def test_every_rank_ended_from_outside() -> None:
     assert "every rank was ended from outside (SIGTERM)" in finding.summary
 
 
+def signalled(rank: int, signal: str, at_ms: int) -> RankData:
+    """A rank that a signal ended, at a line of train.py outside every collective."""
+    stack = (Frame(file="train.py", line=22, function="main", user=True),)
+    end = RankEnd(
+        kind=EndKind.SIGNAL,
+        time_unix_ns=at_ms * MS,
+        signal=signal,
+        position=Position(
+            step=9,
+            stack=stack,
+            groups=(GroupCount(name="0", ranks=(0, 1, 2), seq=40),),
+        ),
+    )
+    data = ended(draw(TWO_LAYERS, rank=rank), f"signal: {signal}", at_ms)
+    return replace(data, header=replace(data.header, end=end))
+
+
+def test_a_rank_that_a_signal_ended_did_not_stay_away() -> None:
+    """The other lost it in a collective, after that."""
+    lost = raising(1, "RuntimeError", CLOSED, 40, 120, "all_gather_single")
+    finding = only(run_ended, measured(signalled(0, "SIGINT", 100), lost))
+
+    assert finding.ranks == (0,)
+    assert finding.summary == (
+        "rank 0 was ended by a signal (SIGINT) in step 9, micro-batch 0; rank 1 lost "
+        "it, and ended of that"
+    )
+
+
+def test_a_rank_that_the_launcher_ended_stayed_away() -> None:
+    """The other gave up on it before, or had stood still, as it said."""
+    late = raising(1, "RuntimeError", TIMED_OUT, 40, 90, "all_gather_single")
+    for other in (late, standing(1, 40, 41, "all_gather_single", {})):
+        finding = only(run_ended, measured(signalled(0, "SIGTERM", 100), other))
+        assert finding.evidence["cause"] == "elsewhere"
+        assert finding.ranks == (0,)
+
+
 def test_a_capture_does_not_say_how_it_ended() -> None:
     """Nothing is clear that was not recorded."""
     answer = not_judged(run_ended, measured(draw(TWO_LAYERS, evidence=TRACED)))

@@ -24,6 +24,11 @@ REPORT_S = 300.0
 OTHERS_WAIT_S = 5.0
 """How long rank 0 waits for the node's other ranks to end before it reports."""
 
+AFTER_FAULT_S = 2.0
+"""The same where it has not ended well: others may be in a collective with it, and come
+out only once this process has gone.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -142,14 +147,19 @@ def short(folder: Path) -> str:
 
 def _wait_for_others(folder: Path, here: int) -> None:
     paths = [(folder / rank_stem(r)).with_suffix(".json") for r in range(here)]
-    for _ in range(round(OTHERS_WAIT_S / LOOK_EVERY_S)):  # a clock may stand still
+    well = _has_ended(paths[0], "done")
+    limit = OTHERS_WAIT_S if well else AFTER_FAULT_S
+    for _ in range(round(limit / LOOK_EVERY_S)):  # a clock may stand still
         if all(_has_ended(path) for path in paths):
             return
         time.sleep(LOOK_EVERY_S)
 
 
-def _has_ended(path: Path) -> bool:
+def _has_ended(path: Path, how: str | None = None) -> bool:
     try:
-        return '"ended": "running"' not in text_of(path)
+        text = text_of(path)
+        if how is not None:
+            return f'"ended": "{how}"' in text
+        return '"ended": "running"' not in text
     except OSError:
         return False

@@ -139,3 +139,8 @@ def test_the_other_ranks_of_the_node_are_waited_for(
     paths[1].write_text(RUNNING)
     closing_words._wait_for_others(tmp_path, 2)
     assert sum(looks) == pytest.approx(closing_words.OTHERS_WAIT_S)
+
+    looks[:] = [0.0] * 3  # the others may wait for this process to be gone
+    paths[0].write_text('{"ended": "signal: SIGINT"}')
+    closing_words._wait_for_others(tmp_path, 2)
+    assert sum(looks) == pytest.approx(closing_words.AFTER_FAULT_S)
