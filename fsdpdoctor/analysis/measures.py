@@ -49,10 +49,15 @@ class Measures:
 
     @cached_property
     def evidence(self) -> frozenset[Evidence]:
-        """What every rank can show, and RANKS where collectives were matched."""
-        if not self.ranks:
+        """What every rank can show, and RANKS where collectives were matched. One
+        without a step, as a rank that hands out data, does not take it from the others.
+        """
+        every = [(rank.evidence, len(rank.steps) > 0) for rank in self.ranks]
+        trained = [evidence for evidence, steps in every if steps]
+        shown = trained or [evidence for evidence, _ in every]
+        if not shown:
             return frozenset()
-        common = frozenset.intersection(*(rank.evidence for rank in self.ranks))
+        common = frozenset.intersection(*shown)
         if self.alignment.matched:
             return common | {Evidence.RANKS}
         return common - {Evidence.RANKS}

@@ -13,6 +13,7 @@ from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     NO_TIME,
+    Evidence,
     Kind,
     MemoryMoment,
     MemoryStep,
@@ -360,3 +361,12 @@ def test_stalls_are_found_by_rank() -> None:
 
     assert each == [[0] * len(each[0]), [1] * len(each[0]), [2] * len(each[0]), []]
     assert len(each[0]) > 0
+
+
+def test_a_rank_without_a_step_takes_no_evidence_from_the_others() -> None:
+    """As one that hands out data does; where no rank has steps, each counts."""
+    trained = draw("forward  00", rank=0)
+    idle = draw("forward  00", rank=1, steps=0, evidence=(Evidence.CONFIG,))
+
+    assert Evidence.STALLS in measured(trained, idle).evidence
+    assert measured(idle).evidence == {Evidence.CONFIG}

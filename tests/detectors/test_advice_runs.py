@@ -187,6 +187,8 @@ def run(code: str) -> None:
     if "mesh[" in code:
         names = ("dp_shard", "cp")
         scope["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    if "reset_iter_state" in code:  # after an iteration
+        model(torch.zeros(4, dtype=torch.long)).sum().backward()
     with torch.compiler.set_stance("force_eager"):
         exec(compile(code, "<advice>", "exec"), scope)
         for name, given in scope.items():
@@ -308,6 +310,9 @@ TO_SHARD: Mapping[str, RankData] = {
         "forward 00",
         units=(replace(ROOT, params=PARAMS, unsharded_bytes=SIZE),),
         model=ModelSpec(wrapper="fsdp2", numel=400, blocks=(BLOCKS,)),
+    ),
+    "a backward that broke off": draw(
+        EXPOSED, units=UNITS, model=ModelSpec(wrapper="fsdp2", broken_off_step=4)
     ),
     "no units": draw(
         "optimizer xx", units=(), model=ModelSpec(wrapper="ddp", blocks=(BLOCKS,))

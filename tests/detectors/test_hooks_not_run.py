@@ -66,6 +66,21 @@ def test_plain_tensors_of_ignored_parameters_are_no_finding() -> None:
     assert found(hooks_not_run, measured(draw(HEALTHY, model=model))) == []
 
 
+def test_a_backward_that_broke_off_is_said_of_its_ranks() -> None:
+    """With the step from which it is so; where torch has a method for it, with that."""
+    broken = ModelSpec(wrapper="fsdp2", broken_off_step=4)
+    ranks = (draw(HEALTHY), draw(HEALTHY, rank=1, model=broken))
+
+    finding = only(hooks_not_run, measured(*ranks, available=("reset_iter_state",)))
+
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
+    assert finding.evidence == {"from_step": 4}
+    assert codes(finding)[0].endswith("model.reset_iter_state()")
+    older = only(hooks_not_run, measured(*ranks, available=("unshard",)))
+    assert codes(older) == []
+    assert "Build the model and its optimizer anew" in older.advice[0].text
+
+
 def test_methods_past_the_hooks() -> None:
     """`generate` of the sharded model, three times in each step."""
     name = f"{COUNTER_DIRECT_METHODS}: generate"
