@@ -28,7 +28,7 @@ from fsdpdoctor.detectors.remedies import (
 )
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind
+from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
 
 # A duplicate is a fact, so one is a warning; a tenth of all gathered bytes, or the
 # exposed share that FD101 calls critical, makes it the first thing to change.
@@ -39,6 +39,8 @@ WHY = {
     "prefetch": "another unit's forward prefetch gathers it again",
     "reentrant": "a reentrant checkpoint runs forward prefetch lists again in backward",
     "loop": "it is called in a loop, and gathered for every call",
+    "backwards": "backward runs over it more than once for one forward, and each run "
+    "gathers it",
     "repeat": "it is gathered again after it was resharded",
 }
 
@@ -78,7 +80,8 @@ def duplicate_all_gather(m: Measures) -> Iterator[Finding]:
     *What to try*: put activation checkpointing inside the unit, around its forward,
     and not around several units or a part of one; drop forward prefetch lists
     where activations are recomputed; gather a unit that is called in a loop once
-    around the loop; or keep that one unit gathered.
+    around the loop; call backward once, of the sum of several losses; or keep that
+    one unit gathered.
 
     *When it is wrong*: several forwards before one backward, evaluation passes and
     your own `unshard()` calls are counted as asked for. A gather that nothing used
@@ -123,11 +126,14 @@ def _add(entry: _Excess, here: StepGathers, row: int, exposed_ns: int) -> None:
     entry.exposed_ns += exposed_ns
     entry.ranks.add(rank.rank)
     mine = here.times.unit == unit
-    calls = here.times.calls[mine]
+    calls = here.times.calls[mine & (here.times.phase == Phase.FORWARD)]
+    backwards = here.times.calls[mine & (here.times.phase == Phase.BACKWARD)]
     if flags & Flag.FORWARD_PREFETCH:
         entry.why["prefetch"] += 1
     elif flags & Flag.RECOMPUTE or here.times.recomputes[mine].any():
         entry.why["recompute"] += 1
+    elif gathers.phase[row] == Phase.BACKWARD and backwards.sum() > calls.sum() > 0:
+        entry.why["backwards"] += 1
     elif len(calls) and calls.max() > max(here.micro_batches, 1):
         entry.why["loop"] += 1
     else:
@@ -190,6 +196,14 @@ def _cause(m: Measures, why: str) -> str:
 
 
 def _advice(m: Measures, why: str, names: list[str]) -> tuple[Advice, ...]:
+    if why == "backwards":
+        return (
+            Advice(
+                text="Add the losses up, and call backward once: each call with "
+                "retain_graph=True gathers and reduces all units anew.",
+                memory_cost_bytes=0,
+            ),
+        )
     listed = [spec.fqn for spec in m.units if spec.forward_prefetch]
     cure = without_reentrant(m) if listed or why == "recompute" else None
     clear = None

@@ -74,6 +74,30 @@ def test_a_loop_gathers_for_every_call() -> None:
     assert finding.ranks == (0,)
 
 
+def test_two_backwards_of_one_forward_gather_twice() -> None:
+    """No loop of layers.0, which ran once: the losses have one each."""
+    finding = only(
+        duplicate_all_gather,
+        measured(
+            draw(
+                """
+                micro_batch          00000000000000000000
+                all_gather           01..................
+                forward              .000000.............
+                forward              ...111..............
+                backward_all_gather  .......1.....1......
+                backward             ........11111.11111.
+                """,
+                units=UNITS,
+            )
+        ),
+    )
+
+    assert (finding.phase, finding.evidence["why"]) == ("backward", "backwards")
+    assert finding.evidence["duplicates_per_step"] == 1.0
+    assert [advice.text[:22] for advice in finding.advice] == ["Add the losses up, and"]
+
+
 def test_recomputation_under_the_backwards_gather_is_no_finding() -> None:
     """Torch 2.13 gathers once, for the recomputed forward, and keeps it."""
     picture = "\n".join(

@@ -35,9 +35,9 @@ class ProfilerSchedule:
         """What a reader of the run must know."""
         ranks = ", ".join(str(rank) for rank in self.ranks if rank < world_size)
         return (
-            f"torch.profiler ran in steps {self.first} to {self.steps[-1]} on rank "
-            f"{ranks or 'none'}, which slows them; its traces are in "
-            f"{FOLDER}/"
+            f"torch.profiler was to run in steps {self.first} to {self.steps[-1]} on "
+            f"rank {ranks or 'none'}, which slows them; the traces that were taken are "
+            f"in {FOLDER}/"
         )
 
 

@@ -82,8 +82,8 @@ def test_the_steps_are_the_same(views: Views) -> None:
         assert [step.step for step in data.steps] == CAPTURED
     (note,) = views.headers[0].header.notes
     assert note == (
-        "torch.profiler ran in steps 5 to 8 on rank 0, 1, which slows them; its traces "
-        "are in kineto/"
+        "torch.profiler was to run in steps 5 to 8 on rank 0, 1, which slows them; the "
+        "traces that were taken are in kineto/"
     )
 
 
