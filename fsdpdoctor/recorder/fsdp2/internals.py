@@ -257,9 +257,11 @@ class CollectiveProxy:
         self._call = call
         self._on_allocate = on_allocate
 
+    @unseen
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(self._inner, *args, **kwargs)
 
+    @unseen
     def allocate(self, *args: Any, **kwargs: Any) -> Any:
         """Tell where FSDP2 has got to, and allocate."""
         if self._on_allocate is not None:

@@ -143,7 +143,12 @@ def test_describes_the_whole_model(two: Recorded) -> None:
     assert (model.wrapper, model.model_class, model.numel) == ("fsdp2", "Model", 3232)
     assert model.blocks == (
         BlockSpec(
-            container="layers", module_class="Block", count=4, units=4, numel=544
+            container="layers",
+            module_class="Block",
+            count=4,
+            units=4,
+            numel=544,
+            model=0,
         ),
     )
     assert model.forward_order == (0, 1, 2, 3, 4)
