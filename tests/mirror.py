@@ -81,6 +81,7 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "detectors/endings.py",
         *_in("hang", "blame error_meaning standing verdict_words"),
     ),
+    "detectors/test_straggler_rank.py": ("detectors/late_ranks.py",),
     "detectors/test_spmd_divergence.py": _in("hang", "first_divergence given_sizes"),
     "recorder/steps/test_steps.py": (
         "recorder/steps/root_passes.py",

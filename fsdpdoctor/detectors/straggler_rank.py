@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
-from math import exp, lgamma, log, log1p
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fsdpdoctor.analysis.call_sites import (
-    WaitsForLast,
     gap_lines,
-    kind_word,
-    waits_for_last,
 )
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS, RankMeasures
+from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS
 from fsdpdoctor.analysis.step_budget import PARTS
 from fsdpdoctor.detectors.base import STALLS_KNOWN, CannotTell, detector, level
 from fsdpdoctor.detectors.judged_steps import per_step, steady
+from fsdpdoctor.detectors.late_ranks import LateRanks, Where, late_ranks, words_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
-from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.quantities import ms, of_step, percent
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, Within, median, one_of
+from fsdpdoctor.schema import UNKNOWN, Evidence, median
 
 # Of the step, lost to one rank by the mean rank; to be calibrated on the gallery.
 # 5 % is what FD101 warns at: waiting for a rank is exposed time like any other.
@@ -51,6 +45,8 @@ OWN_PARTS = tuple(
     part for part in PARTS if not part.startswith("exposed_") and part != "no_grad"
 )
 
+EXPOSED = tuple(part for part in PARTS if part.startswith("exposed_"))
+
 WORDS = {
     "input": "waiting in its data loader",
     "gc": "collecting garbage",
@@ -67,60 +63,6 @@ WORDS = {
 
 OTHERS_NS = "at_other_collectives_ns"
 """Of the evidence: what of the cost is waited for at collectives of no unit."""
-
-
-class Where(NamedTuple):
-    """A collective's place in the step."""
-
-    what: str  # "all_gather of layers.0", "barrier at train.py:43"
-    phase: int
-    micro_batch: int
-    nth: int  # of those before
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Waits:
-    """What each rank made the others wait, step by step and place by place."""
-
-    ranks: tuple[int, ...]
-    steps: tuple[int, ...]
-    caused_ns: Mapping[Where, npt.NDArray[np.float64]]  # [rank, step], mean over ranks
-    late: npt.NDArray[np.int64]  # [rank] collectives in which it came last
-    told: int  # collectives whose last rank could be told
-    others: frozenset[Where]  # of `caused_ns`, those that are not FSDP2's
-
-    @property
-    def total_ns(self) -> npt.NDArray[np.float64]:
-        """[rank, step] over all places."""
-        return self._sum(self.caused_ns)
-
-    @property
-    def of_units_ns(self) -> npt.NDArray[np.float64]:
-        """[rank, step] over FSDP2's collectives."""
-        return self._sum(where for where in self.caused_ns if where not in self.others)
-
-    def _sum(self, places: Iterable[Where]) -> npt.NDArray[np.float64]:
-        none = np.zeros((len(self.ranks), len(self.steps)))
-        return sum((self.caused_ns[where] for where in places), none)
-
-    def persistent(self) -> list[dict[Where, npt.NDArray[np.float64]]]:
-        """For each rank, the places at which it is late beyond chance, with [step] by
-        how much later than any other.
-        """
-        found: list[dict[Where, npt.NDArray[np.float64]]] = [{} for _ in self.ranks]
-        needed = _steps_beyond_chance(
-            len(self.steps), 1 / len(self.ranks), CHANCE / max(1, len(self.caused_ns))
-        )
-        for where, caused in self.caused_ns.items():
-            second, most = np.partition(caused, (-2, -1), axis=0)[-2:]
-            leads = (caused == most) & (second < most)
-            for at in np.flatnonzero(leads.sum(axis=1) >= needed).tolist():
-                net = caused[at] - np.where(leads[at], second, most)
-                typical = median(net)
-                scatter = median(np.abs(net - typical))
-                if typical > BEYOND_NOISE * scatter:
-                    found[at][where] = net
-        return found
 
 
 @detector(
@@ -142,15 +84,15 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
     busy or throttled host.
 
     *When it is wrong*: only a rank that is last in most steps, beyond what varies
-    between steps, is named. Ranks that take turns are reported as information:
-    their work varies, or the machine is busy. Clocks of different hosts are
-    aligned on the ends of collectives; differences below what that leaves are not
-    judged.
+    between steps, and that waits less than the others, is named. Ranks that take
+    turns are reported as information: their work varies, or the machine is busy.
+    Clocks of different hosts are aligned on the ends of collectives; differences
+    below what that leaves are not judged.
     """
     if len(m.ranks) < 2 or not m.alignment.matched:
         raise CannotTell("no two ranks' collectives could be matched", Evidence.RANKS)
     step_ns = steady(m)
-    waits = _waits(m)
+    waits = late_ranks(m)
     if len(waits.steps) < MIN_JUDGED_STEPS:
         raise CannotTell(
             f"{len(waits.steps)} steps were judged on every rank, "
@@ -161,156 +103,49 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
         raise CannotTell(
             "the clocks' residual is larger than the arrivals' spread", Evidence.RANKS
         )
-    late = waits.persistent()
+    late = waits.persistent(CHANCE, BEYOND_NOISE)
     typical = [sum(median(net) for net in one.values()) for one in late]
     at = int(np.argmax(typical))
     # Chance gives every rank a few such places; only what is beyond it counts.
     beyond = typical[at] - max(np.delete(typical, at))
-    if beyond / step_ns >= WARNING_SHARE:
-        yield _one_rank(m, waits, at, late[at])
+    saved_ns = _waits_less_ns(m, waits.ranks[at])
+    if min(beyond, saved_ns) / step_ns >= WARNING_SHARE:
+        yield _one_rank(m, waits, at, late[at], saved_ns)
         return
     total_ns = round(float(waits.of_units_ns.sum(axis=0).mean()))
     if total_ns / step_ns >= CRITICAL_SHARE:
-        yield _in_turns(waits, total_ns, step_ns)
+        always = beyond / step_ns >= WARNING_SHARE
+        yield _nobody(waits, total_ns, step_ns, waits.ranks[at] if always else None)
 
 
-@cache
-def _steps_beyond_chance(steps: int, probability: float, chance: float) -> int:
-    """In how many steps a rank must be last for it to be no accident.
-
-    The least number that as many independent steps reach with at most the given
-    chance; all of them where even that is likelier.
+def _waits_less_ns(m: Measures, rank: int) -> float:
+    """How much less a rank waits per step than the others do, as the mean rank's. What
+    makes it late it does instead of waiting. Where it comes last and waits as long as
+    they, collectives end later for it than for others, and nothing that it does would
+    make the step shorter: two ranks of gloo on one host are so.
     """
-    if probability >= 1:
-        return steps
-    tail, needed = 0.0, steps
-    for late in range(steps, 0, -1):
-        # By logarithms: the number of ways alone soon fits into no float.
-        ways = lgamma(steps + 1) - lgamma(late + 1) - lgamma(steps - late + 1)
-        tail += exp(
-            ways + late * log(probability) + (steps - late) * log1p(-probability)
-        )
-        if tail > chance:
-            break
-        needed = late
-    return needed
-
-
-def _waits(m: Measures) -> _Waits:
-    ranks = tuple(rank.rank for rank in m.ranks)
-    common = set.intersection(*(set(r.judged_steps.tolist()) for r in m.ranks))
-    steps = tuple(sorted(common))
-    place = {rank: at for at, rank in enumerate(ranks)}
-    column = {step: at for at, step in enumerate(steps)}
-    caused: dict[Where, npt.NDArray[np.float64]] = {}
-    others: set[Where] = set()
-    late = np.zeros(len(ranks), dtype=np.int64)
-    for one in _each_wait(m, steps):
-        if one.culprit not in place:
-            continue
-        if one.where not in caused:
-            caused[one.where] = np.zeros((len(ranks), len(steps)))
-        at = place[one.culprit], column[one.step]
-        caused[one.where][at] += one.ns / len(ranks)
-        if one.other:
-            others.add(one.where)
-    told = 0
-    for rank in m.ranks:
-        last = m.alignment.last_rank[rank.rank]
-        judged = one_of(rank.collectives.step, steps) & (last != UNKNOWN)
-        told += int(judged.sum())
-        which, times = np.unique(last[judged], return_counts=True)
-        for rank_last, often in zip(which.tolist(), times.tolist(), strict=True):
-            if rank_last in place:
-                late[place[rank_last]] += often
-    return _Waits(
-        ranks=ranks,
-        steps=steps,
-        caused_ns=caused,
-        others=frozenset(others),
-        late=late,
-        told=told,
-    )
-
-
-class _Wait(NamedTuple):
-    """What one rank waited at one collective, and for whom."""
-
-    where: Where
-    step: int
-    culprit: int
-    ns: int
-    other: bool  # a collective that is not FSDP2's
-
-
-def _each_wait(m: Measures, steps: tuple[int, ...]) -> Iterator[_Wait]:
-    """Every wait of every rank, at FSDP2's collectives and at the others."""
-    beside = waits_for_last(m)
-    for rank in m.ranks:
-        last, nth = m.alignment.last_rank[rank.rank], _nth_in_step(rank)
-        stalls, waited = rank.stalls, m.causes[rank.rank]["straggler"]
-        for row in np.flatnonzero((waited > 0) & one_of(stalls.step, steps)):
-            at = int(stalls.collective[row])
-            where = _place_in_step(rank, at, int(nth[at]))
-            step = int(stalls.step[row])
-            yield _Wait(where, step, int(last[at]), int(waited[row]), False)
-        yield from _waits_of_others(rank, beside[rank.rank], steps)
-
-
-def _waits_of_others(
-    rank: RankMeasures, waits: WaitsForLast, steps: tuple[int, ...]
-) -> Iterator[_Wait]:
-    """Not what waits for a save: FD405 has that whole."""
-    rows = rank.others
-    seen: dict[tuple[int, str, int], int] = {}
-    mine = one_of(rows.step, steps) & (rows.within != Within.CHECKPOINT)
-    for at in np.flatnonzero(mine).tolist():
-        step, phase = int(rows.step[at]), int(rows.phase[at])
-        what = kind_word(rank.name(int(rows.name[at])))
-        if site := rank.name(int(rows.site[at])):
-            what = f"{what} at {site}"
-        nth = seen[step, what, phase] = seen.get((step, what, phase), -1) + 1
-        culprit, ns = int(waits.last_rank[at]), int(waits.ns[at])
-        if ns and culprit != UNKNOWN:
-            yield _Wait(Where(what, phase, UNKNOWN, nth), step, culprit, ns, True)
-
-
-def _nth_in_step(rank: RankMeasures) -> Int64s:
-    """Of each collective, how many of the same place its step had before it."""
-    table = rank.collectives
-    count = len(rank.units)
-    of_name: dict[str | None, int] = {}
-    numbers = [of_name.setdefault(rank.unit_name(at), at) for at in range(count)]
-    # One number for one name; the last is for rows that name no unit.
-    first = np.array([*numbers, UNKNOWN], dtype=np.int64)
-    named = (table.unit >= 0) & (table.unit < count)
-    unit = first[np.where(named, table.unit, count)]
-    columns = (table.micro_batch, unit, table.phase, table.kind, table.step)
-    order = np.lexsort(columns)
-    new = np.zeros(len(order), dtype=bool)
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    at = np.arange(len(order))
-    nth = np.empty(len(order), dtype=np.int64)
-    nth[order] = at - np.maximum.accumulate(np.where(new, at, 0))
-    return nth
-
-
-def _place_in_step(rank: RankMeasures, row: int, nth: int) -> Where:
-    table = rank.collectives
-    unit = rank.unit_name(int(table.unit[row]))
-    what = Kind(int(table.kind[row])).key + (f" of {unit}" if unit else "")
-    return Where(what, int(table.phase[row]), int(table.micro_batch[row]), nth)
+    waited = {
+        one.rank: sum(float(one.budget_ns[part][one.judged].mean()) for part in EXPOSED)
+        for one in m.ranks
+        if one.judged.any()
+    }
+    own = waited.pop(rank)
+    others = float(np.mean([*waited.values()])) if waited else own
+    return (others - own) * len(waited) / (len(waited) + 1)
 
 
 def _one_rank(
-    m: Measures, waits: _Waits, at: int, late: dict[Where, npt.NDArray[np.float64]]
+    m: Measures,
+    waits: LateRanks,
+    at: int,
+    late: dict[Where, npt.NDArray[np.float64]],
+    saved_ns: float,
 ) -> Finding:
     rank = waits.ranks[at]
     step_ns = float(m.step_ns.mean())
     caused = np.array([waits.caused_ns[where][at] for where in late])  # [place, step]
     beside = [waits.caused_ns[where][at] for where in late if where in waits.others]
-    cost_ns = round(float(caused.sum(axis=0).mean()))
+    cost_ns = round(min(float(caused.sum(axis=0).mean()), saved_ns))
     leads = float((np.array(list(late.values())).sum(axis=0) > 0).mean())
     why, differences = _why(m, rank)
     worst = int(np.argmax(caused.sum(axis=0)))
@@ -332,18 +167,13 @@ def _one_rank(
                 for i, r in enumerate(waits.ranks)
             },
             "places": len(late),
-            "late_most_at": _words(first),
+            "late_most_at": words_of(first),
             "more_than_others_ns": dict(differences),
             OTHERS_NS: round(float(sum(one.mean() for one in beside))),
         },
         advice=_advice(differences, why),
         places=_places(m, rank, waits.steps[worst]),
     )
-
-
-def _words(where: Where) -> str:
-    """A place in the step: `all_gather of layers.0 (forward)`."""
-    return f"{where.what} ({Phase(where.phase).key})"
 
 
 def _places(m: Measures, rank: int, step: int) -> tuple[Location, ...]:
@@ -422,12 +252,28 @@ def _advice(differences: dict[str, int], why: str) -> tuple[Advice, ...]:
     return (Advice(text=REMEDIES.get(part, OTHERWISE)),)
 
 
-def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
-    """No rank is late for good, and still much time is lost to late ones."""
+def _nobody(
+    waits: LateRanks, total_ns: int, step_ns: float, last: int | None
+) -> Finding:
+    """No rank is to blame, and still much time is lost to late ones; `last`: the one
+    that comes last for good, and waits as long as the others.
+    """
+    if last is None:
+        says = "ranks take turns at being late"
+        change = (
+            "Work that varies between ranks, or a machine with more busy processes "
+            "than cores."
+        )
+    else:
+        says = f"rank {last} comes last, and waits as long as the others itself"
+        change = (
+            "Nothing that it does makes it late: collectives end later for it than for "
+            "others. Look at the transport between them; on one host gloo does so."
+        )
     return Finding(
         severity=Severity.INFO,
         confidence=Confidence.LOW,
-        summary=f"ranks take turns at being late: {ms(total_ns)} per step "
+        summary=f"{says}: {ms(total_ns)} per step "
         f"({of_step(total_ns / step_ns)}) of waiting for them",
         ranks=waits.ranks,
         cost_ns_per_step=total_ns,
@@ -437,10 +283,5 @@ def _in_turns(waits: _Waits, total_ns: int, step_ns: float) -> Finding:
                 for i, r in enumerate(waits.ranks)
             }
         },
-        advice=(
-            Advice(
-                text="Work that varies between ranks, or a machine with more busy "
-                "processes than cores."
-            ),
-        ),
+        advice=(Advice(text=change),),
     )

@@ -10,11 +10,8 @@ import pytest
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import measure_rank
 from fsdpdoctor.detectors.exposed_all_gather import exposed_all_gather
-from fsdpdoctor.detectors.straggler_rank import (
-    _nth_in_step,
-    _steps_beyond_chance,
-    straggler_rank,
-)
+from fsdpdoctor.detectors.late_ranks import nth_in_step, steps_beyond_chance
+from fsdpdoctor.detectors.straggler_rank import straggler_rank
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData
@@ -156,6 +153,30 @@ def test_ranks_that_take_turns_are_information() -> None:
     assert finding.cost_ns_per_step == 3 * MS
 
 
+def test_a_rank_that_comes_last_and_waits_as_long_is_not_to_blame() -> None:
+    """Collectives end later for it: it is last at the next one, whatever it does."""
+    first = """
+        forward     00................
+        all_gather  ..11111111........
+        wait        ..11111111........
+    """
+    last = """
+        forward     00................
+        all_gather  ........11111111..
+        wait        ........11111111..
+    """
+    m = measured(draw(first, rank=0, steps=8), draw(last, rank=1, steps=8))
+    finding = only(straggler_rank, m)
+
+    assert finding.severity == Severity.INFO
+    assert finding.summary == (
+        "rank 1 comes last, and waits as long as the others itself: 3.00 ms per step "
+        "(16.7 % of the step) of waiting for them"
+    )
+    assert finding.cost_ns_per_step == 3 * MS
+    assert "Nothing that it does makes it late" in finding.advice[0].text
+
+
 def test_a_late_rank_is_not_the_all_gathers_fault() -> None:
     """Look-alike: the same waits do not warn under FD101."""
     severities = {f.severity for f in found(exposed_all_gather, two(set(), EVERY))}
@@ -180,7 +201,7 @@ def test_one_rank_alone_cannot_tell() -> None:
 @pytest.mark.parametrize(("one", "of"), [(1, 2), (1, 64)])
 def test_what_chance_makes_is_the_binomial_tail(steps: int, one: int, of: int) -> None:
     """With whole numbers: as many steps or more are likelier than 1 % only below it."""
-    needed = _steps_beyond_chance(steps, one / of, 0.01)
+    needed = steps_beyond_chance(steps, one / of, 0.01)
     ways: list[int] = [
         comb(steps, k) * one**k * (of - one) ** (steps - k) for k in range(steps + 1)
     ]
@@ -197,7 +218,7 @@ def test_the_places_of_a_step_are_counted_apart() -> None:
     rank = measure_rank(draw(TWICE, rank=0, steps=2))
     gathers = rank.collectives.kind == Kind.ALL_GATHER
 
-    assert _nth_in_step(rank)[gathers].tolist() == [0, 0, 1, 0, 0, 1]
+    assert nth_in_step(rank)[gathers].tolist() == [0, 0, 1, 0, 0, 1]
 
 
 TWICE = """
