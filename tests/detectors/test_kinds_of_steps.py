@@ -423,3 +423,24 @@ def test_a_backward_that_breaks_off_is_no_harm_where_fsdp2_is_told(
 
     assert said(report, "FD504") == []
     assert report.health.judged_steps[-1] == 6
+
+
+def test_an_optimizer_that_takes_another_s_parameters_replaces_it(
+    tmp_path: Path,
+) -> None:
+    """What is advised is for the one that steps."""
+    with recorded(tmp_path / "run"):
+        model, head = net(), net(Critic)
+        of_head = sgd(head)
+        for at in range(4):
+            if at in (0, 2):
+                kind: Any = torch.optim.AdamW if at else torch.optim.SGD
+                optimizer = kind(model.parameters(), lr=0.1)
+            head(model(batch())).mean().backward()
+            of_head.step()
+            optimizer.step()
+    (data,) = open_run(tmp_path / "run").load()
+
+    assert data.header.model is not None
+    names = [one.optimizer_class for one in data.header.model.optimizers]
+    assert names == ["SGD", "AdamW"]

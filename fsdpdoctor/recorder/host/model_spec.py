@@ -48,7 +48,9 @@ class ModelWatch:
         self._tree = Tree(units, groups)
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
-        self._optimizers: list[OptimizerSpec] = []
+        self._optimizers: dict[int, OptimizerSpec] = {}  # in the order of their steps
+        self._optimizer_of: dict[int, int] = {}  # by a parameter's id, the last
+        self._optimizers_seen = 0
         # By id: there may be one for each parameter, and each asks in every step.
         self._seen_optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._sharded = ShardedModules()
@@ -121,7 +123,11 @@ class ModelWatch:
             foreach=optimizer.defaults.get("foreach"),
             fused=optimizer.defaults.get("fused"),
         )
-        self._optimizers.append(spec)
+        number = self._optimizers_seen = self._optimizers_seen + 1
+        for param in params:  # another's before: that one has been replaced
+            self._optimizers.pop(self._optimizer_of.get(id(param), 0), None)
+            self._optimizer_of[id(param)] = number
+        self._optimizers[number] = spec
 
     def signature(self) -> object:
         """Equal as long as `units` and `spec` would say the same."""
@@ -129,7 +135,7 @@ class ModelWatch:
             self._tree.signature(),
             self._units.broken_off_step,
             len(self._outer),
-            len(self._optimizers),
+            self._optimizers_seen,
             len(self._units.order),
             self._wrapper,
             self._autocast,
@@ -210,7 +216,7 @@ class ModelWatch:
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
             autocast_dtype=self._autocast,
-            optimizers=tuple(self._optimizers),
+            optimizers=tuple(self._optimizers.values()),
             forward_order=tuple(self._units.order),
             models=tuple(self._tree.model_classes),
             broken_off_step=self._units.broken_off_step,
