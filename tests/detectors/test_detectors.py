@@ -65,6 +65,7 @@ SHARED = {
     "gather_counts",
     "host_events",
     "judged_stalls",
+    "late_ranks",
     "judged_steps",
     "of_models",
     "reentrant",

@@ -24,6 +24,7 @@ from fsdpdoctor.schema.string_table import StringTable
 from tests.test_run import RUN, a_step
 
 HEADER = RankHeader(rank=0, world_size=1)
+ALONE = replace(RUN, world_size=1)
 EVERY = 4
 """One step in so many is recorded."""
 
@@ -53,7 +54,7 @@ def folder_bytes(folder: Path) -> int:
 
 def written(folder: Path, most: int, steps: int) -> LimitedWriter:
     """A rank that has recorded so many steps, in a folder of no more than `most`."""
-    write_run_header(folder, RUN)
+    write_run_header(folder, ALONE)
     writer, names = LimitedWriter(folder, HEADER, most), StringTable()
     for number in range(steps):
         writer.write_step(nth(number, names), names.take_new())
@@ -144,7 +145,7 @@ def test_the_copy_is_within_the_limit_too(
 def test_times_are_forgotten_where_they_alone_take_too_much(tmp_path: Path) -> None:
     """The oldest first, and how many is said."""
     writer, names = LimitedWriter(tmp_path, HEADER, 100_000), StringTable()
-    write_run_header(tmp_path, RUN)
+    write_run_header(tmp_path, ALONE)
     for number in range(400):
         writer.write_step(nth(number, names), names.take_new())
         if writer.is_full:
@@ -184,7 +185,7 @@ def test_a_rank_that_is_killed_meanwhile_leaves_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Before its copy takes the file's place, or after, with no word of it yet."""
-    write_run_header(tmp_path, RUN)
+    write_run_header(tmp_path, ALONE)
     writer, names = LimitedWriter(tmp_path, HEADER, 150_000), StringTable()
     number = 0
     while not writer.is_full:
@@ -214,7 +215,7 @@ def test_a_rank_that_is_killed_meanwhile_leaves_a_record(
 
 def test_a_file_that_somebody_else_has_put_there_is_left_alone(tmp_path: Path) -> None:
     """What is not ours is not copied, and not replaced."""
-    write_run_header(tmp_path, RUN)
+    write_run_header(tmp_path, ALONE)
     writer, names = LimitedWriter(tmp_path, HEADER, 150_000), StringTable()
     number = 0
     while not writer.is_full:
