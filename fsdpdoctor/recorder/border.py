@@ -93,15 +93,17 @@ def words_of(error: BaseException) -> str:
     try:
         text = str(error)
         before, quoted, after = text.partition(_TRACEBACK)
-        lines = after.strip().splitlines() if quoted else []
-        if lines:
-            text = f"{before.removesuffix('Original ')} {lines[-1]}"
+        # A pool's is in three quotes.
+        lines = [line for line in after.splitlines() if line.strip(_AROUND)]
+        if quoted and lines:
+            text = f"{before.removesuffix('Original ').strip(_AROUND)} {lines[-1]}"
         return " ".join(text.split())
     except Exception:  # the script's own, or no memory
         return ""
 
 
 _TRACEBACK = "Traceback (most recent call last):"
+_AROUND = '" \n'
 
 
 def describe(error: BaseException) -> str:

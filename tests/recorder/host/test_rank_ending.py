@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
@@ -67,6 +68,23 @@ def test_a_chain_has_an_end() -> None:
     for one, cause in itertools.pairwise(links):
         one.__cause__ = cause
     assert message_of(links[0]).count("; from ") == MOST_CAUSES
+
+
+def negative(number: int) -> int:
+    """What a pool is to do."""
+    raise ValueError(f"no root of {number}")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_pool_s_process_says_it_once() -> None:
+    """Its traceback comes as the cause, in three quotes."""
+    with get_context("fork").Pool(1) as pool:
+        said = message_of(caught(lambda: pool.map(negative, [-1])))
+
+    assert said == (
+        "no root of -1; from multiprocessing.pool.RemoteTraceback: "
+        "ValueError: no root of -1"
+    )
 
 
 class Bad(Dataset[int]):
