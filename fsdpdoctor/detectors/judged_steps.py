@@ -7,7 +7,7 @@ All figures per step are means over the judged steps of all ranks, as in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol, SupportsIndex
 
 import numpy as np
@@ -124,12 +124,12 @@ def all_units(m: Measures) -> dict[str, UnitSpec]:
     return {spec.fqn: spec for rank in reversed(m.ranks) for spec in rank.units}
 
 
-def units_around(m: Measures, block: BlockSpec) -> dict[str, UnitSpec]:
-    """Every unit of the model that blocks are part of, by name."""
+def units_around(
+    units: Mapping[str, UnitSpec], block: BlockSpec
+) -> dict[str, UnitSpec]:
+    """Of all units by name, those of the model that blocks are part of."""
     return {
-        fqn: spec
-        for fqn, spec in all_units(m).items()
-        if block.model in (UNKNOWN, spec.model)
+        fqn: spec for fqn, spec in units.items() if block.model in (UNKNOWN, spec.model)
     }
 
 

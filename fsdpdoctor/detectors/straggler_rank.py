@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from fsdpdoctor.analysis.call_sites import (
-    gap_lines,
-)
+from fsdpdoctor.analysis.call_sites import gap_lines
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import MIN_JUDGED_STEPS
 from fsdpdoctor.analysis.step_budget import PARTS
@@ -108,13 +106,13 @@ def straggler_rank(m: Measures) -> Iterator[Finding]:
     at = int(np.argmax(typical))
     # Chance gives every rank a few such places; only what is beyond it counts.
     beyond = typical[at] - max(np.delete(typical, at))
-    saved_ns = _waits_less_ns(m, waits.ranks[at])
-    if min(beyond, saved_ns) / step_ns >= WARNING_SHARE:
+    always = beyond / step_ns >= WARNING_SHARE
+    saved_ns = _waits_less_ns(m, waits.ranks[at]) if always else 0.0
+    if saved_ns / step_ns >= WARNING_SHARE:
         yield _one_rank(m, waits, at, late[at], saved_ns)
         return
     total_ns = round(float(waits.of_units_ns.sum(axis=0).mean()))
     if total_ns / step_ns >= CRITICAL_SHARE:
-        always = beyond / step_ns >= WARNING_SHARE
         yield _nobody(waits, total_ns, step_ns, waits.ranks[at] if always else None)
 
 

@@ -61,7 +61,7 @@ def _blocks(
     for block in model.blocks:
         left = block.count - block.units
         share = left * block.numel / total if total else 0.0
-        owner = _owner(block, units_around(m, block))
+        owner = _owner(block, units_around(specs, block))
         if block.count < MIN_REPEATS or left < 1 or share < WARNING_SHARE:
             continue
         if owner is None or (

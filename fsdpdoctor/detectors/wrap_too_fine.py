@@ -10,7 +10,12 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.unit_tree import block_units, first_path, inside
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.judged_stalls import exposed
-from fsdpdoctor.detectors.judged_steps import per_step, unit_sums, units_around
+from fsdpdoctor.detectors.judged_steps import (
+    all_units,
+    per_step,
+    unit_sums,
+    units_around,
+)
 from fsdpdoctor.detectors.remedies import plan_advice, several_models
 from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
@@ -63,6 +68,7 @@ def wrap_too_fine(m: Measures) -> Iterator[Finding]:
     model = m.ranks[0].header.model if m.ranks else None
     if model is None:
         raise CannotTell("the model's modules were not recorded", Evidence.CONFIG)
+    specs = all_units(m)
     # An outer container is judged with everything in it; its parts are not again.
     outer = [
         block
@@ -76,7 +82,7 @@ def wrap_too_fine(m: Measures) -> Iterator[Finding]:
     for block in outer:
         inner = tuple(
             spec
-            for spec in units_around(m, block).values()
+            for spec in units_around(specs, block).values()
             if first_path(spec.fqn).startswith(f"{block.container}.")
             and "expert" not in spec.fqn
         )

@@ -35,9 +35,10 @@ def steps_of(path: Path, content: bytes, header: RankHeader) -> Stream:
     names = StringTable()
     lists = Lists(units=len(header.units), groups=len(header.groups))
     if not content:
-        how = "trained nothing" if header.ended == "done" else "stopped"
-        after = "that was seen" if header.ended == "done" else "before its first step"
-        return (), (), f"{path} is empty: the rank {how} {after}"
+        ended = "stopped before its first step"
+        if header.ended == "done":
+            ended = "trained nothing that was seen"
+        return (), (), f"{path} is empty: the rank {ended}"
     sound, wrong = sound_length(content)
     try:
         stream = na.ArrayStream.from_readable(io.BytesIO(content[:sound]))

@@ -52,6 +52,17 @@ def rank(
 ENDS = [10 * MS, 20 * MS, 30 * MS]
 
 
+def in_both(number: int, *groups: tuple[int, ...]) -> RankCollectives:
+    """A rank that gathered in each of two groups, at ENDS."""
+    one, other = (rank(number, ENDS, ENDS, group=group) for group in groups)
+    return RankCollectives(
+        header=replace(one.header, groups=one.groups + other.groups),
+        collectives=Collectives.concat(
+            [one.collectives, replace(other.collectives, group=np.full(3, 1, np.int32))]
+        ),
+    )
+
+
 def test_offset_comes_from_the_ends() -> None:
     """Rank 1 is 5 s ahead; on its own clock, rank 0 arrived 2 ms after it."""
     shifted = [end + 5 * SECOND for end in ENDS]
@@ -119,25 +130,7 @@ def test_processes_of_one_host_share_its_clock() -> None:
 def test_ranks_that_share_no_group_are_reached_through_others() -> None:
     """HSDP: 0 and 1 shard, 1 and 2 share a group; 3 shares none and stays unmatched."""
     ahead = [end + 7 * SECOND for end in ENDS]
-    one = rank(1, [*ENDS], [*ENDS])
-    spec = GroupSpec(name="(1, 2)", ranks=(1, 2), size=2)
-    both = RankCollectives(
-        header=RankHeader(
-            rank=1,
-            world_size=4,
-            clock="cuda",
-            host="host1",
-            groups=(*one.groups, spec),
-        ),
-        collectives=Collectives.build(
-            6,
-            kind=Kind.ALL_GATHER,
-            group=[0, 0, 0, 1, 1, 1],
-            seq=[0, 1, 2, 0, 1, 2],
-            start_ns=[*ENDS, *ENDS],
-            end_ns=[*ENDS, *ENDS],
-        ),
-    )
+    both = in_both(1, (0, 1), (1, 2))
     a = align(
         [
             rank(0, [*ENDS], [*ENDS]),
@@ -214,25 +207,7 @@ def test_collectives_beside_fsdp2s_have_arrivals_of_their_own() -> None:
 def test_a_rank_before_the_one_that_reaches_it_is_reached_later() -> None:
     """0 and 2 share a group, 1 and 2 another: 1 is set once 2 is."""
     ahead = [end + 7 * SECOND for end in ENDS]
-    both = RankCollectives(
-        header=RankHeader(
-            rank=2,
-            world_size=3,
-            clock="cuda",
-            groups=tuple(
-                GroupSpec(name=str(ranks), ranks=ranks, size=2)
-                for ranks in ((1, 2), (0, 2))
-            ),
-        ),
-        collectives=Collectives.build(
-            6,
-            kind=Kind.ALL_GATHER,
-            group=[0, 0, 0, 1, 1, 1],
-            seq=[0, 1, 2, 0, 1, 2],
-            start_ns=[*ENDS, *ENDS],
-            end_ns=[*ENDS, *ENDS],
-        ),
-    )
+    both = in_both(2, (1, 2), (0, 2))
     a = align(
         [
             rank(0, ENDS, ENDS, group=(0, 2)),
