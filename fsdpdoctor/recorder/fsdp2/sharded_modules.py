@@ -55,14 +55,14 @@ class ShardedModules:
     def around(self, module: nn.Module) -> nn.Module:
         """The outermost sharded module that holds this one; itself where none does."""
         outer = module
-        for other in self._alive():
+        for other in self.alive():
             if any(inner is outer for inner in other.modules()):
                 outer = other
         return outer
 
-    def param_ids(self) -> set[int]:
-        """Ids of all their parameters, whether they have run or not."""
-        return {id(p) for module in self._alive() for p in module.parameters()}
+    def alive(self) -> Iterator[nn.Module]:
+        """All of them, whether they have run or not."""
+        return (m for ref in self._all if (m := ref()) is not None)
 
     def managed_ids(self) -> set[int]:
         """Ids of the parameters that idle modules shard, in no unit that ran."""
@@ -91,11 +91,8 @@ class ShardedModules:
             if id(one) not in inside
         ]
 
-    def _alive(self) -> Iterator[nn.Module]:
-        return (m for ref in self._all if (m := ref()) is not None)
-
     def _idle(self) -> Iterator[nn.Module]:
-        for module in self._alive():
+        for module in self.alive():
             state = _state(module)
             never = state is not None and state._is_root is None
             if never and any(True for _ in _roots_in(module)):

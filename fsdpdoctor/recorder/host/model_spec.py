@@ -22,11 +22,10 @@ from fsdpdoctor.recorder.fsdp2.unit_specs import (
     original_class,
     without_compile,
 )
-from fsdpdoctor.recorder.patching import unasked
+from fsdpdoctor.recorder.host.optimizer_specs import OptimizersSeen
 from fsdpdoctor.schema import (
     BlockSpec,
     ModelSpec,
-    OptimizerSpec,
     UnitSpec,
 )
 
@@ -48,11 +47,7 @@ class ModelWatch:
         self._tree = Tree(units, groups)
         self._outer: list[weakref.ref[nn.Module]] = []
         self._wrapper = "none"
-        self._optimizers: dict[int, OptimizerSpec] = {}  # in the order of their steps
-        self._optimizer_of: dict[int, int] = {}  # by a parameter's id, the last
-        self._optimizers_seen = 0
-        # By id: there may be one for each parameter, and each asks in every step.
-        self._seen_optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._optimizers = OptimizersSeen()
         self._sharded = ShardedModules()
         self._autocast: str | None = None
         self._spec: ModelSpec | None = None
@@ -105,29 +100,8 @@ class ModelWatch:
 
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
-        known = self._seen_optimizers.get(id(optimizer))
-        if known is not None and known() is optimizer:
-            return
-        ours = self._all_param_ids()
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        self._seen_optimizers[id(optimizer)] = weakref.ref(optimizer)
-        with unasked():
-            idle = [p for p in params if p.grad is None]
-        spec = OptimizerSpec(
-            optimizer_class=type(optimizer).__name__,
-            params=len(params),
-            dtensors=sum(hasattr(p, "placements") for p in params),
-            # One outside all modules that has a gradient is the script's own.
-            stale=sum(id(p) not in ours for p in idle) if ours else 0,
-            without_grad=len(idle),
-            foreach=optimizer.defaults.get("foreach"),
-            fused=optimizer.defaults.get("fused"),
-        )
-        number = self._optimizers_seen = self._optimizers_seen + 1
-        for param in params:  # another's before: that one has been replaced
-            self._optimizers.pop(self._optimizer_of.get(id(param), 0), None)
-            self._optimizer_of[id(param)] = number
-        self._optimizers[number] = spec
+        if not self._optimizers.knows(optimizer):
+            self._optimizers.add(optimizer, self._owners())
 
     def signature(self) -> object:
         """Equal as long as `units` and `spec` would say the same."""
@@ -135,7 +109,7 @@ class ModelWatch:
             self._tree.signature(),
             self._units.broken_off_step,
             len(self._outer),
-            self._optimizers_seen,
+            self._optimizers.count,
             len(self._units.order),
             self._wrapper,
             self._autocast,
@@ -148,8 +122,7 @@ class ModelWatch:
 
     def optimizers(self) -> Iterator[torch.optim.Optimizer]:
         """Those that have stepped, and still are."""
-        seen = self._seen_optimizers.values()
-        return (o for ref in seen if (o := ref()) is not None)
+        return self._optimizers.alive()
 
     def buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The model's buffers, by name."""
@@ -159,12 +132,12 @@ class ModelWatch:
         """The parameters that no unit covers, where there are units."""
         if self._wrapper != "fsdp2":
             return []  # there is no unit to be outside of
-        managed = self._managed_ids() | self._sharded.managed_ids()
+        managed = self._managed().keys() | self._sharded.managed_ids()
         return [named for i, named in self._params().items() if i not in managed]
 
     def without_unit(self) -> list[Any]:
         """The parameters that no unit covers, whatever else wraps the model."""
-        managed = self._managed_ids()
+        managed = self._managed()
         return [p for i, (_, p) in self._params().items() if i not in managed]
 
     def outside(self) -> list[tuple[str, nn.Parameter]]:
@@ -216,7 +189,7 @@ class ModelWatch:
             tied=tuple(names for m in models for names in tied_names(m)),
             checkpoint=self.checkpoint,
             autocast_dtype=self._autocast,
-            optimizers=tuple(self._optimizers.values()),
+            optimizers=self._optimizers.specs(),
             forward_order=tuple(self._units.order),
             models=tuple(self._tree.model_classes),
             broken_off_step=self._units.broken_off_step,
@@ -231,9 +204,10 @@ class ModelWatch:
             self._outer = [r for r in self._outer if id(r()) not in inside]
             self._outer.append(weakref.ref(module))
 
-    def _managed_ids(self) -> set[int]:
+    def _managed(self) -> dict[int, object]:
+        """The group of each parameter that a unit shards, by the parameter's id."""
         return {
-            id(param)
+            id(param): group
             for unit in self._units.all
             if (group := unit.group()) is not None
             for fsdp_param in group.fsdp_params
@@ -243,11 +217,18 @@ class ModelWatch:
             )
         }
 
-    def _all_param_ids(self) -> set[int]:
-        models = [m for ref in self._outer if (m := ref()) is not None]
-        return {id(p) for m in models for p in m.parameters()} | (
-            self._managed_ids() | self._sharded.param_ids() if models else set()
-        )
+    def _owners(self) -> dict[int, object]:
+        """What holds each parameter, by the parameter's id; nothing without a model."""
+        models = self._models()
+        if not models:
+            return {}
+        inside: dict[int, object] = {
+            id(param): inner
+            for module in (*models, *self._sharded.alive())
+            for inner in module.modules()
+            for param in inner.parameters(recurse=False)
+        }
+        return inside | self._managed()
 
 
 def plain_device(module: Any) -> str | None:
