@@ -9,6 +9,7 @@ from fsdpdoctor.changes.code import MODEL
 from fsdpdoctor.changes.quoting import name_list, quoted
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
+from fsdpdoctor.detectors.broken_off import broken_off
 from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
 from fsdpdoctor.detectors.reentrant import without_gradient
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
@@ -45,6 +46,8 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     A backward that an exception broke off leaves FSDP2 in it: where the script
     catches that and goes on, the modules that had been in it run no hooks any more,
     stay gathered, and their gradients are neither reduced nor seen by the optimizer.
+    A forward that was broken off leaves units gathered: they compute with the old
+    weights where the optimizer stepped before the next forward.
 
     Inside a reentrant checkpoint nothing gets a gradient where no input needs one:
     `use_reentrant=False`.
@@ -60,7 +63,7 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
             yield from _optimizer(m, optimizer)
         for parent in model.idle_parents:
             yield _idle_parent(m, parent)
-    yield from _broken_off(m)
+    yield from broken_off(m)
     yield from _bypassed(m)
     if not specs and model is None:
         raise CannotTell("neither units nor optimizers were recorded", Evidence.UNITS)
@@ -119,47 +122,6 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
             ),
         ),
     )
-
-
-def _broken_off(m: Measures) -> Iterator[Finding]:
-    """A backward that an exception ended, after which training went on."""
-    since = {
-        rank.rank: rank.header.model.broken_off_step
-        for rank in m.ranks
-        if rank.header.model is not None
-        and rank.header.model.broken_off_step != UNKNOWN
-    }
-    if not since:
-        return
-    known = not m.run.available or RESET in m.run.available
-    yield Finding(
-        severity=Severity.CRITICAL,
-        confidence=Confidence.HIGH,
-        summary="an exception broke off a backward, and the script went on: from step "
-        f"{min(since.values())} on the modules that had been in it run no hooks, and "
-        "are not trained",
-        ranks=tuple(sorted(since)),
-        phase="backward",
-        evidence={"from_step": min(since.values())},
-        advice=(
-            Advice(
-                text="Give the iteration up on every rank where the exception is "
-                f"caught: {RESET}() of the root module, and no gradients."
-                if known
-                else "Build the model and its optimizer anew where the exception is "
-                f"caught: this torch has no {RESET}().",
-                code=f"{MODEL}\n# In the except block, on all ranks:\n"
-                f"optimizer.zero_grad(set_to_none=True)\nmodel.{RESET}()"
-                if known
-                else None,
-                memory_cost_bytes=0,
-            ),
-        ),
-    )
-
-
-RESET = "reset_iter_state"
-"""Of FSDPModule, since torch 2.13."""
 
 
 def _idle_parent(m: Measures, parent: IdleParentSpec) -> Finding:

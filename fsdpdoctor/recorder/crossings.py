@@ -82,7 +82,7 @@ SITES: dict[str, frozenset[str]] = {
 """What each module does that makes others call it, or changes what they see."""
 
 _UNITS = "fsdpdoctor.recorder.fsdp2.param_group_hooks:UnitHooks"
-_STATES = "fsdpdoctor.recorder.fsdp2.param_group_hooks:StateHooks"
+_STATES = "fsdpdoctor.recorder.fsdp2.state_hooks:StateHooks"
 _GATHERS = "fsdpdoctor.recorder.fsdp2.all_gather_hooks:GatherHooks"
 _REDUCES = "fsdpdoctor.recorder.fsdp2.reduce_hooks:ReductionHooks"
 _REGISTRY = "fsdpdoctor.recorder.fsdp2.unit_registry:Units"

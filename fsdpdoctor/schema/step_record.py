@@ -88,5 +88,6 @@ GRAPH_BREAK_REASON = "compile.graph_break: "  # and dynamo's reason
 RECOMPILE_REASON = "compile.recompile: "
 COUNTER_PYTHON_OBJECTS = "python.objects"
 COUNTER_EXCEPTIONS = "forward.exceptions"
+COUNTER_LEFT_OPEN = "forward.left_open"  # FSDP2 is in a forward that raised, still
 COUNTER_DIRECT_METHODS = "hooks.bypassed"
 COUNTER_GATHERED = "tensors.gathered"

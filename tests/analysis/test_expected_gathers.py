@@ -79,7 +79,8 @@ def test_what_the_script_gathers_fsdp2_does_not(forward: Step, tmp_path: Path) -
         fully_shard(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(6):
-            forward(model, torch.ones(2, 8)).sum().backward()
+            loss: Any = forward(model, torch.ones(2, 8)).sum()
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     report = diagnose(open_run(tmp_path / "run"))

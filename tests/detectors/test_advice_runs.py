@@ -25,6 +25,7 @@ from fsdpdoctor.finding import Advice
 from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
+    COUNTER_LEFT_OPEN,
     BlockSpec,
     MemorySamples,
     ModelSpec,
@@ -42,6 +43,8 @@ ROOT = unit("<root>", is_root=True, reshard_after_forward=False)
 LAYERS = tuple(unit(f"layers.{at}") for at in range(3))
 UNITS = (ROOT, *LAYERS)
 AVAILABLE = tuple(dir(FSDPModule))
+BEFORE_RESET = tuple(name for name in AVAILABLE if name != "reset_iter_state")
+"""Of torch before 2.13."""
 
 EXPOSED = """
     all_gather           0...1...2...3...........................
@@ -314,6 +317,9 @@ TO_SHARD: Mapping[str, RankData] = {
     "a backward that broke off": draw(
         EXPOSED, units=UNITS, model=ModelSpec(wrapper="fsdp2", broken_off_step=4)
     ),
+    "a forward that broke off": draw(
+        EXPOSED, units=UNITS, counters={COUNTER_LEFT_OPEN: 1}
+    ),
     "no units": draw(
         "optimizer xx", units=(), model=ModelSpec(wrapper="ddp", blocks=(BLOCKS,))
     ),
@@ -388,7 +394,11 @@ def all_code(m: Measures) -> list[str]:
 @pytest.mark.parametrize("case", DRAWN)
 def test_each_advice_runs_as_pasted(case: str, job: None) -> None:
     """Each code alone, on a model of its own."""
-    codes = all_code(measured(DRAWN[case], available=AVAILABLE))
+    codes = {
+        code
+        for available in (AVAILABLE, BEFORE_RESET)
+        for code in all_code(measured(DRAWN[case], available=available))
+    }
 
     assert codes
     for code in codes:
@@ -431,6 +441,7 @@ def test_every_code_that_detectors_have_is_run(
         }
     for data in DRAWN.values():
         judge_all(measured(data, available=AVAILABLE))
+        judge_all(measured(data, available=BEFORE_RESET))
     judge_all(measured(*OVER_HOSTS))
     for m in APART:
         judge_all(m)

@@ -58,6 +58,7 @@ CODES_AND_NAMES = {
 SHARED = {
     "base",
     "before_a_gpu",
+    "broken_off",
     "endings",
     "embedding_backward",
     "frozen_backward",

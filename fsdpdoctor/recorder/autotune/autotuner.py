@@ -31,13 +31,13 @@ from fsdpdoctor.recorder.autotune.passes import Passes
 from fsdpdoctor.recorder.autotune.ranking import Candidate
 from fsdpdoctor.recorder.autotune.step_lengths import StepLengths
 from fsdpdoctor.recorder.changes.apply_plan import units_in
+from fsdpdoctor.recorder.forward_frames import outermost_module
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.running_settings import (
     Change,
     changes_of,
     fingerprint,
 )
-from fsdpdoctor.recorder.host.model_spec import outermost_module
 from fsdpdoctor.recorder.own_threads import start_thread
 from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage.settings_log import SettingsLog, TunedSampling

@@ -29,8 +29,8 @@ from fsdpdoctor.errors import PlanError
 from fsdpdoctor.plan_file import Settings, UnitSettings, module_names, words
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.changes.fully_shard_override import FullyShardOverride
+from fsdpdoctor.recorder.forward_frames import outermost_module
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.host.model_spec import outermost_module
 from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.schema import ROOT
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from fsdpdoctor.recorder import kinds, lanes, phases
-from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen

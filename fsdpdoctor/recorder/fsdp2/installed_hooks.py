@@ -7,11 +7,8 @@ from typing import Any, Protocol
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.collective_hooks import CollectiveHooks
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
-from fsdpdoctor.recorder.fsdp2.param_group_hooks import (
-    PassListener,
-    StateHooks,
-    UnitHooks,
-)
+from fsdpdoctor.recorder.fsdp2.param_group_hooks import UnitHooks
+from fsdpdoctor.recorder.fsdp2.state_hooks import PassListener, StateHooks
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
 from fsdpdoctor.recorder.patching import HookSet

@@ -169,6 +169,11 @@ def is_part(state: Any) -> bool:
     return getattr(state, "_is_root", None) is False
 
 
+def can_reset(state: Any) -> bool:
+    """Whether FSDP2 can be told to give an iteration up."""
+    return hasattr(state, "_reset_iter_state")
+
+
 def all_states(state: Any) -> tuple[Any, ...]:
     """The states of a state's tree, root first, in the order of the modules."""
     return tuple(state._state_ctx.all_states)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from fsdpdoctor.recorder import kinds, lanes, phases
-from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen

@@ -8,12 +8,13 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
-from fsdpdoctor.recorder import kinds, lanes, phases
-from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Reduction, Unit, Window
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_EXCEPTIONS,
+    COUNTER_LEFT_OPEN,
     NO_TIME,
     UNKNOWN,
     Phase,
@@ -195,8 +196,8 @@ class Units:
             self.of(group).forward is not None for group in internals.groups_of(state)
         )
 
-    def abort_forwards(self) -> None:
-        """End the forwards that an exception left open, and count it."""
+    def abort_forwards(self) -> int:
+        """End the forwards that an exception left open, and count it. How many."""
         rec = self._rec
         aborted = [unit for unit in self._forwards if unit.forward is not None]
         for unit in reversed(aborted):
@@ -213,8 +214,29 @@ class Units:
             unit.forward = None
         self._forwards.clear()
         if aborted:
-            name = rec.names.id(COUNTER_EXCEPTIONS)
-            rec.counters.add(name, perf_counter_ns(), 1)
+            self._tally(COUNTER_EXCEPTIONS)
+        return len(aborted)
+
+    def root_forward_broke_off(self, state: Any) -> None:
+        """A root's forward begins whose last one an exception ended. Say so, and
+        whether FSDP2 has been left in it: units gathered, or that forward its root's.
+        """
+        if not self.abort_forwards():
+            self._tally(COUNTER_EXCEPTIONS)
+        in_it = state._state_ctx.iter_forward_root is state
+        if (in_it and internals.can_reset(state)) or any(
+            internals.is_unsharded(group) and not self._by_hand(group)
+            for one in internals.all_states(state)
+            for group in internals.groups_of(one)
+        ):
+            self._tally(COUNTER_LEFT_OPEN)
+
+    def _by_hand(self, group: Any) -> bool:
+        window = self.of(group).window
+        return window is not None and window.flags & flag_bits.MANUAL != 0
+
+    def _tally(self, counter: str) -> None:
+        self._rec.counters.add(self._rec.names.id(counter), perf_counter_ns(), 1)
 
     def inside_forward(self) -> Unit | None:
         """The innermost unit whose forward is running."""

@@ -14,7 +14,7 @@ from typing import Any
 from fsdpdoctor.recorder import kinds, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
-from fsdpdoctor.recorder.fsdp2.param_group_hooks import PassListener
+from fsdpdoctor.recorder.fsdp2.state_hooks import PassListener
 from fsdpdoctor.recorder.patching import Wrap, hide_frames, unseen
 
 # Plain integers: to look a member up in its class costs more than the rest.

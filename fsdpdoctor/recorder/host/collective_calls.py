@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.recorder import kinds, lanes, phases
-from fsdpdoctor.recorder.fsdp2 import flag_bits, internals
+from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fsdpdoctor.recorder.forward_frames import outermost_module
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.sharded_modules import ShardedModules
@@ -31,12 +31,6 @@ from fsdpdoctor.schema import (
 
 MAX_UNMANAGED_FQNS = 50
 """As `ModelSpec.unmanaged_fqns` promises."""
-
-_CALLS = tuple(
-    getattr(nn.Module, name).__code__
-    for name in ("_call_impl", "_wrapped_call_impl")
-    if hasattr(nn.Module, name)
-)
 
 
 class ModelWatch:
@@ -243,20 +237,6 @@ def plain_device(module: Any) -> str | None:
         return computes_on.type
     first = next(module.parameters(), None)
     return None if first is None else first.device.type
-
-
-def outermost_module() -> nn.Module | None:
-    """The outermost module whose forward is on the call stack now."""
-    found: nn.Module | None = None
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code in _CALLS:
-            module = frame.f_locals.get("self")
-            found = module if isinstance(module, nn.Module) else found
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return found
 
 
 def blocks_of(model: nn.Module) -> Iterator[BlockSpec]:

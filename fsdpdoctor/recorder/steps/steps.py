@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from fsdpdoctor.recorder import kinds, lanes, phases
-from fsdpdoctor.recorder.fsdp2 import flag_bits
+from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2.internals import in_backward, is_broken_off
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.steps.micro_batches import (
@@ -144,8 +143,10 @@ class Steps:
             self._sink.pass_boundary(phases.FORWARD)
 
     def pass_aborted(self) -> None:
-        """An exception ended the micro-batch before."""
+        """An exception ended the root's forward before, and with it its micro-batch."""
         self._rec.in_forward = False
+        if not self._units.grad:
+            return  # it was of none
         self._backwards = 0
         self.backward_ended(aborted=True)
 
