@@ -64,11 +64,14 @@ class ShardedModules:
         """All of them, whether they have run or not."""
         return (m for ref in self._all if (m := ref()) is not None)
 
-    def managed_ids(self) -> set[int]:
-        """Ids of the parameters that idle modules shard, in no unit that ran."""
+    def managed_ids(self, models: Iterable[nn.Module]) -> set[int]:
+        """Ids of the parameters that they shard, and what in these models is sharded,
+        whether it is in a unit that ran or not.
+        """
+        inside = (one for model in models for one in model.modules())
         return {
             id(param.sharded_param)
-            for module in self._idle()
+            for module in (*self.alive(), *inside)
             for group in internals.groups_of(_state(module))
             for param in group.fsdp_params
         }

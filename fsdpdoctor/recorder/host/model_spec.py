@@ -126,7 +126,7 @@ class ModelWatch:
         """The parameters that no unit covers, where there are units."""
         if self._wrapper != "fsdp2":
             return []  # there is no unit to be outside of
-        managed = self._managed().keys() | self._sharded.managed_ids()
+        managed = self._managed().keys() | self._sharded.managed_ids(self._models())
         return [named for i, named in self._params().items() if i not in managed]
 
     def without_unit(self) -> list[Any]:

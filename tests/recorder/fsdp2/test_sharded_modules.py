@@ -110,3 +110,26 @@ def test_what_has_not_run_yet_is_not_stale(tmp_path: Path) -> None:
     assert data.header.model is not None
     (spec,) = data.header.model.optimizers
     assert (spec.params, spec.stale) == (3 * len(old) + 1, len(old))
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_what_is_sharded_late_is_not_outside(tmp_path: Path, ignored: bool) -> None:
+    """An adapter that a sharded model gets, or had left alone, and that has not run."""
+    with recorded(tmp_path):
+        model: Any = Net(scaled=False)
+        if ignored:
+            model.adapter = nn.Linear(8, 8)
+        alone = set(model.adapter.parameters()) if ignored else None
+        fully_shard(model, ignored_params=alone)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for at in range(4):
+            if at == 2:
+                model.adapter = fully_shard(nn.Linear(8, 8))
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (data,) = open_run(tmp_path).load()
+
+    assert data.header.model is not None
+    assert data.header.model.unmanaged_fqns == ()
+    assert len(data.header.units) == 1
