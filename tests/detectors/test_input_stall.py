@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fsdpdoctor.detectors.input_stall import input_stall
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.schema import Evidence
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 from fsdpdoctor.testing import RECORDED, draw, measured
 from tests.detectors.answers import CUDA, codes, found, not_judged, only, without
+from tests.rig.changed import replace
 
 SLOW = """
     input    xxx.................
@@ -24,6 +27,39 @@ def test_waiting_for_data() -> None:
     assert finding.ranks == (0,)
     assert finding.evidence["waits_per_step"] == 1.0
     assert "num_workers=4" in codes(finding)[0]
+
+
+def test_a_loader_with_workers_is_told_to_have_more() -> None:
+    """It has three; one in the process itself, or of which nothing is known, none."""
+    advised = {}
+    for workers in (UNKNOWN, 0, 3):
+        data = draw(SLOW)
+        steps = [
+            replace(
+                step,
+                spans=replace(
+                    step.spans,
+                    value=np.where(step.spans.kind == Kind.INPUT, workers, UNKNOWN),
+                ),
+            )
+            for step in data.steps
+        ]
+        finding = only(input_stall, measured(replace(data, steps=tuple(steps))))
+        text = finding.advice[0].text.partition(",")[0]
+        advised[finding.evidence["workers"]] = (
+            text,
+            finding.summary.partition(") ")[2],
+        )
+
+    few = "Load in worker processes"
+    assert advised == {
+        None: (few, "pass waiting for the data loader"),
+        0: (few, "pass waiting for the data loader"),
+        3: (
+            "Load in more worker processes than 3",
+            "pass waiting for the data loader and its 3 workers",
+        ),
+    }
 
 
 def test_a_loader_that_is_slow_on_one_rank_is_that_ranks() -> None:

@@ -11,7 +11,7 @@ else:
 
     from msgspec import structs
 
-    def replace(value, **changes):
+    def replace(value, /, **changes):
         """The same as `dataclasses.replace`, of either kind."""
         if dataclasses.is_dataclass(value):
             return dataclasses.replace(value, **changes)

@@ -217,13 +217,16 @@ class HostHooks:
     def _see_input(self) -> None:
         from torch.utils.data import dataloader
 
-        def begins(*args: Any, **kwargs: Any) -> int:
+        def begins(loader: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
             self._pause = Within.LOADER
-            return perf_counter_ns()
+            workers = getattr(loader, "_num_workers", None)
+            known = workers if type(workers) is int else UNKNOWN
+            return perf_counter_ns(), known
 
-        def ended(start_ns: int, error: BaseException | None) -> None:
+        def ended(token: tuple[int, int], error: BaseException | None) -> None:
             self._pause = Within.SCRIPT
-            self._rec.host_span(kinds.INPUT, start_ns)
+            start_ns, workers = token
+            self._rec.host_span(kinds.INPUT, start_ns, value=workers)
 
         owner: Any = dataloader._BaseDataLoaderIter
         loaded = bracket(owner.__next__, self._rec.guard, begins, ended)

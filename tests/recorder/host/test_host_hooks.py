@@ -11,6 +11,7 @@ import torch
 import torch.distributed.checkpoint
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsdpdoctor
 from fsdpdoctor.quantities import MS
@@ -53,6 +54,28 @@ def test_sees_clipping_that_was_imported_by_name(tmp_path: Path) -> None:
     ]
     assert trained(tmp_path / "two", in_two_calls) == [2, 2]
     assert torch.nn.utils.clip_grad_norm_ is before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_wait_for_input_says_of_how_many_workers(
+    workers: int, tmp_path: Path
+) -> None:
+    """Of the loader that it waits for."""
+    rows = TensorDataset(torch.ones(8, 8))
+    context = "fork" if workers else None
+    loader = DataLoader(
+        rows, batch_size=2, num_workers=workers, multiprocessing_context=context
+    )
+    with recorded(tmp_path):
+        model = sharded()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for (batch,) in loader:
+            model(batch).backward()
+            optimizer.step()
+    (data,) = open_run(tmp_path).load()
+
+    spans = [s.spans.rows(s.spans.kind == Kind.INPUT) for s in data.steps]
+    assert {int(value) for one in spans for value in one.value} == {workers}
 
 
 class Slow(torch.optim.SGD):
