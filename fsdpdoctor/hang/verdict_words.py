@@ -33,8 +33,8 @@ ADVICE = {
     Cause.ELSEWHERE: "See why it stays at this line: a loader or a disk that does not "
     "answer, a loop without end, a wait for something that another rank does.",
     Cause.KILLED: "Look in the node's kernel log (dmesg) for the out-of-memory killer, "
-    "and at memory.rss of this run; then at what else may send SIGKILL, or calls "
-    "os._exit.",
+    "and at memory.rss of this run; then at what else may send a signal that nobody "
+    "handles (SIGKILL, or an alarm's SIGALRM), or calls os._exit.",
     Cause.TOGETHER: "Look at the network and the devices between these ranks; with "
     "NCCL, at NCCL_DEBUG=INFO and the Flight Recorder's dumps.",
     Cause.ENDED_OUTSIDE: "No error of the training ended it: a scheduler's time limit, "
