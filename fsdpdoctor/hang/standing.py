@@ -68,6 +68,8 @@ COLLECTIVE_FILES = (
     "torch/distributed/_functional_collectives.py",
 )
 FSDP2 = "torch/distributed/fsdp/_fully_shard/"
+OPTIMIZERS = "torch/optim/"
+"""Where every optimizer's step is called, whoever wrote it."""
 
 ISSUED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 """Events of the heartbeat that issue a collective of FSDP2's."""
@@ -172,6 +174,18 @@ class Standing:
         """All lines of the user's own there, innermost first."""
         stack = self.background.stack if self.background else self.stack
         return tuple(frame for frame in reversed(stack) if frame.user)
+
+    @property
+    def past_optimizer(self) -> bool:
+        """Whether its last event is an optimizer's step, which it is known to have come
+        out of: what began is noted, and not what ended.
+        """
+        return (
+            self.last is not None
+            and self.last.kind == Kind.OPTIMIZER.label
+            and bool(self.stack)
+            and not any(OPTIMIZERS in frame.file for frame in self.stack)
+        )
 
     @property
     def call(self) -> str | None:

@@ -126,7 +126,7 @@ def _event(one: Standing) -> str:
     last = one.last
     if last is None:
         return ""
-    words = f"at {last.what}"
+    words = f"{'after' if one.past_optimizer else 'at'} {last.what}"
     words += f" ({last.phase})" if last.phase else ""
     return words + _step(one)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.run_ended import run_ended
 from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
@@ -19,7 +21,7 @@ from fsdpdoctor.rank_end import (
 )
 from fsdpdoctor.rank_end_files import Beat
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Kind, Phase
+from fsdpdoctor.schema import UNKNOWN, Kind, Phase
 from fsdpdoctor.testing import TRACED, draw, measured
 from tests.detectors.answers import found, not_judged, only
 from tests.rig.changed import replace
@@ -107,6 +109,32 @@ def standing(
         neighbours=neighbours,
     )
     return replace(ended(draw(TWO_LAYERS, rank=rank), "running", 100), stall=stall)
+
+
+@pytest.mark.parametrize(
+    ("inside", "where"), [(False, "after"), (True, "at")], ids=["past it", "in it"]
+)
+def test_an_error_after_the_optimizer_is_not_said_to_be_in_it(
+    inside: bool, where: str
+) -> None:
+    """Its frames tell; what began last is an optimizer's step either way."""
+    data = raising(0, "ValueError", "no batch", 12, 100)
+    end = data.header.end
+    assert end is not None
+    assert end.position is not None
+    optimizer = Frame(
+        file="torch/optim/optimizer.py", line=9, function="wrapper", user=False
+    )
+    stack = (*end.position.stack, optimizer) if inside else end.position.stack
+    position = replace(end.position, stack=stack)
+    last = replace(data.beats[0], kind=Kind.OPTIMIZER, unit=UNKNOWN, phase=0)
+    header = replace(data.header, end=replace(end, position=position))
+    data = replace(data, header=header, beats=(replace(last, micro_batch=UNKNOWN),))
+
+    assert only(run_ended, measured(data)).summary == (
+        "rank 0 raised ValueError: no batch at train.py:12 in main, "
+        f"{where} optimizer in step 9"
+    )
 
 
 def test_a_killed_rank_is_named_with_where_it_was() -> None:
