@@ -147,8 +147,19 @@ def _without_steps(report: Report) -> Verdict:
             text=f"{share} of the capture's communication is exposed; it has no whole "
             "step, so nothing was judged by step",
         )
-    return Verdict(
-        kind="nothing", text="Nothing was judged: no whole step was recorded"
+    text = "Nothing was judged: no whole step was recorded"
+    return Verdict(kind="nothing", text=f"{text}{_why_no_step(report)}")
+
+
+def _why_no_step(report: Report) -> str:
+    """Of a model that ran, where no optimizer of torch's did."""
+    run = report.run
+    nobody = run.source == "recorded" and run.configuration.get("optimizers") == []
+    if not nobody or run.model_class is None or report.health.stopped:
+        return ""
+    return (
+        ". A step ends where an optimizer of torch's steps, and none did: where one of "
+        "the script's own ends, call fsdpdoctor.step()"
     )
 
 

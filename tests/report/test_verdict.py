@@ -6,7 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
+import fsdpdoctor
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.quantities import MS, ms
 from fsdpdoctor.report import diagnose
@@ -22,6 +24,7 @@ from fsdpdoctor.report.verdict import gain_ns, joined, with_verdict
 from fsdpdoctor.run import open_run
 from fsdpdoctor.storage.json_value import replace
 from tests.gallery.cases import CASES
+from tests.recorder.rehearsed import recorded, sharded
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -420,3 +423,25 @@ def test_what_a_finding_gives() -> None:
     assert gain_ns(row("FD101", 5 * MS, advice=(lose,))) == 0
     assert gain_ns(row("FD402", 5 * MS)) == 5 * MS
     assert gain_ns(row("FD404", 5 * MS, "info")) == 0
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "step", "said"),
+    [(False, False, True), (False, True, False), (True, False, False)],
+    ids=["none", "said by hand", "one"],
+)
+def test_steps_that_nothing_ends_are_told_what_would(
+    optimizers: bool, step: bool, said: bool, tmp_path: Path
+) -> None:
+    """A model runs; one optimizer steps once, which is one whole step at most."""
+    with recorded(tmp_path):
+        model = sharded()
+        for _ in range(5):
+            model(torch.ones(2, 8)).backward()
+            if step:
+                fsdpdoctor.step()
+        if optimizers:
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+    text = diagnose(open_run(tmp_path)).verdict.text
+
+    assert text.endswith("call fsdpdoctor.step()") is said
