@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import models_of, no_grad_passes
@@ -33,12 +34,19 @@ def model_rows(m: Measures) -> tuple[ModelRow, ...]:
     return tuple(rows)
 
 
+def places(m: Measures) -> Mapping[int, int]:
+    """Where each model stands in `models`, by its number in the record: there are
+    models without a unit, such as a loss that is sharded and has no parameters.
+    """
+    return {number: at for at, number in enumerate(models_of(m))}
+
+
 def no_grad_rows(m: Measures) -> tuple[NoGradRow, ...]:
     """Passes without gradients, the costliest first."""
-    steps = max(len(m.step_ns), 1)
+    steps, place = max(len(m.step_ns), 1), places(m)
     return tuple(
         NoGradRow(
-            model=row.model,
+            model=place.get(row.model, 0),
             where=row.where,
             purpose=row.purpose,
             passes_per_step=row.passes / steps,

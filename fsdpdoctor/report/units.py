@@ -13,6 +13,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.intervals import Int64s
+from fsdpdoctor.report.models import places
 from fsdpdoctor.report.value import (
     ByCause,
     KindTimes,
@@ -63,9 +64,10 @@ def unit_rows(m: Measures) -> tuple[UnitRow, ...]:
             specs.setdefault(key, (unit, rank))
         _add_rank(rank, keys, sums)
         _add_causes(rank, m.causes[rank.rank], keys, sums)
-    per = _Denominators.of(m)
+    per, place = _Denominators.of(m), places(m)
     return tuple(
-        _row(unit, rank, sums[key], per) for key, (unit, rank) in specs.items()
+        _row(unit, rank, sums[key], per, place[unit.model])
+        for key, (unit, rank) in specs.items()
     )
 
 
@@ -188,7 +190,9 @@ def all_known(parts: Sequence[Int64s]) -> Int64s | None:
     return every if len(every) and not (every == UNKNOWN).any() else None
 
 
-def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> UnitRow:
+def _row(
+    unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators, model: int
+) -> UnitRow:
     computed = bool(per.evidence & {Evidence.STALLS, Evidence.KERNELS})
     forward, backward = _PHASES
     gathers = {phase: s.times["all_gathers", phase] for phase in _PHASES}
@@ -231,7 +235,7 @@ def _row(unit: UnitSpec, rank: RankMeasures, s: _Sums, per: _Denominators) -> Un
         module_class=unit.module_class,
         numel=_known(unit.numel),
         settings=_settings(unit, rank),
-        model=unit.model,
+        model=model,
         exposed_ns_by_cause=_by_cause(s, per),
         activation_bytes=_known(s.activation_bytes),
     )

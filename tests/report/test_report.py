@@ -17,7 +17,7 @@ from fsdpdoctor.report.value import (
     ScriptRow,
 )
 from fsdpdoctor.run import in_memory
-from fsdpdoctor.schema import GroupSpec, RunHeader
+from fsdpdoctor.schema import GroupSpec, ModelSpec, RunHeader
 from fsdpdoctor.testing import draw, measured, unit
 from tests.report.drawn_reports import two_ranks
 
@@ -238,6 +238,16 @@ def test_ranks_say_who_waits_for_whom() -> None:
     )
     assert (first.last_arrivals, second.last_arrivals) == (0, 6)
     assert (first.exposed_ns_per_step, second.exposed_ns_per_step) == (7 * MS, 5 * MS)
+
+
+def test_models_without_a_unit_leave_the_others_theirs() -> None:
+    """A sharded loss has no parameters, but a number: the others come after it."""
+    units = (unit("0 [tree=1]", tree=1, model=1), unit("0 [tree=2]", tree=2, model=2))
+    spec = ModelSpec(wrapper="fsdp2", models=("Loss", "Actor", "Critic"))
+    report = report_of(measured(draw("forward  01", units=units, model=spec)))
+
+    assert [row.name for row in report.models] == ["Actor", "Critic"]
+    assert [row.model for row in report.units] == [0, 1]
 
 
 def test_units_that_only_one_rank_has_are_shown() -> None:
