@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,19 @@ class Plan:
         return result
 
     def __str__(self) -> str:
+        return self.words(str)
+
+    def words(self, named: Callable[[str], str]) -> str:
+        """What it changes, with units as `named` calls them."""
         if not self.changes:
             return "no change"
-        return ", ".join(_words(name, v) for name, v in self.changes.items())
+        return ", ".join(_words(name, v, named) for name, v in self.changes.items())
 
 
-def _words(name: str, value: Any) -> str:
+def _words(name: str, value: Any, named: Callable[[str], str]) -> str:
     words = name.replace("_", " ")
     if isinstance(value, Mapping):
-        each = ", ".join(f"{unit} {v}" for unit, v in value.items())
+        each = ", ".join(f"{named(unit)} {v}" for unit, v in value.items())
         each = each.replace(f"{ALL} ", "")
         return f"{words}: {each}"
     return words if value is True else f"{words} {value}"

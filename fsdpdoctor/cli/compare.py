@@ -15,6 +15,7 @@ from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.open_paths import ReadOptions, open_paths, runs_at
 from fsdpdoctor.quantities import percent
 from fsdpdoctor.renderers.comparison import show_comparison, show_sheets
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, names_in
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.comparison import (
     Comparison,
@@ -104,9 +105,12 @@ def command(
         )
     first, *repeats = (_subject(path, jobs) for path in firsts)
     spread_ns = _spread_ns(first, *repeats)
-    found = tuple(
-        compare(first, _subject(other, jobs), spread_ns=spread_ns) for other in others
-    )
+    compared: list[Comparison] = []
+    named: list[UnitNames] = []
+    for other in (_subject(path, jobs) for path in others):
+        compared.append(compare(first, other, spread_ns=spread_ns))
+        named.append(names_in(first.report).beside(names_in(other.report)))
+    found = tuple(compared)
     never_fail_to_encode()
     if as_json:
         click.echo(encode_comparisons(found), nl=False)
@@ -115,7 +119,7 @@ def command(
         for index, each in enumerate(found):
             if index:
                 console.print()
-            show_comparison(each, console)
+            show_comparison(each, console, named[index])
     if max_regression is not None:
         _exit_on(max_regression, found)
 

@@ -20,6 +20,7 @@ from fsdpdoctor.detectors import judge_all
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
 from fsdpdoctor.finding import Finding
 from fsdpdoctor.open_paths import ReadOptions, open_paths
+from fsdpdoctor.renderers.reading.unit_names import names_on
 from fsdpdoctor.renderers.whatif import show_forecast
 from fsdpdoctor.simulate.plans.forecast import (
     Forecast,
@@ -139,7 +140,7 @@ def command(
     if as_json:
         click.echo(encode_forecast(found, dialect), nl=False)
     else:
-        show_forecast(found, Terminal(), dialect)
+        show_forecast(found, Terminal(), names_on(measures.ranks[0]), dialect)
 
 
 def _as_advised(found: Forecast, findings: Sequence[Finding]) -> Forecast:

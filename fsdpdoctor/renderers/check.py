@@ -10,11 +10,13 @@ from rich.text import Text
 
 from fsdpdoctor.changes.fsdp1_migration import Migration
 from fsdpdoctor.renderers.formatting import units, visible, whole
+from fsdpdoctor.renderers.reading.unit_names import by_model, names_in
 from fsdpdoctor.renderers.report_view import content_of
 from fsdpdoctor.renderers.text import show_findings
 from fsdpdoctor.report.check import Check
 from fsdpdoctor.report.value import UnitRow
 from fsdpdoctor.schema import ROOT
+from fsdpdoctor.storage.json_value import replace
 
 MOST_FINDINGS_NAMED = 6
 """In the first line."""
@@ -27,8 +29,13 @@ def show_check(check: Check, console: Console) -> None:
         console.print(Text(check.memory), soft_wrap=True)
     if check.report is not None and check.report.units:
         console.print()
-        for line in tree(check.report.units):
-            console.print(Text(line), soft_wrap=True)
+        named = names_in(check.report)
+        for model, rows in by_model(check.report.units, check.report.models):
+            if model is not None:
+                console.print(Text(f"{model}:"), soft_wrap=True)
+            mine = [replace(row, unit=named.within(row.unit)) for row in rows]
+            for line in tree(mine):
+                console.print(Text(line), soft_wrap=True)
     if check.migration is not None:
         _migration(check.migration, console)
     if check.findings and check.report is not None:

@@ -14,7 +14,8 @@ from fsdpdoctor.quantities import (
     ms,
     size,
 )
-from fsdpdoctor.renderers.formatting import shorten, units, visible
+from fsdpdoctor.renderers.formatting import shorten, visible
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.report.comparison import ComparedFinding, Comparison
 from fsdpdoctor.report.comparison.difference import Difference, Scalar
 from fsdpdoctor.report.comparison.sheet import Figure, Sheet
@@ -25,12 +26,12 @@ MOST_LINES = 40
 UNIT_WIDTH = 24
 
 
-def show_comparison(comparison: Comparison, console: Console) -> None:
-    """Print what differs from A to B."""
+def show_comparison(comparison: Comparison, console: Console, named: UnitNames) -> None:
+    """Print what differs from A to B, whose units are called so."""
     _print(console, _headline(comparison), "bold")
     _print(console, f"A: {visible(comparison.a)}", "dim")
     _print(console, f"B: {visible(comparison.b)}", "dim")
-    _print(console, visible(f"{comparison.conclusion}."))
+    _print(console, visible(f"{named.words(comparison.conclusion)}."))
     _show_findings(console, "Gone", comparison.findings_gone)
     _show_findings(console, "New", comparison.findings_new)
     for title, kinds in (
@@ -44,7 +45,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print()
         _print(console, title, "bold")
         for row, names in rows[:MOST_LINES]:
-            _print(console, f"  {_line(row, names)}")
+            _print(console, f"  {_line(row, names, named)}")
         if len(rows) > MOST_LINES:
             _print(console, f"  and {len(rows) - MOST_LINES} more, see --json", "dim")
     for reason in comparison.not_compared:
@@ -123,23 +124,23 @@ def alike(rows: Sequence[Difference]) -> list[tuple[Difference, tuple[str, ...]]
     ]
 
 
-def _line(row: Difference, names: tuple[str, ...]) -> str:
-    of = f"{shorten(units(names), UNIT_WIDTH)}  " if names else ""
+def _line(row: Difference, names: tuple[str, ...], named: UnitNames) -> str:
+    of = f"{shorten(named.listed(names), UNIT_WIDTH)}  " if names else ""
     if row.rank is not None:
         of = f"rank {row.rank}  "
     name = f"{of}{visible(row.figure)}"
-    line = f"{name:<52} {_value(row.kind, row.a)}, {_value(row.kind, row.b)}"
+    line = f"{name:<52} {_value(row, row.a, named)}, {_value(row, row.b, named)}"
     if row.kind == "time" and row.change is not None and row.noise is not None:
         sign = "+" if row.change > 0 else "-"
         line += f", {sign}{ms(abs(row.change))}, {ms(row.noise)}"
     return line
 
 
-def _value(kind: str, value: Scalar) -> str:
+def _value(row: Difference, value: Scalar, named: UnitNames) -> str:
     if value is None:
-        return NOT_MEASURED if kind != "setting" else "not set"
+        return NOT_MEASURED if row.kind != "setting" else "not set"
     if isinstance(value, str | bool):
-        return visible(str(value))
-    if kind == "time":
+        return visible(named.words(str(value)))
+    if row.kind == "time":
         return ms(value)
-    return size(value) if kind == "bytes" else f"{value:g}"
+    return size(value) if row.kind == "bytes" else f"{value:g}"

@@ -27,6 +27,7 @@ from fsdpdoctor.renderers.formatting import (
 from fsdpdoctor.renderers.reading.finding_order import counted_in
 from fsdpdoctor.renderers.reading.memory_words import start_and_memory
 from fsdpdoctor.renderers.reading.stopped_words import rank_words, stopped_lines
+from fsdpdoctor.renderers.reading.unit_names import names_in
 from fsdpdoctor.renderers.tables import (
     Table,
     collective_table,
@@ -34,7 +35,6 @@ from fsdpdoctor.renderers.tables import (
     other_table,
     rank_table,
     unit_tables,
-    units_of,
 )
 from fsdpdoctor.report.value import (
     BestChange,
@@ -91,6 +91,7 @@ class FindingWords:
     where: str | None
     confidence: str
     advice: tuple[AdviceWords, ...]
+    model: str | None = None  # of several the one it is of, as the summary has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,7 @@ def _causes(by_cause: ByCause) -> str:
 
 def _facts(report: Report) -> Iterator[str]:
     run, health, step = report.run, report.health, report.step_time_ns
-    what = [visible(run.model_class)] if run.model_class else []
+    what = [_models(report)] if run.model_class else []
     if run.numel:
         what.append(f"{whole(run.numel)} parameters")
     if run.wrapper:
@@ -262,6 +263,19 @@ def _facts(report: Report) -> Iterator[str]:
     if share is not None:
         steps += f"; {percent(share)} of communication overlapped"
     yield steps
+
+
+NAMED_MODELS = 4
+
+
+def _models(report: Report) -> str:
+    """All that have units: their parameters are counted together."""
+    names = [visible(model.name) for model in report.models]
+    if len(names) < 2:
+        return visible(report.run.model_class or "")
+    if len(names) > NAMED_MODELS:
+        return f"{len(names)} models ({names[0]} to {names[-1]})"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _step_words(median: int, p95: int, judged: Sequence[int]) -> str:
@@ -294,9 +308,9 @@ def _finding(finding: FindingRow, report: Report) -> FindingWords:
         costs.append(counted_in(finding, finding.part_of, report.findings))
     if finding.cost_bytes is not None:
         costs.append(size(finding.cost_bytes))
-    where = []
+    where, named = [], names_in(report)
     if finding.units:
-        where.append(units_of(finding.units, report.units, report.models))
+        where.append(named.of_finding(finding.units))
     if finding.phase:
         where.append(finding.phase)
     if finding.ranks:
@@ -310,6 +324,7 @@ def _finding(finding: FindingRow, report: Report) -> FindingWords:
         where="; ".join(where) or None,
         confidence=finding.confidence,
         advice=tuple(_advice(advice) for advice in finding.advice),
+        model=named.model(finding.units),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsdpdoctor.analysis.no_grad import PURPOSES
 from fsdpdoctor.quantities import ms, percent, size
-from fsdpdoctor.renderers.formatting import counted, unit_name, units, visible
+from fsdpdoctor.renderers.formatting import counted, visible
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, by_model, names_of
 from fsdpdoctor.report.model_rows import ModelRow, NoGradRow
 from fsdpdoctor.report.value import (
     CollectiveRow,
@@ -18,7 +18,6 @@ from fsdpdoctor.report.value import (
     ScriptRow,
     UnitRow,
 )
-from fsdpdoctor.storage.json_value import replace
 
 ABSENT = "-"
 """In a cell whose value the source cannot know."""
@@ -117,52 +116,15 @@ def unit_tables(
     rows: Sequence[UnitRow], models: Sequence[ModelRow]
 ) -> tuple[Table, ...]:
     """A table for each model: its units' names are its own."""
-    if len(models) < 2:
-        return (_unit_table(rows, "Units"),) if rows else ()
+    named = names_of(rows, models)
     return tuple(
-        _unit_table(mine, f"Units of {visible(model.name)}, {model.role}")
-        for number, model in enumerate(models)
-        if (mine := [_within_model(row) for row in rows if row.model == number])
+        _unit_table(mine, "Units" if model is None else f"Units of {model}", named)
+        for model, mine in by_model(rows, models)
+        if mine
     )
 
 
-def _within_model(row: UnitRow) -> UnitRow:
-    """Named as in its own model: no other one's units are beside it."""
-    return replace(row, unit=_OF_TREE.sub("", row.unit))
-
-
-_OF_TREE = re.compile(r" \[tree=\d+\]")
-
-
-def units_of(
-    names: Sequence[str], rows: Sequence[UnitRow], models: Sequence[ModelRow]
-) -> str:
-    """A finding's units: of several models by name, of one its summary has it."""
-    model_of = {row.unit: row.model for row in rows}
-    several = len({model_of.get(name, 0) for name in names}) > 1 < len(models)
-    said = []
-    for name in names:
-        of = f" of {models[model_of[name]].name}" if name in model_of else ""
-        said.append(_OF_TREE.sub("", name) + (of if several else ""))
-    return units(said)
-
-
-def names_of(
-    rows: Sequence[UnitRow], models: Sequence[ModelRow]
-) -> Callable[[str], str]:
-    """What a unit is called outside its model's own table: of which model it is."""
-    model_of = {row.unit: row.model for row in rows} if len(models) > 1 else {}
-
-    def named(unit: str) -> str:
-        if unit not in model_of:
-            return unit_name(unit)
-        model = visible(models[model_of[unit]].name)
-        return f"{unit_name(_OF_TREE.sub('', unit))} of {model}"
-
-    return named
-
-
-def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:
+def _unit_table(rows: Sequence[UnitRow], title: str, named: UnitNames) -> Table:
     """Counts against expected, bytes, exposed time, compute, window and peak."""
     exposed = _largest([t for r in rows for t in _phases(r)])
     compute = _largest([t for r in rows for t in (r.forward_ns, r.backward_ns)])
@@ -173,7 +135,7 @@ def _unit_table(rows: Sequence[UnitRow], title: str) -> Table:
         weight = float((forward or 0) + (backward or 0))
         cells.append(
             (
-                Cell(text=unit_name(row.unit), weight=weight),
+                Cell(text=named.within(row.unit), weight=weight),
                 _gathers(row),
                 _count(row.reduce_scatters),
                 _bytes(row.all_gather_bytes),

@@ -7,27 +7,30 @@ from rich.table import Table
 from rich.text import Text
 
 from fsdpdoctor.quantities import gbps, ms, percent, signed_percent, size
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.simulate.calibration.comm_cost import FREE
 from fsdpdoctor.simulate.plans.forecast import Forecast, code_of
 from fsdpdoctor.simulate.plans.predict import Prediction, Replay
 
 
 def show_forecast(
-    found: Forecast, console: Console, dialect: str = "fully_shard"
+    found: Forecast, console: Console, named: UnitNames, dialect: str = "fully_shard"
 ) -> None:
-    """Print the replay's error, then every prediction with its code."""
+    """Print the replay's error, then every prediction with its code; units are called
+    as `named` has them.
+    """
     _show_replay(found.base, console)
     if found.withheld is not None:
-        _print(console, f"\n{found.withheld}")
+        _print(console, f"\n{named.words(found.withheld)}")
         return
     if not found.predictions:
         console.print("\nNo change was found that makes this run faster or smaller.")
         return
     console.print()
-    console.print(_table(found))
+    console.print(_table(found, named))
     for at, prediction in enumerate(found.predictions, 1):
         lines = code_of(found.base, prediction, dialect)
-        _show_details(at, prediction, lines, console)
+        _show_details(at, prediction, lines, console, named)
 
 
 def _print(console: Console, line: str) -> None:
@@ -64,7 +67,7 @@ def _show_replay(base: Replay, console: Console) -> None:
         )
 
 
-def _table(found: Forecast) -> Table:
+def _table(found: Forecast, named: UnitNames) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("change")
@@ -76,7 +79,7 @@ def _table(found: Forecast) -> Table:
     for at, p in enumerate(found.predictions, 1):
         table.add_row(
             str(at),
-            str(p.plan),
+            p.plan.words(named),
             ms(p.step_ns),
             ms(p.error_ns),
             ms(p.gain_ns),
@@ -91,13 +94,15 @@ def signed_size(count: int) -> str:
     return f"+{size(count)}" if count > 0 else size(count)
 
 
-def _show_details(at: int, p: Prediction, lines: str, console: Console) -> None:
+def _show_details(
+    at: int, p: Prediction, lines: str, console: Console, named: UnitNames
+) -> None:
     if not lines and not p.assumptions and p.forbidden is None:
         return
-    _print(console, f"\n{at}. {p.plan}")
+    _print(console, f"\n{at}. {p.plan.words(named)}")
     if p.forbidden is not None:
-        _print(console, f"   not advised: {p.forbidden}")
+        _print(console, f"   not advised: {named.words(p.forbidden)}")
     for said in p.assumptions:
-        _print(console, f"   assumed: {said}")
+        _print(console, f"   assumed: {named.words(said)}")
     for line in lines.splitlines():
         _print(console, f"    {line}")

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.schema import ModelSpec
 from fsdpdoctor.testing import draw
 from tests.cli.test_cli import fsdpdoctor, one_line, save
+from tests.detectors.test_of_models import TWO
 
 PICTURE = """
     forward     0.1.
@@ -50,6 +52,27 @@ def test_steps_that_cannot_be_compared_are_no_success(tmp_path: Path) -> None:
 
     assert ended.exit_code == 2
     assert "whether its step is longer cannot be told" in ended.stderr
+
+
+def test_units_of_several_models_say_which(tmp_path: Path) -> None:
+    """In what differs, and in what was changed; JSON has their own names."""
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    kept = replace(TWO[1], reshard_after_forward=False)
+    a, b = (
+        save(
+            tmp_path / name,
+            draw(PICTURE.replace("1", "."), units=(TWO[0], one), model=spec),
+            run_id=name,
+        )
+        for name, one in (("a", TWO[1]), ("b", kept))
+    )
+    said = fsdpdoctor("compare", a, b).stdout
+    (found,) = json.loads(fsdpdoctor("compare", a, b, "--json").stdout)["differences"]
+
+    assert "reshard_after_forward of layers.0 of Critic: True to False" in said
+    assert "  layers.0 of Critic  reshard_after_forward" in said
+    assert "[tree=" not in said
+    assert found["unit"] == "layers.0 [tree=1]"
 
 
 def test_each_other_run_is_compared_with_the_first(tmp_path: Path) -> None:

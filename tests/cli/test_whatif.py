@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.changes.plan import Plan
 from fsdpdoctor.cli import main
-from fsdpdoctor.run import in_memory, save_run
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
+from fsdpdoctor.renderers.whatif import show_forecast
+from fsdpdoctor.run import in_memory, open_run, save_run
 from fsdpdoctor.schema import RunHeader
 from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.synthetic_record import record
+from fsdpdoctor.simulate.plans.forecast import forecast, replay_run
 from tests.simulate.steps import prefetching, step, with_units
 
 BASE = step(4, blocking=True)
@@ -38,6 +45,17 @@ def of_json(*arguments: str | Path) -> Any:
     result = whatif(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def test_units_of_several_models_say_which(run: Path) -> None:
+    """In the table and above the code."""
+    opened, text = open_run(run), io.StringIO()
+    plan = Plan(reshard_after_forward={"layers.1": False})
+    found = forecast(replay_run(opened, measure(opened)), [plan])
+    named = UnitNames(model_of={"layers.1": "Actor", "layers.1 [tree=1]": "Critic"})
+    show_forecast(found, Console(file=text, width=150), named)
+
+    assert text.getvalue().count("reshard after forward: layers.1 of Actor False") == 2
 
 
 def test_a_prediction_is_the_changed_step(run: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.of_models import of_its_model
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
-from fsdpdoctor.renderers.tables import units_of
+from fsdpdoctor.renderers.reading.unit_names import names_in
 from fsdpdoctor.report import report_of
 from fsdpdoctor.schema import ModelSpec
 from fsdpdoctor.testing import draw, measured, unit
@@ -62,10 +62,10 @@ def test_several_models_are_told_by_unit() -> None:
     names = [spec.fqn for spec in TWO]
 
     assert both.summary == "layers.0 of Critic waits, too"
-    assert units_of(names, report.units, report.models) == (
-        "layers.0 of Actor, layers.0 of Critic"
+    assert names_in(report).of_finding(names) == (
+        "layers.0 of Actor and layers.0 of Critic"
     )
-    assert units_of(names[1:], report.units, report.models) == "layers.0"
+    assert names_in(report).of_finding(names[1:]) == "layers.0"
 
 
 def test_one_model_alone_is_not_named() -> None:

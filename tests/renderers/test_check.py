@@ -8,8 +8,10 @@ from rich.console import Console
 
 from fsdpdoctor.changes.fsdp1_migration import Migration, migration
 from fsdpdoctor.renderers.check import headline, show_check, tree
+from fsdpdoctor.report import report_of
 from fsdpdoctor.report.check import Check
 from fsdpdoctor.report.value import Report
+from tests.detectors.test_of_models import job
 from tests.renderers.test_renderers import finding, report_with
 
 
@@ -65,6 +67,20 @@ def test_equal_siblings_share_a_line_below_their_root() -> None:
             "  layers.[0-2]  3 x Block, 1.05 M parameters, reshard_after_forward=True"
             ", float32"
         )
+    ]
+
+
+def test_each_model_has_a_tree_of_its_own() -> None:
+    """Under its name; units have theirs in it."""
+    text = io.StringIO()
+    show_check(check(report_of(job("Actor", "Critic"))), Console(file=text, width=99))
+    what = "Block, 1.05 M parameters, reshard_after_forward=True, float32"
+
+    assert text.getvalue().splitlines()[2:6] == [
+        "Actor, trained:",
+        f"  layers.0  {what}",
+        "Critic, not run:",
+        f"  layers.0  {what}",
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fsdpdoctor.quantities import duration, size
 from fsdpdoctor.renderers.formatting import unit_name, visible
-from fsdpdoctor.renderers.tables import names_of
+from fsdpdoctor.renderers.reading.unit_names import names_in
 from fsdpdoctor.report.memory import MemoryRow
 from fsdpdoctor.report.start import StartRow
 from fsdpdoctor.report.value import Report
@@ -62,7 +62,7 @@ def memory_lines(
 def start_and_memory(report: Report) -> Iterator[str]:
     """How the run began, and the most that it held."""
     yield from start_lines(report.start)
-    yield from memory_lines(report.memory, names_of(report.units, report.models))
+    yield from memory_lines(report.memory, names_in(report))
 
 
 def start_lines(start: StartRow | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from fsdpdoctor.renderers.formatting import ranges
-from fsdpdoctor.renderers.tables import names_of
+from fsdpdoctor.renderers.reading.unit_names import names_in
 from fsdpdoctor.report.value import Report, StoppedRank
 
 
@@ -16,7 +16,7 @@ def rank_words(numbers: Sequence[int]) -> str:
 
 def stopped_lines(report: Report) -> Iterator[str]:
     """Which ranks did not end, and the last they were seen doing; alike ones once."""
-    named = names_of(report.units, report.models)
+    named = names_in(report)
     alike: dict[str, list[int]] = {}
     for row in report.health.stopped:
         alike.setdefault(_last_seen(row, named), []).append(row.rank)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fsdpdoctor.analysis.no_grad import model_name
 from fsdpdoctor.analysis.timeline import Timeline, of_kinds
 from fsdpdoctor.analysis.unit_times import innermost
 from fsdpdoctor.errors import InputError
@@ -104,7 +105,8 @@ def shape_of(line: Timeline) -> Shape:
     tops = children.pop(VIRTUAL_ROOT)
     if len(tops) > 1 and any(units[u].is_root for u in tops):
         raise InputError(
-            "this model has several FSDP2 roots: what-if replays one root's schedule"
+            f"{_whose(line, tops)} several FSDP2 roots: what-if replays one root's "
+            "schedule"
         )
     root = tops[0]
     if len(tops) > 1:
@@ -114,6 +116,15 @@ def shape_of(line: Timeline) -> Shape:
         children={u: tuple(c) for u, c in children.items()},
         states={members[0]: tuple(members) for members in states.values()},
     )
+
+
+def _whose(line: Timeline, tops: Sequence[int]) -> str:
+    header = line.data.header
+    numbers = {header.units[unit].model for unit in tops}
+    if len(numbers) < 2 or header.model is None:
+        return "this model has"
+    names = [model_name(header.model.models, number) for number in sorted(numbers)]
+    return f"this run's models ({', '.join(names)}) have"
 
 
 def calls_of(spans: Spans, micro_batch: int) -> list[Call]:

@@ -33,6 +33,23 @@ def under(plan: Plan, base: Step | None = None) -> Step:
     return changed(plan, base or step(4), RunConstraints()).step
 
 
+def test_words_name_units_as_they_are_told_to() -> None:
+    """A plan for every unit names none."""
+    plan = Plan(
+        reshard_after_forward={"a": False, "b": 2}, forward_prefetch_of={"a": 1}
+    )
+
+    assert str(plan) == (
+        "forward prefetch of: a 1, reshard after forward: a False, b 2"
+    )
+    assert plan.words(str.upper) == (
+        "forward prefetch of: A 1, reshard after forward: A False, B 2"
+    )
+    assert Plan(reshard_after_forward={"*": True}).words(str.upper) == (
+        "reshard after forward: True"
+    )
+
+
 def test_depth_makes_lists_in_the_order_of_the_pass() -> None:
     """The root prefetches the first block; backward begins at the last one."""
     units = under(Plan(forward_prefetch=2, backward_prefetch=1)).units
