@@ -19,6 +19,9 @@ KEPT = frozenset(("model", "module", "layers", "layer", "blocks", "block", "root
 
 HIDDEN = "(left out)"
 
+_APART = re.compile(r" \[(?:pg|tree)=\d+\]")
+"""What tells units of one name apart: ours, and no part of it."""
+
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\w.~-]*[/\\]){1,}[\w.-]+")
 _FILE = re.compile(r"[\w.-]+\.(?:py|ipynb|sh|yaml|json)\b")
 _ERROR = re.compile(r"(\b\w*(?:Error|Exception)\b):.*", re.DOTALL)
@@ -31,7 +34,7 @@ class Stand:
         parts = dict.fromkeys(
             part
             for name in units
-            for part in re.split(r"[^A-Za-z0-9_]+", name)
+            for part in re.split(r"[^A-Za-z0-9_]+", _APART.sub("", name))
             if part and not part.isdigit() and part.lower() not in KEPT
         )
         self._names = {part: f"part{at}" for at, part in enumerate(parts, 1)}
@@ -41,7 +44,7 @@ class Stand:
         self._any = re.compile(
             r"(?<![A-Za-z0-9_])("
             + "|".join(map(re.escape, ordered))
-            + r")(?![A-Za-z0-9_])"
+            + r")(?![A-Za-z0-9_]|=\d+\])"
         )
 
     def __call__(self, text: str) -> str:
@@ -54,10 +57,10 @@ class Stand:
 
 
 def stand_for(report: Report) -> Stand:
-    """For the names of a report: its units, their classes, its hosts."""
+    """For the names of a report: its units, their classes, its models, its hosts."""
     units = [unit.unit for unit in report.units]
     classes = [unit.module_class for unit in report.units]
-    models = [report.run.model_class or ""]
+    models = [report.run.model_class or "", *(row.name for row in report.models)]
     rows = [row.unit or "" for row in report.health.stopped]
     hosts = [row.host for row in report.ranks if row.host]
     return Stand([*units, *classes, *models, *rows], hosts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.renderers.reading.anonymous import HIDDEN, Stand, anonymous, stand_for
-from fsdpdoctor.report import Report
+from fsdpdoctor.renderers.reading.unit_names import names_in
+from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.report.value import StoppedRank, encode
 from fsdpdoctor.storage.json_value import replace
+from tests.detectors.test_of_models import job
 from tests.renderers.test_renderers import finding, report_with
 
 
@@ -60,3 +62,15 @@ def test_without_names_there_is_nothing_to_replace() -> None:
     words = "layers.0 of the model waits 3 ms"
 
     assert stand(words) == words
+
+
+def test_what_tells_units_of_one_name_apart_is_no_name() -> None:
+    """Else it would be read as one; models have places as modules have."""
+    m = job("AcmeActor", "AcmeCritic")
+    report = report_of(m)
+    hidden = anonymous(report, stand_for(report))
+
+    assert [row.unit for row in hidden.units] == ["layers.0", "layers.0 [tree=1]"]
+    assert [row.name for row in hidden.models] == ["part1", "part2"]
+    assert names_in(hidden)("layers.0 [tree=1]") == "layers.0 of part2"
+    assert Stand(["tree.0 [pg=2]"], [])("tree.0 [pg=2]") == "part1.0 [pg=2]"
