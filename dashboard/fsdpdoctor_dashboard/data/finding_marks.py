@@ -94,7 +94,7 @@ def _like(
             [column == value for column, value in zip(columns, kind, strict=True)]
         )
     if wanted:
-        known = store.names[rank].units
+        known = store.names[rank].in_record
         ids = [at for at, name in enumerate(known) if name in wanted]
         here &= np.isin(table.column("unit"), ids)
     start, end = _stretches(store, table)

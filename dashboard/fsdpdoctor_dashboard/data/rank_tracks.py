@@ -20,6 +20,7 @@ from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.finding import Location
 from fsdpdoctor.intervals import Int64s, join, single, subtract, union
 from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, names_on
 from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor.run import RankData, Run
 from fsdpdoctor.schema import (
@@ -48,7 +49,10 @@ Progress = Callable[[int, int], None]
 
 
 def tracks_of(
-    run: Run, measures: Measures, progress: Progress | None = None
+    run: Run,
+    measures: Measures,
+    progress: Progress | None = None,
+    named: UnitNames | None = None,
 ) -> Iterator[Track]:
     """Each rank in turn, so that memory holds one rank's record at a time."""
     by_rank = {rank.rank: rank for rank in measures.ranks}
@@ -57,7 +61,8 @@ def tracks_of(
             progress(done, len(run.sources))
         if source.rank in by_rank:  # the others could not be read, and are named
             rank = by_rank[source.rank]
-            yield track_of(source.load(), rank, among_all(measures, rank.rank))
+            among = among_all(measures, rank.rank)
+            yield track_of(source.load(), rank, among, named)
 
 
 class AmongAll(NamedTuple):
@@ -79,8 +84,15 @@ def among_all(measures: Measures, rank: int) -> AmongAll:
     )
 
 
-def track_of(data: RankData, rank: RankMeasures, among: AmongAll) -> Track:
-    """One rank as the timeline takes it."""
+def track_of(
+    data: RankData,
+    rank: RankMeasures,
+    among: AmongAll,
+    named: UnitNames | None = None,
+) -> Track:
+    """One rank as the timeline takes it. `named` says what units are called, where that
+    is not in the rank's own record.
+    """
     clock = among.clock
 
     def shift_at(time_ns: int) -> int:
@@ -114,7 +126,7 @@ def track_of(data: RankData, rank: RankMeasures, among: AmongAll) -> Track:
         arrived_ns=_arrivals(rank, among, by_step, of_collective, len(spans)),
         roots=frozenset(i for i, unit in enumerate(data.header.units) if unit.is_root),
         traced=Evidence.STALLS not in data.evidence,
-        names=_names(rank),
+        names=_names(rank, names_on(rank) if named is None else named),
         facts=RankFacts(
             exposed_share=_exposed_share(rank, among),
             typical_step=middle_step(rank),
@@ -123,9 +135,12 @@ def track_of(data: RankData, rank: RankMeasures, among: AmongAll) -> Track:
     )
 
 
-def _names(rank: RankMeasures) -> RankNames:
+def _names(rank: RankMeasures, named: UnitNames) -> RankNames:
+    recorded = tuple(unit_name(unit.fqn) for unit in rank.units)
+    units = tuple(named(unit.fqn) for unit in rank.units)
     return RankNames(
-        units=tuple(unit_name(unit.fqn) for unit in rank.units),
+        units=units,
+        recorded=() if units == recorded else recorded,
         groups=tuple(unit_name(group.name) for group in rank.header.groups),
         names=tuple(unit_name(name) for name in rank.names),
     )

@@ -19,6 +19,7 @@ from typing import Any
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.open_paths import files_at, runs_at
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, names_in
 from fsdpdoctor.report import Report
 from fsdpdoctor.run import Run
 from fsdpdoctor_dashboard.data.in_progress import report_so_far, still_going
@@ -110,6 +111,11 @@ class OpenRun(Picture):
         Picture.__post_init__(self)
         running = any(facts.ended == "running" for facts in self.store.facts.values())
         object.__setattr__(self, "_running", running)
+
+    @property
+    def named(self) -> UnitNames:
+        """What its units are called."""
+        return names_in(self.report)
 
     @property
     def live(self) -> bool:

@@ -70,9 +70,15 @@ class RankNames:
     units: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()  # units, where the record names them otherwise
+
+    @property
+    def in_record(self) -> tuple[str, ...]:
+        """Units as the record names them, and so its findings: to look them up by."""
+        return self.recorded or self.units
 
     def unit(self, unit: int | None) -> str | None:
-        """A unit's FQN, None where the source did not say."""
+        """What a unit is called, None where the source did not say."""
         return _at(self.units, unit)
 
     def group(self, group: int | None) -> str | None:

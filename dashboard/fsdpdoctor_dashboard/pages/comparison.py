@@ -14,7 +14,8 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.renderers.comparison import alike
-from fsdpdoctor.renderers.formatting import unit_name, units, visible
+from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.renderers.report_view import PART_WORDS
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
@@ -45,18 +46,20 @@ def differences(a: OpenRun, b: OpenRun) -> Iterator[Component]:
     )
     yield html.H1(_headline(a, b, found.differences))
     before, after = found.step_time_ns
+    named = a.named.beside(b.named)
     yield html.P(
         f"From {visible(a.id)} to {visible(b.id)}: median step {ns_words(before)}, "
         f"then {ns_words(after)}."
     )
     yield from waterfall(a.report, b.report)
-    yield html.P(f"{visible(found.conclusion)}.")
-    yield from _findings(found)
+    yield html.P(f"{visible(named.words(found.conclusion))}.")
+    yield from _findings(found, a, b)
     yield html.H2("What differs")
     if not found.differences:
         yield html.P("No setting differs, and no figure by more than its noise.")
     else:
-        rows = [_row(*group) for group in _settings_once(alike(found.differences))]
+        groups = _settings_once(alike(found.differences))
+        rows = [_row(one, names, named) for one, names in groups]
         words = columns("figure", "units", left=("figure", "units"))
         numbers = columns(visible(a.id), visible(b.id), "change")
         yield data_table("differences", (*words, *numbers), rows)
@@ -143,22 +146,35 @@ def _part(part: str) -> str:
     return PART_WORDS.get(part, part.replace("_", " "))
 
 
-def _findings(found: Comparison) -> Iterator[Component]:
+def _findings(found: Comparison, a: OpenRun, b: OpenRun) -> Iterator[Component]:
     """Which findings went and which came: the same code, whatever its figures."""
     gone, new = found.findings_gone, found.findings_new
-    for words, rows, kind in (("Gone", gone, "better"), ("New", new, "worse")):
+    for words, rows, kind, of in (
+        ("Gone", gone, "better", a),
+        ("New", new, "worse", b),
+    ):
         if rows:
-            yield html.P(
-                [html.B(f"{words}: ", className=kind), ", ".join(map(_finding, rows))]
-            )
+            said = ", ".join(_finding(row, _model(row, of)) for row in rows)
+            yield html.P([html.B(f"{words}: ", className=kind), said])
     if not gone and not new:
         yield html.P("The same findings in both.", className="faint")
 
 
-def _finding(row: ComparedFinding) -> str:
+def _finding(row: ComparedFinding, model: str | None) -> str:
     cost = row.cost_ns_per_step
+    of = "" if model is None else f" of {model}"
     known = f" ({ms(cost)} per step)" if cost is not None else ""
-    return f"{row.code} {row.name}{known}"
+    return f"{row.code} {row.name}{of}{known}"
+
+
+def _model(row: ComparedFinding, run: OpenRun) -> str | None:
+    """Of which of several models a run's finding is."""
+    units = (
+        each.units
+        for each in run.report.findings
+        if (each.code, each.summary) == (row.code, row.summary)
+    )
+    return run.named.model(next(units, ()))
 
 
 _Group = tuple[Difference, Sequence[str]]
@@ -186,19 +202,19 @@ def _settings_once(groups: Sequence[_Group]) -> list[_Group]:
     return made
 
 
-def _row(found: Difference, names: Sequence[str]) -> list[Cell]:
+def _row(found: Difference, names: Sequence[str], named: UnitNames) -> list[Cell]:
     words = {"time": ns_words, "bytes": byte_words}.get(found.kind)
 
     def said(value: object) -> str:
         if words is not None and isinstance(value, int | float):
             return words(value)
-        return "-" if value is None else str(value)
+        return "-" if value is None else named.words(str(value))
 
     sign = "+" if (found.change or 0) > 0 else ""
     change = "" if found.change is None else f"{sign}{said(found.change)}"
-    of = (
-        units(tuple(names)) if len(names) > 1 else unit_name(names[0]) if names else "-"
-    )
+    of = "-"
+    if names:  # one alone is not in quotes
+        of = named.listed(names) if len(names) > 1 else named(names[0])
     if found.rank is not None:
         of = f"rank {found.rank}"
     return [

@@ -41,7 +41,9 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
 
     yield from (made(at) for at in order.acting)
     if order.folded:
-        names = [f"{rows[at].code} {rows[at].name}" for at in order.folded]
+        names = [_name(rows[at], content.findings[at]) for at in order.folded]
+        if run.named.model_of:  # one of each pass of each model
+            names = [*dict.fromkeys(names)]
         yield html.Details(
             [
                 html.Summary(f"{NOTHING} about {', '.join(names)}"),
@@ -49,6 +51,11 @@ def cards(context: Context, run: OpenRun, content: Content) -> Iterator[Componen
             ],
             className="folded",
         )
+
+
+def _name(row: FindingRow, words: FindingWords) -> str:
+    of = "" if words.model is None else f" of {words.model}"
+    return f"{row.code} {row.name}{of}"
 
 
 def _own_cost(row: FindingRow, rows: Sequence[FindingRow]) -> str:

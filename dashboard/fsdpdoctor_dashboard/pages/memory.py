@@ -10,8 +10,8 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import ms, percent, size
-from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.renderers.reading.memory_words import memory_lines
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report.memory import of_rank
 from fsdpdoctor.report.memory_peak import MemoryPeak, memory_peak
@@ -49,21 +49,23 @@ def _of(context: Context, name: str, run: OpenRun) -> list[Component]:
     return [
         chooser(context, "memory", "rank", ranks, rank.rank),
         chooser(context, "memory", "step", steps, step),
-        *_step(rank, step, context.theme),
+        *_step(rank, step, context.theme, run.named),
         html.H2("Peak while a unit ran, of the judged steps"),
-        *_peaks(name, rank),
+        *_peaks(name, rank, run.named),
     ]
 
 
-def _step(rank: RankMeasures, step: int, theme: str) -> Iterator[Component]:
+def _step(
+    rank: RankMeasures, step: int, theme: str, named: UnitNames
+) -> Iterator[Component]:
     """What is held over a step, with its peak in words, and the windows of units."""
     names = figures.curves_of(rank, step)
     peak = memory_peak(rank, step)
     yield html.H2(f"Step {step}: memory and unsharded units")
     if peak is not None:
-        yield from _peak_words(rank, step, peak)
+        yield from _peak_words(rank, step, peak, named)
     if names or (rank.windows.step == step).any():
-        yield plot(figures.memory_step(rank, step, peak, theme))
+        yield plot(figures.memory_step(rank, step, peak, theme, named))
     if not names:
         yield _faint("Cannot tell: the source holds no memory samples of this step.")
     elif "allocated_bytes" not in names:
@@ -96,9 +98,11 @@ NAMED_ALIVE = 6
 """Units that are named as alive at the peak; of more only their number is said."""
 
 
-def _peak_words(rank: RankMeasures, step: int, peak: MemoryPeak) -> Iterator[Component]:
+def _peak_words(
+    rank: RankMeasures, step: int, peak: MemoryPeak, named: UnitNames
+) -> Iterator[Component]:
     begin, _ = extent(rank, step)
-    where = f" in {unit_name(peak.unit)}, {peak.phase}" if peak.unit is not None else ""
+    where = f" in {named(peak.unit)}, {peak.phase}" if peak.unit is not None else ""
     words = f"{PEAK_OF[peak.curve]}: {size(peak.bytes)}, {ms(peak.time_ns - begin)} "
     words += f"into the step{where}."
     if rank.header.device_bytes > 0:
@@ -106,23 +110,23 @@ def _peak_words(rank: RankMeasures, step: int, peak: MemoryPeak) -> Iterator[Com
         words += f" That is {share} of the device's {size(rank.header.device_bytes)}."
     yield html.P([html.B("Peak. "), words])
     if peak.alive:
-        named = [
-            f"{unit_name(unit)} ({byte_words(count)})"
+        alive = [
+            f"{named(unit)} ({byte_words(count)})"
             for unit, count in peak.alive[:NAMED_ALIVE]
         ]
-        more = len(peak.alive) - len(named)
+        more = len(peak.alive) - len(alive)
         others = f" and {more} more" if more else ""
-        yield html.P(f"Unsharded then: {', '.join(named)}{others}.")
+        yield html.P(f"Unsharded then: {', '.join(alive)}{others}.")
 
 
-def _peaks(name: str, rank: RankMeasures) -> list[Component]:
+def _peaks(name: str, rank: RankMeasures, named: UnitNames) -> list[Component]:
     """The most that was allocated while a unit ran, by phase, over judged steps."""
     times = rank.unit_times.rows(rank.in_judged(rank.unit_times.step))
     times = times.rows(times.peak_bytes != UNKNOWN)
     if not len(times):
-        return _counted(name, rank)
+        return _counted(name, rank, named)
     units = np.unique(times.unit).tolist()
-    parts = [[Cell(text=unit_name(rank.unit_name(u) or "?")) for u in units]]
+    parts = [[Cell(text=named(rank.unit_name(u) or "?")) for u in units]]
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         peaks = []
         for unit in units:
@@ -136,7 +140,7 @@ def _peaks(name: str, rank: RankMeasures) -> list[Component]:
     return [table_tools(name, "units"), data_table(name, heads, rows)]
 
 
-def _counted(name: str, rank: RankMeasures) -> list[Component]:
+def _counted(name: str, rank: RankMeasures, named: UnitNames) -> list[Component]:
     """The same without an allocator, of the step whose storages were counted."""
     memory = rank.header.memory
     if memory is None or memory.refused is not None:
@@ -144,8 +148,8 @@ def _counted(name: str, rank: RankMeasures) -> list[Component]:
         words = f"Cannot tell: peaks by unit take the allocator's statistics{why}."
         return [_faint(words)]
     row = of_rank(rank, memory)
-    (line,) = memory_lines(row)
-    parts = [[Cell(text=unit_name(unit.unit)) for unit in row.units]]
+    (line,) = memory_lines(row, named)
+    parts = [[Cell(text=named(unit.unit)) for unit in row.units]]
     for figure in ("forward_peak_bytes", "backward_peak_bytes", "activation_bytes"):
         held = [getattr(unit, figure) for unit in row.units]
         parts.append(number_cells(held, [byte_words(one) for one in held]))

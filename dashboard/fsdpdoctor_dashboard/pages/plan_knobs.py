@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -184,10 +184,14 @@ def control_values(knobs: Knobs) -> dict[str, Any]:
     return found
 
 
-def rest_options(knobs: Knobs) -> list[dict[str, str]]:
-    """A box for each change that no control says: to be taken back."""
+def rest_options(
+    knobs: Knobs, named: Callable[[str], str] = str
+) -> list[dict[str, str]]:
+    """A box for each change that no control says: to be taken back. `named` says what
+    units are called.
+    """
     return [
-        {"label": str(_checked({name: value})), "value": _text({name: value})}
+        {"label": _checked({name: value}).words(named), "value": _text({name: value})}
         for name, value in knobs.rest.items()
     ]
 
@@ -206,14 +210,14 @@ def plan_of_text(text: str) -> Plan:
     return _checked(_object(text)) if text else Plan()
 
 
-def setting(plan: Plan) -> str:
+def setting(plan: Plan, named: Callable[[str], str] = str) -> str:
     """What a row or a point of the page sets: whatif.js hands it to the controls."""
     knobs = knobs_of(plan)
     return json.dumps(
         {
             "plan": plan_text(plan),
             "values": control_values(knobs),
-            "rest": rest_options(knobs),
+            "rest": rest_options(knobs, named),
         },
         separators=(",", ":"),
     )

@@ -46,7 +46,7 @@ def timeline_cards(
             card,
             finding=str(at),
             run=run.id,
-            kept=f"{run.id} {words.code} {words.where or ''}",
+            kept=f"{run.id} {words.code} {_where(words)}",
             places=";".join(f"{p.rank},{p.start},{p.end}" for p in places),
         )
 
@@ -54,13 +54,19 @@ def timeline_cards(
 def _head(words: FindingWords, share: float) -> list[Component | str]:
     content: list[Component | str] = [html.B(f"{words.code} {words.name}")]
     if words.where is not None:
-        content.append(html.Span(words.where))
+        content.append(html.Span(_where(words)))
     if share:
         bar = html.I(style={"width": f"{100 * share:.1f}%"})
         content.append(html.Span(bar, className="track"))
     if words.cost is not None:
         content.append(html.Span(words.cost, className="faint"))
     return content
+
+
+def _where(words: FindingWords) -> str:
+    """Folded, a card does not show the summary, which has the model."""
+    where = words.where or ""
+    return where if words.model is None else f"{words.model}: {where}"
 
 
 def _stepper(places: list[Stretch], *, typical: bool) -> Iterator[Component]:

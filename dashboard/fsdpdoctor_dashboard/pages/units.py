@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms
-from fsdpdoctor.renderers.formatting import unit_name, visible
+from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.report_view import CAUSE_WORDS
 from fsdpdoctor.renderers.tables import Cell, Column
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
@@ -104,7 +104,7 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
                 "models in which torch.profiler recorded the CPU."
             )
         ]
-    exposed, others = FIGURES[:2], FIGURES[2:]
+    exposed, others, named = FIGURES[:2], FIGURES[2:], run.named
     longest = max(longest_ns(each.report.units) for each in runs)
     every = [unit for each in runs for unit in each.report.units]
     counts = ("gathers in forward", "gathers in backward", "reduce-scatters")
@@ -117,7 +117,7 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
         *columns(*(figure.head for figure in others), units=UNITS),
     )
     parts = [
-        [Cell(text=unit_name(unit.unit)) for unit in units],
+        [Cell(text=named(unit.unit)) for unit in units],
         [_count(unit, "forward") for unit in units],
         [_count(unit, "backward") for unit in units],
         [_plain(unit.reduce_scatters) for unit in units],
@@ -126,9 +126,10 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
         *[_cells(figure, units, every) for figure in others],
     ]
     rows = zip(*parts, strict=True)
+    whose = "the model's" if len(run.report.models) < 2 else "each model's"
     return [
-        html.H2("Per step, in the model's order: compute, and what it waited for"),
-        *unit_bars(units, longest),
+        html.H2(f"Per step, in {whose} order: compute, and what it waited for"),
+        *unit_bars(run.report, longest),
         *unit_map(run),
         html.H2("All figures, times per step"),
         table_tools(name, "units"),
@@ -181,12 +182,13 @@ def _plain(count: float | None) -> Cell:
 
 def _differences(one: OpenRun, other: OpenRun) -> list[Component]:
     theirs = {unit.unit: unit for unit in other.report.units}
+    named = one.named.beside(other.named)
     rows = []
     for unit in one.report.units:
         match = theirs.get(unit.unit)
         if match is None:
             continue
-        cells = [Cell(text=unit_name(unit.unit))]
+        cells = [Cell(text=named(unit.unit))]
         for value in (_exposed, lambda u: u.forward_ns, lambda u: u.backward_ns):
             cells.append(_difference(value(unit), value(match)))
         rows.append(cells)

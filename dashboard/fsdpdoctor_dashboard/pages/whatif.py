@@ -10,6 +10,7 @@ from fsdpdoctor.changes.plan import ACCUMULATION, Plan
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import count, ms, percent, signed_percent, size
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.reading.unit_names import names_in
 from fsdpdoctor.renderers.tables import Cell
 from fsdpdoctor.report import Report
 from fsdpdoctor.schema import ITEMSIZE
@@ -72,7 +73,7 @@ def page(context: Context) -> Component:
             html.Div(so_far(context.run), id="whatif-so-far"),
             html.Div(
                 [
-                    html.Div(_knobs(context.run.id, plan), className="knobs"),
+                    html.Div(_knobs(context.run, plan), className="knobs"),
                     html.Div(results),
                 ],
                 className="whatif",
@@ -86,7 +87,7 @@ def page(context: Context) -> Component:
     )
 
 
-def _knobs(run_id: str, plan: Plan) -> list[Component]:
+def _knobs(run: OpenRun, plan: Plan) -> list[Component]:
     """The controls at a plan; a browser's tab keeps how they stand, for each run, and
     for each plan that an address named.
     """
@@ -98,10 +99,10 @@ def _knobs(run_id: str, plan: Plan) -> list[Component]:
         if name not in values:
             continue
         setattr(part, "value", values[name])  # noqa: B010
-        setattr(part, "persistence", f"{run_id} {plan_text(plan)}".strip())  # noqa: B010
+        setattr(part, "persistence", f"{run.id} {plan_text(plan)}".strip())  # noqa: B010
         setattr(part, "persistence_type", "session")  # noqa: B010
         if name == "rest":
-            setattr(part, "options", rest_options(knobs))  # noqa: B010
+            setattr(part, "options", rest_options(knobs, run.named))  # noqa: B010
     return made
 
 
@@ -211,7 +212,7 @@ def prediction_words(
     base: Replay, found: Prediction, report: Report
 ) -> list[Component]:
     """What a plan gives, beside what was measured."""
-    calibration = base.calibration
+    calibration, named = base.calibration, names_in(report)
     before = calibration.exposed_ns
     known = calibration.step.resident_bytes > 0
     rows = [
@@ -258,18 +259,24 @@ def prediction_words(
         ],
     ]
     parts: list[Component] = [
-        html.H2(f"Predicted: {visible(str(found.plan))}"),
+        html.H2(f"Predicted: {visible(found.plan.words(named))}"),
         html.P(outcome_words(found, calibration.measured_ns), className="lead"),
         data_table(
             "predicted",
             columns("", "measured", "predicted", "change", left=("",)),
             rows,
         ),
-        *[html.P(f"Assumed: {visible(line)}.") for line in found.assumptions],
+        *[
+            html.P(f"Assumed: {visible(named.words(line))}.")
+            for line in found.assumptions
+        ],
     ]
     if found.forbidden is not None:
         parts.append(
-            html.P(f"Not advised: {visible(found.forbidden)}", className="alert")
+            html.P(
+                f"Not advised: {visible(named.words(found.forbidden))}",
+                className="alert",
+            )
         )
     return parts
 

@@ -59,7 +59,8 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
         try:
             found = _predicted(replay, tuple(knobs))
         except FsdpDoctorError as error:
-            alert = html.P(visible(str(error)), className="alert")
+            said = run.named.words(str(error))
+            alert = html.P(visible(said), className="alert")
             return alert, None, dash.no_update
         assert found is not None
         if not found.plan.changes:
@@ -93,10 +94,10 @@ def register(app: dash.Dash, library: Library, base: str) -> None:
     )
     def show_trials(run_id: str, _: int, theme: str | None) -> object:
         try:
-            folder = library.wait(run_id).entry.path
+            run = library.wait(run_id)
         except FsdpDoctorError:
             return None  # the prediction says why
-        return trials_part(folder, theme or "light")
+        return trials_part(run.entry.path, theme or "light", run.named)
 
     @app.callback(
         Output("plan-file", "data"),
@@ -120,7 +121,8 @@ def _no_replay(run: OpenRun | None, why: str) -> Component:
     that goes on stay: its next steps may be enough, and what was set is kept.
     """
     goes_on = run is not None and run.live
-    return html.P(visible(why), className="alert" if goes_on else "alert no-replay")
+    said = why if run is None else run.named.words(why)
+    return html.P(visible(said), className="alert" if goes_on else "alert no-replay")
 
 
 def _in_the_browser(app: dash.Dash) -> None:
@@ -151,7 +153,7 @@ def _front(run: OpenRun, replays: Replays, theme: str) -> object:
         return html.P("No change was found that makes this run faster or smaller.")
     said = told(replay, run.report)
     drawn = {
-        str(one.plan): (one, cost)
+        one.plan.words(run.named): (one, cost)
         for one in found
         if (cost := memory_cost(said, one)) is not None
     }
@@ -160,8 +162,10 @@ def _front(run: OpenRun, replays: Replays, theme: str) -> object:
     return [
         html.H2("What the search found"),
         html.P(f"Steps are predicted from the {words}", className="faint"),
-        html.Div(plot(front(drawn, measured, theme)), className="plan-front"),
-        *front_tables(found, said),
+        html.Div(
+            plot(front(drawn, measured, theme, run.named)), className="plan-front"
+        ),
+        *front_tables(found, said, run.named),
     ]
 
 

@@ -15,6 +15,7 @@ from fsdpdoctor.quantities import count, ms
 from fsdpdoctor.recorder.autotune.ranking import read_ranking
 from fsdpdoctor.recorder.autotune.trials import Fate, read_trials
 from fsdpdoctor.renderers.formatting import visible
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.renderers.tables import Cell, Column
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.pages.components import (
@@ -32,7 +33,9 @@ NOISE = "Faster by less than the prediction's own error"
 SMALLER = "Less memory, and not faster"
 
 
-def front_tables(found: Sequence[Prediction], told: Told) -> list[Component]:
+def front_tables(
+    found: Sequence[Prediction], told: Told, named: UnitNames
+) -> list[Component]:
     """The searched plans by what they win: beyond their own error, within it, and
     those that only save memory, which are not worth it for the time.
     """
@@ -43,7 +46,7 @@ def front_tables(found: Sequence[Prediction], told: Told) -> list[Component]:
     parts: list[Component] = []
     for at, (title, plans) in enumerate(kinds.items()):
         if plans:
-            table = _front_table(f"front-table-{at}", plans, told)
+            table = _front_table(f"front-table-{at}", plans, told, named)
             quiet = "" if title == FASTER else "quiet"
             parts += [html.H2(title, className=quiet), html.Div(table, className=quiet)]
     return parts
@@ -57,16 +60,20 @@ HEADS = columns(
 )
 
 
-def _front_table(name: str, found: Sequence[Prediction], told: Told) -> Component:
-    rows = [_row(HEADS, one, memory_cost(told, one)) for one in found]
+def _front_table(
+    name: str, found: Sequence[Prediction], told: Told, named: UnitNames
+) -> Component:
+    rows = [_row(HEADS, one, memory_cost(told, one), named) for one in found]
     heads = html.Thead(html.Tr([head_cell(column) for column in HEADS]))
     table = html.Table([heads, html.Tbody(rows)], id=name, className="data")
     return html.Div(table, className="scroll")
 
 
-def _row(heads: Sequence[Column], found: Prediction, cost: int | None) -> Component:
-    words = visible(str(found.plan))
-    button = with_data(html.Button(words, className="choice"), plan=setting(found.plan))
+def _row(
+    heads: Sequence[Column], found: Prediction, cost: int | None, named: UnitNames
+) -> Component:
+    button = html.Button(visible(found.plan.words(named)), className="choice")
+    chosen = with_data(button, plan=setting(found.plan, named))
     cells = [
         Cell(text=ms(found.step_ns), value=found.step_ns),
         Cell(text=ms(found.error_ns), value=found.error_ns),
@@ -75,14 +82,14 @@ def _row(heads: Sequence[Column], found: Prediction, cost: int | None) -> Compon
     ]
     others = zip(heads[1:], cells, strict=True)
     assumed = [
-        html.Span(f"Assumed: {visible(line)}.", className="assumed")
+        html.Span(f"Assumed: {visible(named.words(line))}.", className="assumed")
         for line in found.assumptions
     ]
-    change = html.Td([button, *assumed], className="words")
+    change = html.Td([chosen, *assumed], className="words")
     return html.Tr([change, *[table_cell(*each) for each in others]])
 
 
-def trials_part(folder: Path, theme: str) -> list[Component]:
+def trials_part(folder: Path, theme: str, named: UnitNames) -> list[Component]:
     """Nothing where the run was not tuned, or its files cannot be read."""
     from fsdpdoctor_dashboard.pages.pictures.trial_points import trial_points
 
@@ -96,9 +103,11 @@ def trials_part(folder: Path, theme: str) -> list[Component]:
     words = f"{said} ranked, {len(trials)} of them measured in the running job."
     kept = [one.summary for one in trials if one.fate is Fate.KEPT]
     if kept:
-        words += f" Kept: {visible(kept[-1])}."
+        words += f" Kept: {visible(named.words(kept[-1]))}."
     return [
         html.H2("Tuned while it trains"),
         html.P(words, className="faint"),
-        html.Div(plot(trial_points(ranking, trials, theme)), className="plan-front"),
+        html.Div(
+            plot(trial_points(ranking, trials, theme, named)), className="plan-front"
+        ),
     ]

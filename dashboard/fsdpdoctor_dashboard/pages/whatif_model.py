@@ -83,7 +83,8 @@ def simulated_run(library: Library, run: OpenRun, step: Step, what: str) -> Open
     header = RunHeader(run_id=run_id, source="simulated", world_size=1)
     made = in_memory(header, [record(step)])
     measures = measure(made)
-    store = build_store(tracks_of(made, measures), run_id)
+    # The simulator knows no models: its units are those of the run.
+    store = build_store(tracks_of(made, measures, named=run.named), run_id)
     opened = OpenRun(
         entry=Entry(id=run_id, path=Path(run_id)),
         run=made,

@@ -195,7 +195,13 @@ def _renamed(track: Track, words: Words) -> Track:
     groups = [f"group {at}" for at in range(len(known.groups))]
     units = tuple(map(words, known.units))
     return replace(
-        track, names=RankNames(units=units, groups=tuple(groups), names=tuple(names))
+        track,
+        names=RankNames(
+            units=units,
+            recorded=known.in_record,  # no page holds them
+            groups=tuple(groups),
+            names=tuple(names),
+        ),
     )
 
 

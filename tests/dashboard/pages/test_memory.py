@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.schema import Bucket, MemoryShare, MemoryStep, Phase, UnitMemory
 from fsdpdoctor.testing import draw, measured
 from fsdpdoctor_dashboard.pages.memory import _peaks
@@ -28,7 +29,7 @@ def rank(memory: MemoryStep | None) -> RankMeasures:
 
 def test_a_counted_step_has_its_units() -> None:
     """The peak in words, and each unit's own; what did not run is left open."""
-    words, _, table = map(str, _peaks("run", rank(COUNTED)))
+    words, _, table = map(str, _peaks("run", rank(COUNTED), UnitNames()))
 
     assert "memory: at most 5.00 MiB, in backward of layers.1 (step 1)" in words
     assert "3.00 MiB" in table
@@ -39,8 +40,8 @@ def test_what_was_not_counted_says_why() -> None:
     """With the reason that the record gives, if there is one."""
     refused = MemoryStep(step=1, refused="code of torch.compile runs")
 
-    (nothing,) = map(str, _peaks("run", rank(None)))
-    (reason,) = map(str, _peaks("run", rank(refused)))
+    (nothing,) = map(str, _peaks("run", rank(None), UnitNames()))
+    (reason,) = map(str, _peaks("run", rank(refused), UnitNames()))
 
     assert "peaks by unit take the allocator's statistics." in nothing
     assert "no step was counted: code of torch.compile runs." in reason

@@ -33,7 +33,7 @@ from fsdpdoctor_dashboard.data.rank_series import (
 )
 from fsdpdoctor_dashboard.data.slices import RankFacts, RankNames
 
-STORE_VERSION = 6
+STORE_VERSION = 7
 """Of the cached columns. A store of another version is made anew."""
 
 KEPT_PARTS = 256
@@ -214,8 +214,13 @@ def map_store(folder: Path) -> Mapped | None:
             return None
         ranks: list[int] = index["ranks"]
         known = [
-            RankNames(units=tuple(units), groups=tuple(groups), names=tuple(others))
-            for units, groups, others in index["names"]
+            RankNames(
+                units=tuple(units),
+                groups=tuple(groups),
+                names=tuple(others),
+                recorded=tuple(recorded),
+            )
+            for units, groups, others, recorded in index["names"]
         ]
         return Mapped(
             fingerprint=index["fingerprint"],

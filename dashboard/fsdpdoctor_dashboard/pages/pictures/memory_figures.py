@@ -5,6 +5,7 @@ Both pictures share one axis of time: who zooms one zooms the other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import GIB, KIB, MIB, MS, size
 from fsdpdoctor.renderers.formatting import shorten, visible
 from fsdpdoctor.renderers.palette import SERIES, series_colours
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.report.memory_peak import MemoryPeak
 from fsdpdoctor.schema import UNKNOWN, MemorySamples
 from fsdpdoctor_dashboard.pages.pictures.figures import (
@@ -40,7 +42,8 @@ CURVES = {
 }
 """By the column of `MemorySamples`."""
 
-LONGEST_LABEL = 32
+LONGEST_LABEL, MODEL = 32, 24
+"""Characters of a unit's name beside its windows, and of its model's."""
 MOST_UNITS = 120
 """Rows of the window chart; more would be thinner than a line."""
 ROOM = 4.0
@@ -50,7 +53,11 @@ CURVES_HEIGHT = 260
 
 
 def memory_step(
-    rank: RankMeasures, step: int, peak: MemoryPeak | None, theme: str
+    rank: RankMeasures,
+    step: int,
+    peak: MemoryPeak | None,
+    theme: str,
+    named: UnitNames,
 ) -> go.Figure:
     """Above what is held, as a stack against the device's memory; below the windows of
     units. The two are one figure, so that a moment stands under itself.
@@ -59,6 +66,7 @@ def memory_step(
     names = curves_of(rank, step)
     units = list(dict.fromkeys(rows.unit[np.argsort(rows.start_ns)].tolist()))
     units = units[:MOST_UNITS]
+    labels = {unit: _label(rank, unit, named) for unit in units}
     below = max(60, ROW_HEIGHT * len(units)) if units else 0
     heights = [h for h in (CURVES_HEIGHT if names else 0, below) if h]
     figure = make_subplots(
@@ -75,14 +83,12 @@ def memory_step(
             unit = _unit_of(rank, step, names)[0]
             _peak(figure, peak, begin, unit, series_colours(theme)["sync"])
     if units:
-        _windows(figure, rank, units, len(heights), (step, begin))
+        _windows(figure, rank, labels, len(heights), (step, begin))
     figure.update_xaxes(range=[0, length / MS])
     figure.update_xaxes(title="time into the step, ms", row=len(heights), col=1)
     figure.update_layout(hovermode="x unified" if names else "closest")
     styled(figure, theme, sum(heights) + 110, legend=bool(names))
-    return figure.update_layout(
-        margin_l=name_room(_label(rank, unit) for unit in units)
-    )
+    return figure.update_layout(margin_l=name_room(labels.values()))
 
 
 def _curves(figure: go.Figure, rank: RankMeasures, step: int, names: list[str]) -> None:
@@ -162,18 +168,17 @@ def _peak(
 def _windows(
     figure: go.Figure,
     rank: RankMeasures,
-    order: list[int],
+    labels: Mapping[int, str],
     row: int,
     at: tuple[int, int],
 ) -> None:
     step, begin = at
     rows = rank.windows.rows(rank.windows.step == step)
-    rows = rows.rows(np.isin(rows.unit, order))
-    names = {unit: _label(rank, unit) for unit in order}
+    rows = rows.rows(np.isin(rows.unit, [*labels]))
     figure.add_bar(
         base=(rows.start_ns - begin) / MS,
         x=(rows.end_ns - rows.start_ns) / MS,
-        y=[names[unit] for unit in rows.unit.tolist()],
+        y=[labels[unit] for unit in rows.unit.tolist()],
         orientation="h",
         marker={"color": SERIES["unsharded"]},
         customdata=[size(count) for count in rows.bytes.tolist()],
@@ -186,8 +191,12 @@ def _windows(
     figure.update_yaxes(autorange="reversed", type="category", dtick=1, row=row, col=1)
 
 
-def _label(rank: RankMeasures, unit: int) -> str:
-    return shorten(visible(rank.unit_name(unit) or "?"), LONGEST_LABEL)
+def _label(rank: RankMeasures, unit: int, named: UnitNames) -> str:
+    name = rank.unit_name(unit) or "?"
+    label = shorten(named.within(name), LONGEST_LABEL)
+    model = named.model_of.get(name)
+    # Each shortened by itself: a long class would leave nothing of the unit.
+    return label if model is None else f"{label} of {shorten(visible(model), MODEL)}"
 
 
 def _byte_unit(most: int) -> tuple[int, str]:

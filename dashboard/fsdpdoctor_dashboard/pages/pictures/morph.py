@@ -36,8 +36,9 @@ def marks_of(run: OpenRun) -> Marks:
     found: Marks = defaultdict(list)
     steps = run.measures.ranks[0].steps
     begin = int(steps.start_ns[0]) - run.store.origin_ns
-    names, length = run.units, int(steps.duration_ns[0])
-    for part in run.store.series(run.store.ranks[0]):
+    rank = run.store.ranks[0]
+    names, length = run.store.names[rank].in_record, int(steps.duration_ns[0])
+    for part in run.store.series(rank):
         row = SERIES[part.series].row
         if row not in LANES and row != Row.EXPOSED:
             continue

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import INKS, SERIES, series_colours
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor.simulate.plans.predict import Prediction
 from fsdpdoctor_dashboard.pages.pictures.figures import styled
 from fsdpdoctor_dashboard.pages.plan_knobs import setting
@@ -66,9 +67,14 @@ def knee(line: Sequence[Point]) -> Point | None:
 
 
 def front(
-    plans: Mapping[str, tuple[Prediction, int]], measured_ns: int, theme: str
+    plans: Mapping[str, tuple[Prediction, int]],
+    measured_ns: int,
+    theme: str,
+    called: UnitNames,
 ) -> go.Figure:
-    """Predicted step against bytes per rank; a click on a point sets the knobs."""
+    """Predicted step against bytes per rank; a click on a point sets the knobs, whose
+    units are called so.
+    """
     was = Point("as it was", 0, measured_ns, 0)
     points = {
         words: Point(words, cost, found.step_ns, found.error_ns)
@@ -82,7 +88,7 @@ def front(
     for kind in KINDS:
         some = [(points[w], p) for w, (p, _) in plans.items() if kind_of(p) == kind]
         if some:
-            _markers(figure, kind, some, unit)
+            _markers(figure, kind, some, unit, called)
     figure.add_scatter(
         x=[0],
         y=[measured_ns / MS],
@@ -149,7 +155,11 @@ KINDS = {
 
 
 def _markers(
-    figure: go.Figure, kind: str, plans: Sequence[tuple[Point, Prediction]], unit: int
+    figure: go.Figure,
+    kind: str,
+    plans: Sequence[tuple[Point, Prediction]],
+    unit: int,
+    called: UnitNames,
 ) -> None:
     colour, symbol = KINDS[kind]
     figure.add_scatter(
@@ -159,7 +169,7 @@ def _markers(
         marker={"color": colour, "size": 10, "symbol": symbol},
         text=[visible(point.name) for point, _ in plans],
         customdata=[
-            [setting(found.plan), point.error_ns / MS, found.gain_ns / MS]
+            [setting(found.plan, called), point.error_ns / MS, found.gain_ns / MS]
             for point, found in plans
         ],
         hovertemplate="%{text}<br>%{y:.4g} ms +- %{customdata[1]:.3g}, gain "

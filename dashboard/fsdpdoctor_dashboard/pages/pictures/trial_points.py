@@ -11,6 +11,7 @@ from fsdpdoctor.recorder.autotune.ranking import Ranking
 from fsdpdoctor.recorder.autotune.trials import Fate, Trial
 from fsdpdoctor.renderers.formatting import visible
 from fsdpdoctor.renderers.palette import SERIES
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor_dashboard.pages.pictures.figures import styled
 from fsdpdoctor_dashboard.pages.pictures.plan_front import GIB, MIB, Point, pareto
 
@@ -22,14 +23,19 @@ FATES = {
 """Colours and shapes of what was measured."""
 
 
-def trial_points(ranking: Ranking, trials: Sequence[Trial], theme: str) -> go.Figure:
+def trial_points(
+    ranking: Ranking, trials: Sequence[Trial], theme: str, named: UnitNames
+) -> go.Figure:
     """Step against bytes per rank: predicted as a line, measured as points with their
     bounds.
     """
     was = Point("as it is", 0, ranking.measured_ns, 0)
     predicted = [
         was,
-        *(Point(c.summary, c.bytes, c.step_ns, 0) for c in ranking.candidates),
+        *(
+            Point(named.words(c.summary), c.bytes, c.step_ns, 0)
+            for c in ranking.candidates
+        ),
     ]
     largest = max(point.cost for point in predicted)
     unit, name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
@@ -47,7 +53,8 @@ def trial_points(ranking: Ranking, trials: Sequence[Trial], theme: str) -> go.Fi
     for fate, (colour, symbol) in FATES.items():
         some = [one for one in trials if one.fate is fate]
         if some:
-            _measured(figure, some, unit, f"measured: {fate}")
+            words = [visible(named.words(one.summary)) for one in some]
+            _measured(figure, some, unit, words, f"measured: {fate}")
             figure.data[-1].marker = {"color": colour, "size": 11, "symbol": symbol}
     figure.update_xaxes(title=f"predicted memory beyond the script's, {name} per rank")
     figure.update_yaxes(title="step, ms")
@@ -66,7 +73,13 @@ def _predicted(figure: go.Figure, points: Sequence[Point], unit: int) -> None:
     )
 
 
-def _measured(figure: go.Figure, trials: Sequence[Trial], unit: int, name: str) -> None:
+def _measured(
+    figure: go.Figure,
+    trials: Sequence[Trial],
+    unit: int,
+    words: Sequence[str],
+    name: str,
+) -> None:
     y = [one.measured_ns / MS for one in trials]
     figure.add_scatter(
         x=[one.bytes / unit for one in trials],
@@ -76,7 +89,7 @@ def _measured(figure: go.Figure, trials: Sequence[Trial], unit: int, name: str) 
             "arrayminus": [(one.measured_ns - one.low_ns) / MS for one in trials],
         },
         mode="markers",
-        text=[visible(one.summary) for one in trials],
+        text=words,
         hovertemplate="%{text}<br>%{y:.4g} ms, %{x:+.4g}<extra>measured</extra>",
         name=name,
     )

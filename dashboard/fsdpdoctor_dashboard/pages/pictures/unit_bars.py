@@ -12,14 +12,16 @@ from dash import html
 from dash.development.base_component import Component
 
 from fsdpdoctor.quantities import ms
-from fsdpdoctor.renderers.formatting import unit_name
 from fsdpdoctor.renderers.palette import SERIES
 from fsdpdoctor.renderers.reading.outlook import CAUSE_TITLES, known_causes
-from fsdpdoctor.report.value import UnitRow
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, by_model, names_in
+from fsdpdoctor.report.value import Report, UnitRow
 from fsdpdoctor_dashboard.pages.components import with_tip
 
 MOST_BARS = 200
-"""Beyond that a bar would be a line, and the page all bars."""
+"""Of a model: beyond that a bar would be a line, and the page all bars."""
+MANY_BARS = 24
+"""Of a model: more are drawn closer together."""
 
 
 class Part(NamedTuple):
@@ -52,30 +54,36 @@ def exposed_ns(unit: UnitRow) -> int:
     return (unit.exposed_ns.forward or 0) + (unit.exposed_ns.backward or 0)
 
 
-def unit_bars(units: Sequence[UnitRow], longest: int) -> Iterator[Component]:
-    """A bar per unit in the model's order, all to one scale, and what colours mean."""
-    parts = [(unit, parts_of(unit)) for unit in units]
+def unit_bars(report: Report, longest: int) -> Iterator[Component]:
+    """A bar per unit in its model's order, all to one scale, and what colours mean."""
     if not longest:
         return
+    for model, units in by_model(report.units, report.models):
+        if model is not None:
+            yield html.H3(model)
+        yield _bars(units, longest, names_in(report))
+    yield _legend([part for unit in report.units for part in parts_of(unit)])
+
+
+def _bars(units: Sequence[UnitRow], longest: int, named: UnitNames) -> Component:
     cells: list[Component] = []
-    for unit, found in parts[:MOST_BARS]:
-        name = unit_name(unit.unit)
+    for unit in units[:MOST_BARS]:
+        name, found = named.within(unit.unit), parts_of(unit)
         said = ", ".join(f"{part.words} {ms(part.ns)}" for part in found)
+        about = f"{named(unit.unit)}, per step on average"
         cells += [
             html.Span(name, title=name, className="name"),
             with_tip(
                 html.Div([_piece(part, longest) for part in found], className="stack"),
-                f"{name}, per step on average: {said or 'nothing measured'}",
+                f"{about}: {said or 'nothing measured'}",
             ),
             html.Span(
                 ms(exposed_ns(unit)),
                 className="exposed" if exposed_ns(unit) else "faint",
             ),
         ]
-    yield html.Div(
-        cells, className="budget units many" if len(parts) > 24 else "budget units"
-    )
-    yield _legend([part for _, found in parts for part in found])
+    many = " many" if len(units) > MANY_BARS else ""
+    return html.Div(cells, className=f"budget units{many}")
 
 
 def longest_ns(units: Sequence[UnitRow]) -> int:

@@ -15,7 +15,7 @@ from dash.development.base_component import Component
 
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.quantities import ms, size
-from fsdpdoctor.renderers.formatting import unit_name
+from fsdpdoctor.renderers.reading.unit_names import UnitNames, by_model
 from fsdpdoctor.report.value import UnitRow
 from fsdpdoctor.schema import UNKNOWN
 from fsdpdoctor_dashboard.data.rank_tracks import middle_step
@@ -25,6 +25,8 @@ from fsdpdoctor_dashboard.pages.pictures.unit_bars import exposed_ns
 
 MOMENTS = 1000
 """Places of the slider."""
+HIGH, LEAST_HIGH = 300, 24
+"""Pixels of all maps together, and of the smallest model's, whose names have to fit."""
 LEAST_SHARE = 0.05
 """Of the step: what a map of full colour stands for at least. Less is noise."""
 
@@ -39,18 +41,22 @@ def unit_map(run: OpenRun) -> Iterator[Component]:
     begin, length = extent(rank, step)
     windows = _windows(rank, step, begin)
     most = full_colour_ns([exposed_ns(unit) for unit in units], length)
-    rows = strips([unit.all_gather_bytes or 0 for unit in units])
-    whole = sum(unit.all_gather_bytes or 0 for unit in units)
-    yield html.H2("The model as a map: area is bytes, red what compute waits for")
-    lines = [
-        html.Div(
-            [_cell(units[at], whole_of_row, windows, most) for at in row],
-            className="map-row",
-            style={"height": f"{100 * whole_of_row / whole:.3f}%"},
-        )
-        for row in rows
-        if (whole_of_row := sum(units[at].all_gather_bytes or 0 for at in row))
-    ]
+    models, named = [*by_model(units, run.report.models)], run.named
+    what = "The model as a map" if len(models) == 1 else "The models as maps"
+    yield html.H2(f"{what}: area is bytes, red what compute waits for")
+    maps: list[Component] = []
+    for model, mine in models:
+        drawn = [_cell(unit, named, windows, most) for unit in mine]
+        sizes = [unit.all_gather_bytes or 0 for unit in mine]
+        if model is None:
+            maps.append(html.Div(_rows(drawn, sizes), className="map"))
+            continue
+        share = sum(sizes) / sum(unit.all_gather_bytes or 0 for unit in units)
+        high = {"height": f"{max(LEAST_HIGH, HIGH * share):.0f}px"}
+        maps += [
+            html.H3(f"{model}: {size(sum(sizes))}"),
+            html.Div(_rows(drawn, sizes), className="map", style=high),
+        ]
     slider = dcc.Input(
         type="range",
         min=0,
@@ -66,7 +72,7 @@ def unit_map(run: OpenRun) -> Iterator[Component]:
             [
                 html.Div([label, html.Span(role="status")], className="map-tools"),
                 *tank,
-                html.Div(lines, className="map"),
+                *maps,
             ],
             className="unit-map",
         ),
@@ -122,19 +128,37 @@ def strips(sizes: Sequence[int]) -> list[list[int]]:
     return made
 
 
+def _rows(cells: Sequence[Component], sizes: Sequence[int]) -> list[Component]:
+    """Cells in rows, each as wide as its part of its row, and rows as high as theirs of
+    the whole.
+    """
+    made: list[Component] = []
+    for row in strips(sizes):
+        part = sum(sizes[at] for at in row)
+        if not part:
+            continue
+        for at in row:
+            width = {"width": f"{100 * sizes[at] / part:.3f}%"}
+            setattr(cells[at], "style", width)  # noqa: B010
+        high = {"height": f"{100 * part / sum(sizes):.3f}%"}
+        made.append(
+            html.Div([cells[at] for at in row], className="map-row", style=high)
+        )
+    return made
+
+
 def _cell(
-    unit: UnitRow, row: int, windows: dict[str, list[str]], most: float
+    unit: UnitRow, named: UnitNames, windows: dict[str, list[str]], most: float
 ) -> Component:
-    name = unit_name(unit.unit)
-    waits = exposed_ns(unit)
-    said = f"{name}: {size(unit.all_gather_bytes or 0)}, exposed {ms(waits)} per step"
+    name, waits = named.within(unit.unit), exposed_ns(unit)
+    gathered = size(unit.all_gather_bytes or 0)
+    said = f"{named(unit.unit)}: {gathered}, exposed {ms(waits)} per step"
     cell = html.Div(
         [
             html.I(style={"opacity": f"{0.85 * waits / most:.3f}"}),
             html.Span(name, title=name),
         ],
         className="map-unit",
-        style={"width": f"{100 * (unit.all_gather_bytes or 0) / row:.3f}%"},
     )
     opened = ";".join(windows.get(unit.unit, ()))
     return with_data(with_tip(cell, said), open=opened)

@@ -225,7 +225,7 @@
     async goTo(text, forward) {
       const { timeline } = this;
       const units = timeline.sources.flatMap((source) => source.meta.units.map((name) => name.toLowerCase()));
-      const exact = units.some((name) => name === text || name.endsWith(`.${text}`));
+      const exact = units.some((name) => isNamed(name, text));
       const some = exact || (!timeline.opened.any && units.some((name) => name.includes(text)));
       timeline.openedRows.found = "";
       if (some) return this.goToUnit(text, forward);
@@ -262,16 +262,32 @@
   }
 
   /**
-   * A whole name wins over the many that contain it: layers.1 over layers.10.
+   * A whole name wins over the many that contain it: layers.1 over layers.10. Where
+   * there are several models it is one of each: "layers.1 of Actor".
    * @param {Meta} meta
    * @param {string} text
    */
   function unitsOf(meta, text) {
     const names = meta.units.map((name) => name.toLowerCase());
-    const exact = names.findIndex((name) => name === text || name.endsWith(`.${text}`));
-    if (exact >= 0) return [exact];
-    return [...names.keys()].filter((unit) => names[unit].includes(text));
+    const first = names.findIndex((name) => isWhole(name, text));
+    if (first >= 0) return [first];
+    const all = [...names.keys()];
+    const exact = all.filter((unit) => isNamed(names[unit], text));
+    return exact.length ? exact : all.filter((unit) => names[unit].includes(text));
   }
+
+  /**
+   * @param {string} name
+   * @param {string} text
+   */
+  const isWhole = (name, text) => name === text || name.endsWith(`.${text}`);
+
+  /**
+   * The same, whatever the model.
+   * @param {string} name
+   * @param {string} text
+   */
+  const isNamed = (name, text) => isWhole(name, text) || isWhole(name.split(" of ")[0], text);
 
   root.FsdpToolbar = FsdpToolbar;
   if (typeof module !== "undefined") module.exports = { FsdpToolbar };

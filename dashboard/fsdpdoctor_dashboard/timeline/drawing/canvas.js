@@ -86,6 +86,18 @@
   }
 
   /**
+   * The same of a unit, which rather goes without its model than without its middle.
+   * @param {CanvasRenderingContext2D} pen
+   * @param {string} unit
+   * @param {number} room
+   * @param {string} font
+   */
+  function unitFitted(pen, unit, room, font) {
+    const whole = fitted(pen, unit, room, font);
+    return whole === unit ? whole : fitted(pen, unit.split(" of ")[0], room, font);
+  }
+
+  /**
    * Canvases of one size, laid over each other, as a file.
    * @param {HTMLCanvasElement[]} canvases
    * @returns {Promise<Blob>}
@@ -104,7 +116,7 @@
     });
   }
 
-  const api = { penOf, hatching, dots, fitted, png };
+  const api = { penOf, hatching, dots, fitted, unitFitted, png };
   root.fsdpCanvas = api;
   if (typeof module !== "undefined") module.exports = api;
 })(window);

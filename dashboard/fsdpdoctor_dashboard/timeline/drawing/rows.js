@@ -4,7 +4,7 @@
   if (root.FsdpRows) return;
   const { Row } = root.fsdpTiles;
   const format = root.fsdpFormat;
-  const { fitted, penOf } = root.fsdpCanvas;
+  const { fitted, penOf, unitFitted } = root.fsdpCanvas;
   const { GUTTER, FONT } = root.fsdpLayout;
   const HATCH_FROM = 5; // device pixels from which an exposed stretch is hatched
 
@@ -204,7 +204,7 @@
       const { timeline } = this;
       const word = fitted(timeline.pen, "EXPOSED", room, font);
       if (!word || unit === undefined) return word;
-      const name = fitted(timeline.pen, unit, room - timeline.pen.measureText("EXPOSED ").width, font);
+      const name = unitFitted(timeline.pen, unit, room - timeline.pen.measureText("EXPOSED ").width, font);
       return name ? `${word} ${name}` : word;
     }
 
@@ -218,7 +218,7 @@
         const from = Math.max(slice.from, 0), to = Math.min(slice.to, timeline.plot);
         if (to - from < 54) continue;
         const spec = this.spec(slice);
-        const label = fitted(timeline.pen, slice.track.source.meta.units[slice.unit] || "", to - from - 8, slice.box.height > 20 ? "12px" : "10px");
+        const label = unitFitted(timeline.pen, slice.track.source.meta.units[slice.unit] || "", to - from - 8, slice.box.height > 20 ? "12px" : "10px");
         if (!label) continue;
         pen.fillStyle = this.inkOn(spec.colour);
         pen.fillText(label, GUTTER + from + 4, timeline.screenY(slice.box.y) + slice.box.height / 2 + 0.5);

@@ -110,7 +110,7 @@ def test_names_are_written_once(tmp_path: Path) -> None:
     index = json.loads((tmp_path / "cache" / "index.json").read_text())
     found = map_store(tmp_path / "cache")
 
-    assert index["names"] == [[["a", "b"], [], []], [["c"], [], []]]
+    assert index["names"] == [[["a", "b"], [], [], []], [["c"], [], [], []]]
     assert found is not None
     assert [r for r in found.names if found.names[r] == other] == [5]
     assert found.names[6] == names

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("dash", reason="needs fsdpdoctor[dashboard]")
 
 from fsdpdoctor.quantities import MS
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor_dashboard.pages.pictures.plan_front import (
     MIB,
     Point,
@@ -48,7 +49,7 @@ def test_points_set_plans_and_say_what_they_are() -> None:
         str(p.plan): (p, p.memory_cost_bytes)
         for p in (plan(2, 20, MIB), plan(3, 2), plan(4, -9, -MIB))
     }
-    figure = front(plans, 100 * MS, "light")
+    figure = front(plans, 100 * MS, "light", UnitNames())
     drawn = {t.name: t for t in figure.data if t.customdata is not None}
 
     assert [kind_of(p) for p, _ in plans.values()] == list(drawn)
@@ -64,7 +65,7 @@ def test_points_set_plans_and_say_what_they_are() -> None:
 def test_the_line_has_its_error_about_it() -> None:
     """A band as wide as the predictions are unsure; none at the run as it was."""
     found = plan(2, 20, MIB)
-    figure = front({"merge 2": (found, MIB)}, 100 * MS, "light")
+    figure = front({"merge 2": (found, MIB)}, 100 * MS, "light", UnitNames())
     band = next(t for t in figure.data if t.name == "error of the best line")
 
     assert list(band.y) == [100, 85, 75, 100]

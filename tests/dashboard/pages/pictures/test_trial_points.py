@@ -13,6 +13,7 @@ from fsdpdoctor.recorder.autotune.paired_test import Gain
 from fsdpdoctor.recorder.autotune.ranking import Ranking
 from fsdpdoctor.recorder.autotune.step_lengths import Block
 from fsdpdoctor.recorder.autotune.trials import Fate, trial_of
+from fsdpdoctor.renderers.reading.unit_names import UnitNames
 from fsdpdoctor_dashboard.pages.pictures.plan_front import MIB
 from fsdpdoctor_dashboard.pages.pictures.trial_points import trial_points
 from tests.recorder.autotune.test_tuning import candidate
@@ -30,7 +31,7 @@ TRIED = [
 
 def test_measured_points_stand_on_the_predicted_front() -> None:
     """Each where its memory is, with its bounds; only what there is has a legend."""
-    figure = trial_points(RANKED, TRIED, "light")
+    figure = trial_points(RANKED, TRIED, "light", UnitNames())
     line, predicted, kept, back = figure.data
 
     assert (list(line.x), list(line.y)) == ([0, 8], [80, 70])
