@@ -103,7 +103,9 @@ def shape_of(line: Timeline) -> Shape:
         children[stack[-1].unit if stack else VIRTUAL_ROOT].append(call.unit)
         stack.append(call)
     tops = children.pop(VIRTUAL_ROOT)
-    if len(tops) > 1 and any(units[u].is_root for u in tops):
+    models = {units[u].model for u in tops}
+    # Roots without parameters are no units: their models' blocks are no one chain.
+    if len(tops) > 1 and (len(models) > 1 or any(units[u].is_root for u in tops)):
         raise InputError(
             f"{_whose(line, tops)} several FSDP2 roots: what-if replays one root's "
             "schedule"

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fsdpdoctor.analysis.timeline import Collectives
+from fsdpdoctor.analysis.timeline import Collectives, timeline_of
 from fsdpdoctor.errors import InputError
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.schema import Evidence, Kind, ModelSpec
 from fsdpdoctor.simulate.calibration.calibrate import calibrate
 from fsdpdoctor.simulate.calibration.comm_cost import FREE, fit_comm_cost
+from fsdpdoctor.simulate.calibration.partition import shape_of
 from fsdpdoctor.simulate.engine.simulate import simulate
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
@@ -26,6 +27,7 @@ from fsdpdoctor.simulate.engine.step import (
 )
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans.predict import replay
+from fsdpdoctor.testing import draw, unit
 from tests.simulate.steps import (
     MS,
     checkpointed,
@@ -148,6 +150,23 @@ def test_units_of_one_size_keep_what_they_took() -> None:
     found = replay(calibrate(record(replace(base, blocking=True))))
 
     assert abs(found.error) < 0.001
+
+
+def test_models_beside_each_other_are_not_one_chain() -> None:
+    """Their roots have no parameters, so that nothing stands around their blocks."""
+    units = (unit("0", model=0), unit("0 [tree=1]", tree=1, model=1))
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    data = draw("forward  01", units=units, model=spec)
+    alone = draw("forward  0.", units=units, model=spec)
+
+    with pytest.raises(InputError) as refused:
+        shape_of(timeline_of(data, data.steps[0]))
+
+    assert str(refused.value) == (
+        "this run's models (Actor, Critic) have several FSDP2 roots: what-if replays "
+        "one root's schedule"
+    )
+    assert shape_of(timeline_of(alone, alone.steps[0])).root == 0
 
 
 def test_what_cannot_be_replayed_says_so() -> None:
