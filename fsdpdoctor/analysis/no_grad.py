@@ -25,6 +25,9 @@ _EVALUATES = re.compile(r"eval|valid|test|perplexity|benchmark", re.IGNORECASE)
 GROWING = 3
 """So many passes of one step whose inputs are one token, or one longer each time."""
 
+OF_TREE = re.compile(r" \[tree=(\d+)\]")
+"""What tells units of one name apart in a record: no part of what they are called."""
+
 NOT_EVERY_STEP = 0.5
 """What runs in fewer of the steps is an evaluation between them."""
 

@@ -10,11 +10,9 @@ import re
 from functools import lru_cache
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.no_grad import models_of
+from fsdpdoctor.analysis.no_grad import OF_TREE, models_of
 from fsdpdoctor.finding import Finding
 from fsdpdoctor.storage.json_value import replace
-
-OF_TREE = re.compile(r" \[tree=(\d+)\]")
 
 
 def of_its_model(finding: Finding, m: Measures) -> Finding:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 import numpy as np
 from isal import igzip
 
+from fsdpdoctor.analysis.no_grad import OF_TREE, model_name
 from fsdpdoctor.analysis.timeline import Stalls
 from fsdpdoctor.intervals import Int64s
 from fsdpdoctor.run import RankData
@@ -118,7 +119,21 @@ class _Window(NamedTuple):
 
 def rank_events(view: RankView, base_ns: int) -> Iterator[Event]:
     """The events of one rank."""
-    yield from _Writer(view=view, base_ns=base_ns).events()
+    named = replace(view, data=_of_models(view.data))
+    yield from _Writer(view=named, base_ns=base_ns).events()
+
+
+def _of_models(data: RankData) -> RankData:
+    """With units named for who reads: of several models by that, and by no tree."""
+    units, model = data.header.units, data.header.model
+    if model is None or len({unit.model for unit in units}) < 2:
+        return data
+    of = [model_name(model.models, unit.model) for unit in units]
+    named = tuple(
+        replace(unit, fqn=f"{OF_TREE.sub('', unit.fqn)} of {name}")
+        for unit, name in zip(units, of, strict=True)
+    )
+    return replace(data, header=replace(data.header, units=named))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

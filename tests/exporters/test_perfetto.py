@@ -17,8 +17,8 @@ from fsdpdoctor.cli import main
 from fsdpdoctor.exporters.perfetto import FIRST_LANE_TRACK, RankView, rank_events
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.run import RankData, in_memory, save_run
-from fsdpdoctor.schema import NO_TIME, Kind, Lane, RunHeader, Spans
-from fsdpdoctor.testing import draw
+from fsdpdoctor.schema import NO_TIME, Kind, Lane, ModelSpec, RunHeader, Spans
+from fsdpdoctor.testing import draw, unit
 from tests.importers.generated import EPOCH_NS, generated_rank
 from tests.rig.changed import replace
 
@@ -123,6 +123,17 @@ def test_r40_overlapping_spans_get_further_tracks() -> None:
     ]
     assert misnested(found) == 0
     assert misnested(events(generated_rank(layers=3))) == 0
+
+
+def test_units_of_several_models_say_which() -> None:
+    """Who looks at slices cannot ask which tree it was."""
+    units = (unit("0", model=0), unit("0 [tree=1]", tree=1, model=1))
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    found = events(draw("forward  01", units=units, model=spec))
+
+    names = {event["name"] for event in found if event["ph"] == "X"}
+    assert {"forward 0 of Actor", "forward 0 of Critic"} <= names
+    assert "[tree=" not in json.dumps(found)
 
 
 def test_exposed_time_has_its_own_track(tmp_path: Path) -> None:

@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdpdoctor.analysis.no_grad import model_name
+from fsdpdoctor.analysis.no_grad import OF_TREE, model_name
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.renderers.formatting import unit_name, units, visible
 from fsdpdoctor.report.model_rows import ModelRow
 from fsdpdoctor.report.value import Report, UnitRow
-
-_OF_TREE = re.compile(r" \[tree=(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class UnitNames:
 
     def within(self, unit: str) -> str:
         """Where all are of one model, which is said once."""
-        return unit_name(_OF_TREE.sub("", unit) if self.model_of else unit)
+        return unit_name(OF_TREE.sub("", unit) if self.model_of else unit)
 
     def listed(self, names: Sequence[str]) -> str:
         """Several, siblings of a model together."""
@@ -66,14 +64,14 @@ class UnitNames:
         models = {
             found[1]: model
             for unit, model in self.model_of.items()
-            if (found := _OF_TREE.search(unit))
+            if (found := OF_TREE.search(unit))
         }
 
         def of(found: re.Match[str]) -> str:
             model = models.get(found[1])
             return "" if model is None else f" of {model}"
 
-        return _OF_TREE.sub(of, text)
+        return OF_TREE.sub(of, text)
 
     def beside(self, other: UnitNames) -> UnitNames:
         """Those of two runs; what both have is called as here."""
