@@ -10,6 +10,19 @@
   const SEEN_PIXELS = 24; // of a span that is shown as it lies
   const WHEEL = "fsdpdoctor.wheel";
 
+  /**
+   * @param {string} name
+   * @param {string} text
+   */
+  const isWhole = (name, text) => name === text || name.endsWith(`.${text}`);
+
+  /**
+   * The same, whatever the model.
+   * @param {string} name
+   * @param {string} text
+   */
+  const isNamed = (name, text) => isWhole(name, text) || isWhole(name.split(" of ")[0], text);
+
   class FsdpToolbar {
     /** @param {Timeline} timeline */
     constructor(timeline) {
@@ -275,19 +288,6 @@
     const exact = all.filter((unit) => isNamed(names[unit], text));
     return exact.length ? exact : all.filter((unit) => names[unit].includes(text));
   }
-
-  /**
-   * @param {string} name
-   * @param {string} text
-   */
-  const isWhole = (name, text) => name === text || name.endsWith(`.${text}`);
-
-  /**
-   * The same, whatever the model.
-   * @param {string} name
-   * @param {string} text
-   */
-  const isNamed = (name, text) => isWhole(name, text) || isWhole(name.split(" of ")[0], text);
 
   root.FsdpToolbar = FsdpToolbar;
   if (typeof module !== "undefined") module.exports = { FsdpToolbar };
