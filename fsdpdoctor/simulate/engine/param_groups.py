@@ -94,7 +94,8 @@ class ParamGroups:
         self.accumulated = [0] * n  # unsharded_accumulated_grad, in the reduce dtype
         self.sharded_grads = [0] * n
         self.post_reduce = [NO_SLOT] * n  # _post_reduce_event of each
-        self.all_reduce_held = [0] * n  # _all_reduce_state, _partial_reduce_output
+        self.all_reduced = [0] * n  # _all_reduce_state, where it is not the gradient
+        self.partial = [0] * n  # _partial_reduce_output
         self.nodes, self.node_of, self.owners, self.share = step.root.layout
         # what FSDPCommContext shares among the units
         self.order: list[int] = []  # post_forward_order
@@ -152,9 +153,7 @@ class ParamGroups:
         self.slots += 1
         self.hold(GATHER_OUTPUT, u, self.gathered[u])
         at = u * UNIT_NS
-        phase = P_FORWARD if state == FORWARD else P_BACKWARD
-        if self.in_backward:
-            phase = P_BACKWARD
+        phase = P_BACKWARD if self.in_backward else P_FORWARD
         op = (
             GATHER,
             slot,
@@ -179,7 +178,7 @@ class ParamGroups:
         self.hold(GATHERED, u, self.gathered[u])
         self.unsharded[u] = True
         defers = state == FORWARD and slot >= 0 and not unit.unshard_async_op
-        phase = P_FORWARD if not self.in_backward else P_BACKWARD
+        phase = P_BACKWARD if self.in_backward else P_FORWARD
         op = (
             USE,
             slot,
@@ -210,7 +209,7 @@ class ParamGroups:
 
     def reshard(self, u: int) -> None:
         if not self.unsharded[u]:
-            if self.post_forward_sharded[u] and self.state[u] != FORWARD:
+            if self.post_forward_sharded[u]:
                 self.free_post_forward(u)
             return
         phase = P_BACKWARD if self.in_backward else P_FORWARD
@@ -277,6 +276,7 @@ class ParamGroups:
             self.unshard(target, PRE_BACKWARD, u, F_BACKWARD_PREFETCH)
 
     def post_backward(self, u: int) -> None:
+        of_a_part = self.state[u] == FORWARD  # other modules of it have not run again
         self.state[u] = POST_BACKWARD
         self.emit((HOST, self.rest + H_POST_BACKWARD), u, P_BACKWARD, u)
         if self.accumulated[u]:
@@ -294,6 +294,8 @@ class ParamGroups:
                 self.wait_for_oldest_scatter()
         if self.grads[u] or self.accumulated[u]:
             self.reduce(u)
+            if of_a_part:  # is_partial_group_backward: at once, and not in the next one
+                self.emit((WAIT_POST, self.post_reduce[u]), u, P_BACKWARD)
 
     def keep_grads(self, u: int) -> None:
         """to_accumulated_grad_if_needed: they stay unsharded, in the reduce dtype."""
@@ -315,6 +317,7 @@ class ParamGroups:
         step, shard = self.step, self.step.mesh.shard
         if self.post_reduce[u] != NO_SLOT:
             self.emit((WAIT_POST, self.post_reduce[u]), u, P_BACKWARD)
+        self.free_all_reduced(u)
         all_reduces = step.mesh.replicate > 1 and self.flags.all_reduce
         partial = step.mesh.replicate > 1 and not self.flags.all_reduce
         at, id_ = u * UNIT_NS, self.reductions
@@ -337,36 +340,44 @@ class ParamGroups:
         self.reduced_since = True
         self.scatters.append((id_, u))
 
+    def free_all_reduced(self, u: int) -> None:
+        self.hold(REDUCE_OUTPUT, u, -self.all_reduced[u])
+        self.all_reduced[u] = 0
+
     def settle(self, u: int, output: int, partial: bool) -> None:
         """The reduced gradients find their place; see `foreach_reduce`."""
         self.hold(REDUCE_OUTPUT, u, output)
-        held, self.all_reduce_held[u] = self.all_reduce_held[u], 0
-        if partial:
-            self.all_reduce_held[u] = output  # _partial_reduce_output
-            self.hold(REDUCE_OUTPUT, u, -held)
-            return
-        self.hold(REDUCE_OUTPUT, u, -held)
-        whole = self.sharded_grad_bytes[u]
-        grad = whole // self.step.units[u].pieces
+        before, self.partial[u] = self.partial[u], output if partial else 0
+        if not partial:
+            self.to_sharded_grads(u, output)
+        self.hold(REDUCE_OUTPUT, u, -before)
+
+    def to_sharded_grads(self, u: int, output: int) -> None:
+        """Cast to the stored dtype, they become the gradients or are added to them."""
+        unit, whole = self.step.units[u], self.sharded_grad_bytes[u]
+        grad = whole // unit.pieces
         new = min(grad, whole - self.sharded_grads[u])
         self.sharded_grads[u] += new
-        self.hold(SHARDED_GRADS, u, new)
-        if self.step.mesh.replicate > 1 and output != grad:
-            self.all_reduce_held[u] = output  # _all_reduce_state keeps it
+        if new and unit.reduces_in_stored_dtype:  # the output itself becomes them
+            self.hold(REDUCE_OUTPUT, u, -output)
+            self.hold(SHARDED_GRADS, u, new)
+            return
+        cast = 0 if unit.reduces_in_stored_dtype else grad
+        self.hold(SHARDED_GRADS, u, cast)
+        if self.step.mesh.replicate > 1:
+            self.all_reduced[u] = output
         else:
             self.hold(REDUCE_OUTPUT, u, -output)
+        self.hold(SHARDED_GRADS, u, new - cast)
 
     def finalize_backward(self, u: int) -> None:
         if self.reduced_since:
             self.emit((FINALIZE, LAST), u, P_BACKWARD, u)
             self.reduced_since = False
         self.post_reduce[u] = NO_SLOT
-        if self.flags.all_reduce:
-            self.hold(REDUCE_OUTPUT, u, -self.all_reduce_held[u])
-            self.all_reduce_held[u] = 0
-        if self.pending[u] != NO_SLOT:
-            if self.pending[u] >= 0:
-                self.emit((WAIT_GATHER, self.pending[u]), u, P_BACKWARD)
-                self.hold(GATHER_OUTPUT, u, -self.gathered[u])
-            self.pending[u] = NO_SLOT
+        self.free_all_reduced(u)
+        if self.pending[u] >= 0:
+            self.emit((WAIT_GATHER, self.pending[u]), u, P_BACKWARD)
+            self.hold(GATHER_OUTPUT, u, -self.gathered[u])
+        self.pending[u] = NO_SLOT
         self.indices[u].clear()

@@ -119,10 +119,10 @@ class _Fsdp2(ParamGroups):
         unit = node.units[0] if node.units else UNKNOWN
         has_state = bool(node.units) or node is self.step.root
         starts_iteration = has_state and not self.iter_root
+        phase = P_BACKWARD if self.in_backward else P_FORWARD
         if starts_iteration:
             self.iter_root = True
-            self.emit((ROOT, self.rest + H_ROOT), unit, P_FORWARD)
-        phase = P_BACKWARD if self.in_backward else P_FORWARD
+            self.emit((ROOT, self.rest + H_ROOT), unit, phase)
         for u in node.units:
             self.pre_forward(u, flags)
         for u in node.units:
@@ -199,18 +199,20 @@ class _Fsdp2(ParamGroups):
         (u,) = node.units
         unit = self.step.units[u]
         first = next(item for item in node.items if isinstance(item, Node))
+        to_prefetch = unit.forward_prefetch
         for item in reversed(node.items):
             if not isinstance(item, Node):
                 self.compute_backward(item)
                 continue
-            opened, begins = len(self.ops), self.state[u] != FORWARD
+            opened = len(self.ops)
             if not self.iter_root:
                 self.iter_root = True
                 self.emit((ROOT, self.rest + H_ROOT), u, P_BACKWARD)
             self.pre_forward(u, F_RECOMPUTE)
-            for target in unit.forward_prefetch if begins else ():
+            for target in to_prefetch:
                 flags = F_RECOMPUTE | F_FORWARD_PREFETCH
                 self.unshard(target, FORWARD, u, flags)
+            to_prefetch = ()  # once, as the unit's FSDPState begins its forward
             for inner in item.items:
                 if not isinstance(inner, Node):
                     self.compute_forward(inner, F_RECOMPUTE)

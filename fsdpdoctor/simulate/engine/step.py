@@ -98,6 +98,11 @@ class Unit:
         return ITEMSIZE[self.reduce_dtype or self.param_dtype or self.orig_dtype]
 
     @property
+    def reduces_in_stored_dtype(self) -> bool:
+        reduced = self.reduce_dtype or self.param_dtype or self.orig_dtype
+        return reduced == self.orig_dtype
+
+    @property
     def numel(self) -> int:
         return sum(p.numel for p in self.params)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-from fsdpdoctor.simulate.engine.opcodes import Held
+from fsdpdoctor.simulate.engine.opcodes import FINALIZE, REDUCE, WAIT_POST, Held
 from fsdpdoctor.simulate.engine.schedule import bare_program, program
 from fsdpdoctor.simulate.engine.step import (
     Checkpoint,
@@ -268,6 +269,88 @@ def test_modules_of_one_unit_that_are_recomputed_one_by_one(
 
     assert [what for what, _, _ in real.events] == [w for w, _, _ in expected.events]
     assert sum(what == "reduce" for what, _, _ in real.events) == 5
+
+
+def test_a_part_of_a_unit_waits_for_its_reduction_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The compute stream does, before the next part's backward; not for the last part
+    of a unit, nor for the root.
+    """
+    model: Any = Net(4, reentrant=True)
+    fully_shard([model.layers[0], model.layers[1]])
+    fully_shard([model.layers[2], model.layers[3]])
+    fully_shard(model)
+    tokens = torch.randint(0, VOCAB, (2, 4))
+    model(tokens).sum().backward()
+    real: list[str] = []
+    reduce = fsdp2.foreach_reduce
+
+    def on_wait(stream: object, event: object) -> None:
+        if sys._getframe(1).f_code.co_name == "post_backward":
+            real.append("wait")
+
+    def on_reduce(*args: Any) -> Any:
+        real.append("reduce")
+        return reduce(*args)
+
+    monkeypatch.setattr(torch.cpu.Stream, "wait_event", on_wait)
+    monkeypatch.setattr(fsdp2, "foreach_reduce", on_reduce)
+    model(tokens).sum().backward()
+
+    merged = merge_neighbours(checkpointed(step(), Checkpoint.REENTRANT), 2)
+    ops = [op for op in program(merged).ops if op[0] in (REDUCE, WAIT_POST)]
+    expected = [
+        "reduce" if op[0] == REDUCE else "wait"
+        for op, before in zip(ops, [(), *ops], strict=False)
+        if op[0] == REDUCE or before[0] == REDUCE
+    ]
+    assert real == ["reduce", "wait", "reduce", "reduce", "wait", "reduce", "reduce"]
+    assert real == expected
+
+
+@pytest.mark.parametrize(("micro_batches", "apart"), [(1, 0), (2, 1040 + 512)])
+def test_what_replicas_reduced_is_held_beside_the_gradient_it_is_added_to(
+    monkeypatch: pytest.MonkeyPatch, micro_batches: int, apart: int
+) -> None:
+    """The first time it is the gradient; 4160 and 2048 bytes over 4 ranks."""
+    mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
+    model = sharded(1, mesh=mesh)
+    held: list[int] = []
+    finalize = fsdp2.FSDPParamGroup.finalize_backward
+
+    def on_finalize(group: Any) -> None:
+        kept = group._all_reduce_state.all_reduce_input
+        of_grads = {
+            p.sharded_param.grad._local_tensor.untyped_storage().data_ptr()
+            for p in group.fsdp_params
+        }
+        is_grad = kept.untyped_storage().data_ptr() in of_grads
+        held.append(0 if is_grad else kept.nbytes)
+        finalize(group)
+
+    monkeypatch.setattr(fsdp2.FSDPParamGroup, "finalize_backward", on_finalize)
+    for _ in range(micro_batches):
+        model(torch.randint(0, VOCAB, (2, 4))).sum().backward()
+
+    plan = program(
+        step(
+            1,
+            mesh=Mesh(shard=4, replicate=2),
+            wires=CommCosts(
+                all_gather=wire(), reduce_scatter=wire(), all_reduce=wire()
+            ),
+            micro_batches=(MicroBatch(),) * micro_batches,
+        )
+    )
+    last = max(at for at, op in enumerate(plan.ops) if op[0] == FINALIZE)
+    outputs = (
+        delta
+        for at, kind, _, delta in plan.moves
+        if kind == Held.REDUCE_OUTPUT and at <= last
+    )
+    assert sum(held[-2:]) == apart
+    assert sum(outputs) == apart
 
 
 class Passing(nn.Module):
