@@ -320,14 +320,11 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "simulate/calibration/partition.py",
         "simulate/calibration/unit_settings.py",
     ),
-    "simulate/engine/test_schedule.py": ("simulate/engine/param_groups.py",),
     "simulate/engine/test_simulate.py": (
-        "simulate/engine/memory.py",
         "simulate/engine/opcodes.py",
         "simulate/engine/run_constraints.py",
         "simulate/engine/step.py",
         "simulate/engine/synthetic_record.py",
-        "simulate/engine/timing.py",
     ),
     "simulate/plans/test_plan.py": (
         "changes/plan.py",

@@ -74,7 +74,7 @@ class ParamGroups:
         n = len(units)
         self.ops: list[Op] = []
         self.meta: list[Meta] | deque[Meta] = []
-        self.moves: list[Move] | deque[Move] = []
+        self.moves: list[Move] = []
         self.passes: list[Pass] = []
         self.rest = n * UNIT_NS + len(step.segments) * SEGMENT_NS
         self.segments_at = n * UNIT_NS

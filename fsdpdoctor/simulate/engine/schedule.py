@@ -290,7 +290,6 @@ class _BareFsdp2(_Fsdp2):
     def __init__(self, step: Step) -> None:
         super().__init__(step)
         self.meta = deque(maxlen=0)
-        self.moves = deque(maxlen=0)
 
     def emit(
         self, op: Op, unit: int, phase: int, by_unit: int = UNKNOWN, flags: int = 0

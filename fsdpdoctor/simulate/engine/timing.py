@@ -34,7 +34,6 @@ from fsdpdoctor.simulate.engine.opcodes import (
     GATHER,
     HOST,
     REDUCE,
-    REPLICATE_COMM,
     RESHARD,
     ROOT,
     SYNC,
@@ -108,7 +107,7 @@ def streams(program: Program, ns: Sequence[int], at: Clock) -> Walk:
             c0 = w1 if w1 > host else host
             compute = c0 + ns[copy]
             deferred = compute if defers else deferred
-            gate = compute if compute > gate and not defers else gate
+            gate = gate if defers else compute  # no gate is ahead of the lane
             add((h, host, w0, w1, c0, compute))
         elif code == GATHER:
             _, slot, call, copy, length, comm, async_op, event = op
@@ -227,13 +226,10 @@ def blocking(program: Program, ns: Sequence[int], at: Clock) -> Walk:
             if op[4] >= 0:
                 start = free[op[5]] if free[op[5]] > c1 else c1
                 free[op[5]] = end = start + ns[op[4]]
-            a0 = now = end
-            if op[6] >= 0:
-                a0 = free[REPLICATE_COMM] if free[REPLICATE_COMM] > end else end
-                free[REPLICATE_COMM] = now = a0 + ns[op[6]]
+            now = end + ns[op[6]] if op[6] >= 0 else end
             for_scatter += end - c1
             for_reduce += now - end
-            add((h, now, c0, c1, start, end, a0, now))
+            add((h, now, c0, c1, start, end, end, now))
         elif code == WAIT_GATHER:
             until = gathered[op[1]]
             w0, now = now, until if until > now else now

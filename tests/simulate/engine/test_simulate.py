@@ -7,21 +7,28 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsdpdoctor.analysis.step_budget import divide
 from fsdpdoctor.analysis.timeline import of_kinds, timeline_of
 from fsdpdoctor.schema import COLLECTIVE_KINDS, UNKNOWN, Kind, Lane, Spans
-from fsdpdoctor.simulate.engine.memory import peak_of
 from fsdpdoctor.simulate.engine.opcodes import durations
 from fsdpdoctor.simulate.engine.schedule import program
 from fsdpdoctor.simulate.engine.simulate import simulate, walk
-from fsdpdoctor.simulate.engine.step import CommCost, CommCosts, Step
+from fsdpdoctor.simulate.engine.step import (
+    CommCost,
+    CommCosts,
+    Mesh,
+    Node,
+    Segment,
+    Step,
+)
 from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.engine.timing import Exposed
 from tests.simulate.random_steps import steps
-from tests.simulate.steps import step
+from tests.simulate.steps import step, wire
 
 ON_COMPUTE = (
     Kind.COPY_OUT,
@@ -182,10 +189,50 @@ def test_exposed_time_is_the_sum_of_its_kinds() -> None:
     assert found.total_ns == 321
 
 
-def test_the_peak_is_that_of_the_program() -> None:
-    """To the byte; what is held, what is resident and what a segment allocates."""
-    one = step(3, resident_bytes=1000)
-    peak = peak_of(one)
+def on_the_host(before: int, forward: int, backward: int, **known: Any) -> Step:
+    """A model that FSDP2 does nothing with, and a loader that the host waits for."""
+    return Step(
+        units=(),
+        segments=(Segment(forward_ns=forward, backward_ns=backward),),
+        root=Node(units=(), items=(0,)),
+        mesh=Mesh(shard=2),
+        wires=CommCosts(all_gather=wire(), reduce_scatter=wire()),
+        input_ns=before,
+        **known,
+    )
 
-    assert peak.bytes == program(one).peak_bytes
-    assert peak.bytes == 1000 + sum(peak.held.values()) + peak.other_bytes
+
+@pytest.mark.parametrize(
+    ("known", "ns", "starts"),
+    [
+        # From 0 it takes 17; then the loader runs beside the step before.
+        ({}, 10, [(10, 17), (20, 27), (30, 37)]),
+        ({"sync_at_end": True}, 17, [(17, 17), (34, 34), (51, 51)]),
+        ({"blocking": True}, 17, [(0, 0), (17, 17), (34, 34)]),
+    ],
+)
+def test_a_step_is_taken_once_the_host_has_its_lead(
+    known: dict[str, Any], ns: int, starts: list[tuple[int, int]]
+) -> None:
+    """10 ns for data, 3 and 4 of compute: a host that does not wait is ahead by 7."""
+    one = on_the_host(10, 3, 4, **known)
+    walks = walk(one, program(one), durations(one), 3)
+
+    assert [clock for clock, _ in walks] == starts
+    assert [w.end for _, w in walks[:2]] == starts[1:]
+    assert simulate(one).step_ns == simulate(one, program(one)).step_ns == ns
+
+
+def test_a_device_that_has_enough_to_do_sets_the_pace() -> None:
+    """3 ns for data, under 7 of compute."""
+    assert simulate(on_the_host(3, 3, 4)).step_ns == 7
+
+
+def test_an_outcome_is_of_the_plan_that_is_given() -> None:
+    """Not of one made anew."""
+    one = step(1)
+    found = simulate(one, replace(program(one), peak_bytes=7, gathered_peak_bytes=5))
+
+    assert (found.peak_bytes, found.gathered_peak_bytes) == (7, 5)
+    assert simulate(one).peak_bytes == 10624  # counted in `test_param_groups`
+    assert simulate(one).gathered_peak_bytes == 4160 + 2048
