@@ -87,6 +87,7 @@ class ParamGroups:
         self.state = [IDLE] * n
         self.unsharded = [False] * n
         self.post_forward_sharded = [False] * n
+        self.kept = [0] * n  # bytes of _sharded_post_forward_param_data
         self.pending = [NO_SLOT] * n  # _all_gather_result
         self.event = [NO_SLOT] * n  # _reshard_after_forward_event
         self.indices: list[list[int]] = [[] for _ in units]  # _post_forward_indices
@@ -189,7 +190,8 @@ class ParamGroups:
         )
         self.emit(op, u, phase, u, flags)
         if self.post_forward_sharded[u]:
-            self.free_post_forward(u)
+            self.post_forward_sharded[u] = False
+            self.free_kept(u)
         self.pending[u] = NO_SLOT
         if defers:
             self.deferred = u
@@ -200,17 +202,14 @@ class ParamGroups:
         u, self.deferred = self.deferred, NO_SLOT
         self.hold(GATHER_OUTPUT, u, -self.gathered[u])
 
-    def free_post_forward(self, u: int) -> None:
-        self.post_forward_sharded[u] = False
-        self.hold(POST_FORWARD, u, -self.kept_after_forward(u))
-
-    def kept_after_forward(self, u: int) -> int:
-        return self.gathered[u] // int(self.step.units[u].reshard_after_forward)
+    def free_kept(self, u: int) -> None:
+        self.hold(POST_FORWARD, u, -self.kept[u])
+        self.kept[u] = 0
 
     def reshard(self, u: int) -> None:
         if not self.unsharded[u]:
-            if self.post_forward_sharded[u]:
-                self.free_post_forward(u)
+            # to_sharded: what was kept and not gathered stays until the next is kept.
+            self.post_forward_sharded[u] = False
             return
         phase = P_BACKWARD if self.in_backward else P_FORWARD
         size = self.step.units[u].reshard_after_forward
@@ -222,7 +221,10 @@ class ParamGroups:
                 clone = u * UNIT_NS + CLONE
                 self.event[u] = u
                 self.post_forward_sharded[u] = True
-                self.hold(POST_FORWARD, u, self.kept_after_forward(u))
+                kept = self.gathered[u] // size
+                self.hold(POST_FORWARD, u, kept)
+                self.free_kept(u)
+                self.kept[u] = kept
         self.emit((RESHARD, u, clone), u, phase, u)
         self.unsharded[u] = False
         self.hold(GATHERED, u, -self.gathered[u])

@@ -100,6 +100,7 @@ class _Fsdp2(ParamGroups):
             self.emit((SYNC,), UNKNOWN, P_OTHER)
         for u, held in enumerate(self.sharded_grads):
             self.hold(SHARDED_GRADS, u, -held)  # zero_grad
+            self.free_kept(u)
         return Program(
             ops=tuple(self.ops),
             meta=tuple(self.meta),

@@ -623,7 +623,9 @@ def test_a_unit_that_reshards_to_two_ranks() -> None:
 
 
 def test_a_kept_shard_that_backward_does_not_need() -> None:
-    """Its unit is not gathered in backward, and from all ranks in the next forward."""
+    """Its unit is not gathered in backward, and from all ranks in the next forward. The
+    shard stays there until that forward has kept another one.
+    """
     one = with_layers(
         step(1, **TWICE_OVER_TWO), reshard_after_forward=2, unshard_in_backward=False
     )
@@ -635,10 +637,12 @@ def test_a_kept_shard_that_backward_does_not_need() -> None:
         f1 0<0: gather #2 unshard copy-in.0 gather.0 shard
         f1 1<1: gather #3 unshard copy-in.1 gather.1 shard after 1
     """)
-    assert moves(one, Held.POST_FORWARD)[:2] == [
-        "reshard: post_forward.1 +1024",
-        "reduce: post_forward.1 -1024",
-    ]
+    assert moves(one, Held.POST_FORWARD) == lines("""
+        reshard: post_forward.1 +1024
+        reshard: post_forward.1 +1024
+        reshard: post_forward.1 -1024
+        end: post_forward.1 -1024
+    """)
 
 
 def of_two_units(blocks: int) -> Step:

@@ -420,3 +420,30 @@ def test_a_frozen_trunk(monkeypatch: pytest.MonkeyPatch) -> None:
         base, units=tuple(units), root=replace(base.root, items=tuple(items))
     )
     check(truth(monkeypatch, model), simulated(frozen))
+
+
+def test_a_kept_shard_that_nothing_gathers_stays() -> None:
+    """That of a frozen trunk: half of 1024 bytes twice, through the backward."""
+    model = sharded(2, reshard_after_forward=2)
+    model.embed.requires_grad_(False)
+    model.layers[0].requires_grad_(False)
+    model(torch.randint(0, VOCAB, (2, 4))).sum().backward()
+    kept = [
+        param._sharded_post_forward_param_data
+        for block in model.layers
+        for group in block._get_fsdp_state()._fsdp_param_groups
+        for param in group.fsdp_params
+    ]
+    wires = CommCosts(all_gather=wire(), reduce_scatter=wire(), post_forward=wire())
+    base = with_units(step(2, wires=wires, after_ns=1), reshard_after_forward=2)
+    trunk, layer = base.root.items[1:3]
+    assert isinstance(trunk, Node)
+    items = (0, replace(trunk, runs_backward=False), layer, 3)
+    plan = program(replace(base, root=replace(base.root, items=items)))
+    held = [
+        (unit, delta)
+        for at, kind, unit, delta in plan.moves
+        if kind == Held.POST_FORWARD and at < len(plan.ops)
+    ]
+    assert [0 if each is None else each.nbytes for each in kept] == [512, 512, 0, 0]
+    assert held == [(1, 1024), (2, 1024), (2, -1024)]
