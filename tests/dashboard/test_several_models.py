@@ -109,6 +109,15 @@ def test_where_models_stand_together_units_say_which(run: OpenRun) -> None:
     assert [name for name in run.units if name in every] == every
 
 
+def test_the_main_cause_of_a_unit_is_that_of_its_bar(run: OpenRun) -> None:
+    """Of one rank that left a record: a late rank and the wire cannot be told apart."""
+    words = sent("units", run)[1]
+    causes = {one.words for one in words if one.table and one.column == "main cause"}
+
+    assert causes == {"straggler or wire 100\u00a0%"}
+    assert any("exposed, straggler or wire" in one.words for one in words)
+
+
 def test_bars_and_maps_are_of_each_model(run: OpenRun) -> None:
     """Under its name and its role; there units have their own names."""
     module = import_module("fsdpdoctor_dashboard.pages.pictures.unit_bars")

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from dash import html
 from dash.development.base_component import Component
 
-from fsdpdoctor.analysis.stall_causes import CAUSES
 from fsdpdoctor.quantities import ms
 from fsdpdoctor.renderers.formatting import visible
-from fsdpdoctor.renderers.report_view import CAUSE_WORDS
+from fsdpdoctor.renderers.reading.outlook import CAUSE_TITLES, known_causes
 from fsdpdoctor.renderers.tables import Cell, Column
 from fsdpdoctor.report.value import PhaseCounts, UnitRow
 from fsdpdoctor_dashboard.data.run_registry import OpenRun
@@ -140,14 +139,14 @@ def _table(name: str, run: OpenRun, runs: Sequence[OpenRun]) -> list[Component]:
 def _cause(unit: UnitRow) -> Cell:
     """What most of a unit's exposed time waited for, and its share of it."""
     found = unit.exposed_ns_by_cause
-    known = {c: getattr(found, c) or 0 for c in CAUSES} if found is not None else {}
-    whole = sum(known.values())
-    if not whole:
+    known = dict(known_causes(found)) if found is not None else {}
+    if not known:
         return Cell(text="-")
     worst = max(known, key=lambda cause: known[cause])
+    share = 100 * known[worst] / sum(known.values())
     return Cell(
-        text=f"{CAUSE_WORDS[worst]} {100 * known[worst] / whole:.0f}\u00a0%",
-        hint=", ".join(f"{CAUSE_WORDS[c]} {ms(ns)}" for c, ns in known.items() if ns),
+        text=f"{CAUSE_TITLES[worst]} {share:.0f}\u00a0%",
+        hint=", ".join(f"{CAUSE_TITLES[c]} {ms(ns)}" for c, ns in known.items()),
     )
 
 
