@@ -280,7 +280,6 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "recorder/launch/profiler_schedule.py",
     ),
     "recorder/launch/test_run_script.py": ("__init__.py",),
-    "recorder/test_crossings.py": ("recorder/border.py",),
     "recorder/test_kinds.py": _in("recorder", "lanes phases"),
     "recorder/test_session.py": (
         "recorder/fsdp2/installed_hooks.py",

@@ -74,8 +74,8 @@ def say(words: str) -> None:
         with unsignalled():
             stream.write(f"{words}\n")
             stream.flush()
-    except (Exception, SystemExit, GeneratorExit):
-        return  # nobody listens
+    except (Exception, SystemExit, GeneratorExit) as error:
+        let_through(error)  # nobody listens
 
 
 def last_words(act: Callable[[], object]) -> None:
@@ -130,6 +130,14 @@ def mark_as_theirs(error: BaseException) -> None:
     """
     with contextlib.suppress(Exception):
         object.__setattr__(error, _THEIRS, True)
+
+
+def let_through(error: BaseException) -> None:
+    """Raise on what a signal handler of the script has raised, whatever of ours it came
+    in: who takes an error for an answer, amid a training, asks this first.
+    """
+    if of_signal_handler(error):
+        raise error
 
 
 def of_signal_handler(error: BaseException) -> bool:

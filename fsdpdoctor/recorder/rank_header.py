@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from fsdpdoctor import redact
 from fsdpdoctor.rank_end import RankEnd
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.signals import evidence_of
@@ -194,5 +195,6 @@ def _nccl_version() -> str | None:
     cuda: Any = torch.cuda  # parts of it have no types
     try:
         return ".".join(str(part) for part in cuda.nccl.version())
-    except (RuntimeError, AttributeError):
+    except (RuntimeError, AttributeError) as error:
+        let_through(error)
         return None  # built without it

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Unit, tensor_bytes
@@ -180,6 +181,7 @@ def _note_end(work: Any, ended_ns: list[int]) -> None:
         return
     try:
         future = work.get_future()
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except (RuntimeError, NotImplementedError, AttributeError) as error:
+        let_through(error)
         return  # this backend has none; the end will be said to be estimated
     future.add_done_callback(lambda _: ended_ns.append(perf_counter_ns()))

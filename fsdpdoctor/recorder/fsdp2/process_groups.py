@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.schema import UNKNOWN, GroupSpec
 
 
@@ -37,11 +38,13 @@ class Groups:
 def _spec(group: Any) -> GroupSpec:
     try:
         ranks = tuple(dist.get_process_group_ranks(group))
-    except (RuntimeError, KeyError, ValueError):
+    except (RuntimeError, KeyError, ValueError) as error:
+        let_through(error)
         ranks = ()  # a group that torch itself does not list
     try:
         backend = str(dist.get_backend(group))
-    except (RuntimeError, KeyError, ValueError):
+    except (RuntimeError, KeyError, ValueError) as error:
+        let_through(error)
         backend = None
     return GroupSpec(
         name=str(getattr(group, "group_name", "") or f"group of {group.size()}"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import UNKNOWN, Within
 
@@ -174,5 +175,6 @@ def sequence_number(group: Any) -> int:
     """A group's own number of its last collective; the same on every rank."""
     try:
         return int(group._get_sequence_number_for_group())
-    except RuntimeError:
+    except RuntimeError as error:
+        let_through(error)
         return UNKNOWN  # this backend does not count

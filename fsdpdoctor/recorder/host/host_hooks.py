@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from fsdpdoctor.recorder import kinds, lanes, phases
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import reloaded_operators
@@ -367,5 +368,6 @@ def short_path(path: str) -> str:
     """Without the working directory."""
     try:
         return path.removeprefix(f"{Path.cwd()}{os.sep}")
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return path  # the working directory has been removed

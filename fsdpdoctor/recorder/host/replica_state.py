@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host.model_spec import ModelWatch
@@ -108,6 +109,7 @@ class ReplicaWatch:
                     self._take(item, step)
             self.count += 1
         except Exception as error:
+            let_through(error)
             self.warnings.append(f"replicas were not compared: {error!r}")
 
     def _take(self, item: _Item, step: int) -> None:

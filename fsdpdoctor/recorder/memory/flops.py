@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.schema import UNKNOWN
 
@@ -37,7 +38,8 @@ class FlopCount:
             return
         try:
             found = int(formula(*args, **(kwargs or {}), out_val=result))
-        except (TypeError, ValueError, AssertionError, IndexError):
+        except (TypeError, ValueError, AssertionError, IndexError) as error:
+            let_through(error)
             self.total = self.recomputed = UNKNOWN
             return
         self.total += found

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.host.dynamo_counters import compile_counts
 
 _aten: Any = torch.ops.aten
@@ -102,5 +103,6 @@ def _looked_for(objects: list[Any]) -> list[Any]:
         # In C alone: there are a few hundred thousand, and a training waits.
         wanted = map(_Kinds().__getitem__, map(type, objects))
         return list(itertools.compress(objects, wanted))
-    except Exception:  # somebody's class has a hash of its own, and it raises
+    except Exception as error:  # somebody's class has a hash of its own, which raises
+        let_through(error)
         return [one for one in objects if issubclass(type(one), _LOOKED_FOR)]

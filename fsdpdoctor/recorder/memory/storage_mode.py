@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.fsdp2.internals import in_backward
 from fsdpdoctor.recorder.memory.flops import FlopCount
 from fsdpdoctor.recorder.memory.live_storages import LiveStorages
@@ -140,7 +141,8 @@ class StorageMode(_Mode):  # type: ignore[misc]
             return None
         try:
             storage = _storage(tensor)
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError) as error:
+            let_through(error)
             return None  # nested, batched: it has none
         return self._look_at(storage)
 

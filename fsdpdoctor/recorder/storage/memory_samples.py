@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fsdpdoctor.recorder.border import let_through
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import COUNTER_ALLOC_RETRIES, COUNTER_OOMS, UNKNOWN, Phase
 
@@ -31,11 +32,13 @@ def resident_bytes() -> int:
     # Asked several times in a step: a file object would take longer than the system.
     try:
         file = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return UNKNOWN
     try:
         return int(os.read(file, 256).split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        let_through(error)
         return UNKNOWN
     finally:
         os.close(file)
@@ -181,7 +184,8 @@ def _keep_peaks() -> Peaks:
         statistics: Statistics = read(device=device)
         try:
             return peaks.give_back(statistics)
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError) as error:
+            let_through(error)
             return statistics  # nested otherwise than any torch has it
 
     def reset_peak_memory_stats(device: Any = None) -> None:
