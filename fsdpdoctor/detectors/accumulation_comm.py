@@ -32,6 +32,7 @@ from fsdpdoctor.detectors.unit_order import unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import (
+    COUNTER_GRADIENTS_TAKEN,
     ITEMSIZE,
     UNKNOWN,
     Evidence,
@@ -131,8 +132,10 @@ def _micro_batches(m: Measures) -> int:
 
 
 def _turns(m: Measures) -> int:
-    """How often optimizers step in a step, each time after micro-batches of their own:
-    gradients must have been reduced each time.
+    """How often gradients are used in a step, each time after micro-batches of their
+    own: by optimizers, or by what takes them before an optimizer steps, as a closure
+    that is called again does, and a second look at the weights. They must have been
+    reduced each time.
     """
     turns: list[int] = []
     for rank in m.ranks:
@@ -140,13 +143,18 @@ def _turns(m: Measures) -> int:
             one_of(rank.host.kind, (Kind.OPTIMIZER, Kind.MICRO_BATCH))
         )
         rows = rows_by_step(host.step)
+        taken = Counter(
+            int(step)
+            for step, name in zip(rank.counters.step, rank.counters.name, strict=True)
+            if rank.name(int(name)) == COUNTER_GRADIENTS_TAKEN
+        )
         for step in rank.judged_steps.tolist():
             here = host.rows(rows.get(step, NO_ROWS))
             # In the order of their ends: one inside backward ends before it.
             steps = (here.kind == Kind.OPTIMIZER)[
                 np.argsort(here.end_ns, kind="stable")
             ]
-            turns.append(int((steps[1:] & ~steps[:-1]).sum()))
+            turns.append(int((steps[1:] & ~steps[:-1]).sum()) + taken[step])
     return max(round(median(turns)), 1) if turns else 1
 
 

@@ -89,5 +89,6 @@ RECOMPILE_REASON = "compile.recompile: "
 COUNTER_PYTHON_OBJECTS = "python.objects"
 COUNTER_EXCEPTIONS = "forward.exceptions"
 COUNTER_LEFT_OPEN = "forward.left_open"  # FSDP2 is in a forward that raised, still
+COUNTER_GRADIENTS_TAKEN = "gradients.taken"  # between two micro-batches
 COUNTER_DIRECT_METHODS = "hooks.bypassed"
 COUNTER_GATHERED = "tensors.gathered"

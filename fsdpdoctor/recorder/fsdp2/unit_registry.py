@@ -100,6 +100,20 @@ class Units:
             sharded = (param.sharded_param for param in params)
             yield from islice((p for p in sharded if p.grad is not None), 1)
 
+    def accumulates(self) -> bool:
+        """Whether a unit holds gradients, reduced or not, to which others are added."""
+        for unit in self.all:
+            group = unit.group()
+            if group is None:
+                continue
+            if getattr(group, "_partial_reduce_output", None) is not None:
+                return True
+            for param in group.fsdp_params:
+                unsharded = getattr(param, "unsharded_accumulated_grad", None)
+                if param.sharded_param.grad is not None or unsharded is not None:
+                    return True
+        return False
+
     def knows_tree(self, state: Any) -> bool:
         """Whether the state's tree was described."""
         return state._state_ctx in self._trees

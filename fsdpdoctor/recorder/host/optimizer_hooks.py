@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from fsdpdoctor.recorder import kinds, phases
-from fsdpdoctor.recorder.patching import Patches, bracketing
+from fsdpdoctor.recorder.patching import Patches, bracketing, unasked
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN
 
@@ -104,7 +104,8 @@ class OptimizerHooks:
         if torch.compiler.is_compiling():
             return
         try:
-            if not _closure(args, kwargs):  # whose passes make the gradients
+            # The passes of a closure may make the gradients, or the step drop them.
+            if not _closure(args, kwargs) or _has_gradients(optimizer):
                 self._saw(optimizer)
             inner = _within_another_step()
             self._begun += 1
@@ -157,6 +158,12 @@ def _closure(args: tuple[Any, ...], kwargs: Any) -> bool:
     is the optimizer.
     """
     return any(map(callable, args[1:])) or callable((kwargs or {}).get("closure"))
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    with unasked():
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        return any(p.grad is not None for p in params)
 
 
 def _within_another_step() -> bool:

@@ -175,6 +175,11 @@ class MicroBatches:
             self._begun[tree, True] += 1
         return self._open.number, self._begun[tree, True] - 1
 
+    def after_backward(self) -> bool:
+        """Whether the last pass since the boundary is a backward, and has its end."""
+        last = self._passes[-1] if self._passes and self._open is None else None
+        return last is not None and last.backward and not last.aborted
+
     def waiting(self) -> bool:
         """Whether a forward, or a backward's own end, is still to come."""
         if self._open is not None:

@@ -42,6 +42,7 @@ from fsdpdoctor.recorder.steps.step_bounds import Moment, Sink, StepBounds
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
 from fsdpdoctor.recorder.storage.sampling import Sampling
 from fsdpdoctor.schema import (
+    COUNTER_GRADIENTS_TAKEN,
     NO_TIME,
     UNKNOWN,
 )
@@ -128,6 +129,8 @@ class Steps:
         rec = self._rec
         first = rec.micro_batch == UNKNOWN
         now_ns = perf_counter_ns()
+        if rec.on and self._batches.after_backward() and not self._units.accumulates():
+            rec.counters.add(rec.names.id(COUNTER_GRADIENTS_TAKEN), now_ns, 1)
         rec.enter_pass(*self._batches.forward(tree, now_ns, inputs, part=part))
         if first:
             rec.beat(kinds.MICRO_BATCH, phases.FORWARD, UNKNOWN)
