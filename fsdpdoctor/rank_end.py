@@ -99,7 +99,7 @@ class RankEnd:
     kind: EndKind
     time_unix_ns: int
     exception: str | None = None  # its type, "torch.OutOfMemoryError"
-    message: str | None = None  # redacted, and cut
+    message: str | None = None  # redacted, and cut; of an exit what it prints
     signal: str | None = None  # "SIGTERM"
     status: int | None = None  # of an exit
     position: Position | None = None

@@ -16,6 +16,7 @@ from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import (
     COUNTER_DIRECT_METHODS,
+    COUNTER_EXCEPTIONS,
     UNKNOWN,
     Evidence,
     IdleParentSpec,
@@ -265,6 +266,12 @@ CLONE_OUTPUTS = (
 
 def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """Resharded trainable units with forwards and no backward, while others had."""
+    if any(
+        rank.name(int(name)) == COUNTER_EXCEPTIONS
+        for rank in m.ranks
+        for name in set(rank.counters.name.tolist())
+    ):
+        return  # a forward that was broken off has no backward
     forwards = unit_sums(m, "calls", Phase.FORWARD)
     backwards = unit_sums(m, "calls", Phase.BACKWARD)
     if not any(backwards.values()):

@@ -8,7 +8,7 @@ from fsdpdoctor.hang.blame import Cause, Verdict, call_key, issued_in
 from fsdpdoctor.hang.error_meaning import Meaning, meaning_of
 from fsdpdoctor.hang.standing import Standing, State
 from fsdpdoctor.quantities import MS, count, duration, size
-from fsdpdoctor.rank_end import Frame
+from fsdpdoctor.rank_end import Frame, RankEnd
 
 EVERY_RANK = (
     "Let every rank issue the same collectives in the same order: take `if rank == 0` "
@@ -54,6 +54,8 @@ def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
     """What to change."""
     blamed = set(verdict.ranks)
     first = next(one for one in ranks if one.rank in blamed)
+    if first.end is not None and first.end.status is not None:
+        return "Look at why the script ends itself at this line."
     if verdict.cause == Cause.EXCEPTION and verdict.others:
         return f"{meaning(first).change} The other ranks' errors follow from it."
     if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
@@ -197,23 +199,34 @@ def _diverged(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str
 
 def _same_exception(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     who = f"all {count(len(blamed), 'rank')}" if not others else named(blamed)
+    one = blamed[0]
+    what = f"raised the same {_error(one)}"
+    if one.end is not None and one.end.status is not None:
+        what = f"ended themselves with the same {_exit(one.end)}"
     return (
-        f"{who} raised the same {_error(blamed[0])}{at(blamed[0])}: one fault of the "
-        "script, no difference between ranks"
+        f"{who} {what}{at(one)}: one fault of the script, no difference between ranks"
     )
+
+
+def _exit(end: RankEnd) -> str:
+    said = f": {_cut(end.message)}" if end.message else ""
+    return f"exit status {end.status}{said}"
 
 
 def _error(one: Standing) -> str:
     kind, message = _raised(one)
     known = meaning_of(kind, message).means
-    text = message if len(message) <= 160 else f"{message[:157]}..."
-    return f"{kind}: {text}" + (f" ({known})" if known else "")
+    return f"{kind}: {_cut(message)}" + (f" ({known})" if known else "")
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= 160 else f"{message[:157]}..."
 
 
 def _exception(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     one = blamed[0]
     if one.end is not None and one.end.status is not None:
-        what = f"ended itself with exit status {one.end.status}"
+        what = f"ended itself with {_exit(one.end)}"
     elif one.ended.startswith("exception"):
         what = f"raised {_error(one)}"
     else:

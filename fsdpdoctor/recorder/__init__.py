@@ -128,7 +128,7 @@ def record(
     folder = Path(out) if out else None
     try:
         place = run_folder.agree_on_folder(folder, script or "python")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # or no path at all, with a NUL in it
         unrecorded(border.describe(error))
         yield folder or RUNS
         return

@@ -407,9 +407,10 @@ def _health(report: Report) -> Iterator[str]:
             f"{signed_percent(health.replay_error)} of the step"
         )
     if recorder.overhead_share is not None:
+        ran, recorded = recorder.steps_ran, recorder.steps_recorded
         yield (
             f"recorder: {percent(recorder.overhead_share)} of the step time, "
-            f"{count(recorder.steps_recorded, 'step')} recorded"
+            f"{count(recorded, 'step')} recorded{f' of {ran}' * (ran > recorded)}"
         )
     if health.events is not None:
         events = f"events: {health.events:,} read"

@@ -157,16 +157,15 @@ def _warnings(m: Measures) -> Iterable[str]:
     yield from m.warnings
     if m.run.world_size > 1 and not any(_communicates(rank) for rank in m.ranks):
         yield NO_COMMUNICATION
-    said: dict[str, list[int]] = defaultdict(list)
+    said: dict[str, dict[int, None]] = defaultdict(dict)
     for rank in m.ranks:
         for warning in rank.header.warnings:
-            said[warning].append(rank.rank)
+            said[warning][rank.rank] = None
         if rank.header.ended.startswith("detached"):
-            said[f"the recorder left the run early: {rank.header.ended}"].append(
-                rank.rank
-            )
+            left = f"the recorder left the run early: {rank.header.ended}"
+            said[left][rank.rank] = None
         if (lost := _lost_steps(rank)) is not None:
-            said[lost].append(rank.rank)
+            said[lost][rank.rank] = None
     for warning, ranks in said.items():
         if len(ranks) == len(m.ranks) > 1:
             yield f"every rank: {warning}"
@@ -245,11 +244,15 @@ def _kind_word(beat: Beat) -> str | None:
 def recorder_cost(m: Measures) -> RecorderCost:
     """What recording cost, spread over the steps it did not record."""
     recorded = max((len(rank.steps) for rank in m.ranks), default=0)
+    ran = max((len(r.steps) + len(r.unrecorded.step) for r in m.ranks), default=0)
     parts = [rank.steps.recorder_ns[rank.judged] for rank in m.ranks]
     cost = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
     if not cost.any() or Evidence.STEPS not in m.evidence:
         return RecorderCost(
-            overhead_share=None, steps_recorded=recorded, ns_per_recorded_step=None
+            overhead_share=None,
+            steps_recorded=recorded,
+            steps_ran=ran,
+            ns_per_recorded_step=None,
         )
     elapsed = int(m.step_ns.sum())
     for rank in m.ranks:
@@ -259,5 +262,6 @@ def recorder_cost(m: Measures) -> RecorderCost:
     return RecorderCost(
         overhead_share=int(cost.sum()) / elapsed if elapsed else None,
         steps_recorded=recorded,
+        steps_ran=ran,
         ns_per_recorded_step=round(float(cost.mean())),
     )

@@ -324,6 +324,7 @@ class RecorderCost(msgspec.Struct, frozen=True, kw_only=True):
 
     overhead_share: float | None  # of the step time, unrecorded steps included
     steps_recorded: int
+    steps_ran: int = 0  # of one rank: recorded ones, and those that were timed alone
     ns_per_recorded_step: int | None
 
 

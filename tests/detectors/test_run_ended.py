@@ -370,3 +370,26 @@ def test_a_rank_that_left_no_time_is_not_said_to_be_early() -> None:
     assert finding.ranks == (0,)
     assert finding.summary == "rank 0 was ended without a word (as by SIGKILL)"
     assert failed.ranks == (1,)
+
+
+def leaving(rank: int, at_ms: int, message: str | None) -> RankData:
+    """A rank that ended itself by `sys.exit`."""
+    data = raising(rank, "SystemExit", "", 12, at_ms)
+    end = data.header.end
+    assert end is not None
+    end = replace(end, kind=EndKind.EXIT, exception=None, status=1, message=message)
+    return replace(data, header=replace(data.header, ended="exit: 1", end=end))
+
+
+def test_an_exit_is_said_with_its_message() -> None:
+    """Of one rank, and of all alike; there is no traceback to read."""
+    (alone,) = found(run_ended, measured(leaving(0, 100, "no data")))
+    both = only(run_ended, measured(*(leaving(r, 100, "no data") for r in range(2))))
+
+    assert alone.summary.startswith("rank 0 ended itself with exit status 1: no data")
+    assert both.summary.startswith(
+        "all 2 ranks ended themselves with the same exit status 1: no data"
+    )
+    assert {alone.advice[0].text, both.advice[0].text} == {
+        "Look at why the script ends itself at this line."
+    }

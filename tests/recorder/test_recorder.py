@@ -146,3 +146,28 @@ def test_a_step_outside_a_recording_is_none() -> None:
     """A script may call it wherever it is run."""
     recorder.step()
     assert recorder.current() is None
+
+
+def test_a_generator_that_is_left_has_ended_well(tmp_path: Path) -> None:
+    """A loop over it breaks off, and the script goes on."""
+
+    def batches() -> Iterator[int]:
+        with recorder.record(tmp_path / "run"):
+            yield from range(3)
+
+    for number in batches():
+        if number:
+            break
+
+    assert recorder.current() is None
+    assert ended(tmp_path / "run") == "done"
+
+
+def test_what_is_no_path_is_no_error_of_the_script_s(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It trains unrecorded, and is told."""
+    with recorder.record("a\0b"):
+        assert recorder.current() is None
+
+    assert "is not recorded, training goes on: ValueError" in capsys.readouterr().err

@@ -235,6 +235,15 @@ def test_recording_is_priced_over_the_steps_it_left_out() -> None:
 
     assert recorder.overhead_share == 0.25
     assert (recorder.steps_recorded, recorder.ns_per_recorded_step) == (6, MS)
+    assert recorder.steps_ran == 6 + 6 * 2
+
+
+def test_what_a_rank_says_twice_is_said_of_it_once() -> None:
+    """Two warnings in the same words, of each of two ranks."""
+    ranks = (draw("forward 00", rank=rank) for rank in range(2))
+    data = [replace(r, header=replace(r.header, warnings=("w", "w"))) for r in ranks]
+
+    assert report_of(measured(*data)).health.warnings[-1] == "every rank: w"
 
 
 def test_ends_that_were_not_seen_give_no_bandwidth() -> None:

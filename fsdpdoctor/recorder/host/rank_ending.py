@@ -41,11 +41,14 @@ def rank_end(
             call=call_of_error(error.__traceback__),
         )
     of_error = error is not None and kind == EndKind.EXCEPTION
+    last_words = getattr(error, "code", None) if kind == EndKind.EXIT else None
     return RankEnd(
         kind=kind,
         time_unix_ns=now,
         exception=_type_name(error) if error is not None and of_error else None,
-        message=_message(error) if error is not None and of_error else None,
+        message=_message(error)
+        if error is not None and (of_error or isinstance(last_words, str))
+        else None,
         signal=found[2] if kind == EndKind.SIGNAL else None,
         status=int(found[2]) if kind == EndKind.EXIT else None,
         position=position,

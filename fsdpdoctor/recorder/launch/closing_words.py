@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -105,9 +106,8 @@ def report(folder: Path, around: Surroundings) -> None:
             timeout=REPORT_S,
         )
     text = found.stdout if found.returncode in (0, 1) else ""
-    border.say(
-        f"{text}fsdpdoctor: recorded in {shown}; again with: fsdpdoctor analyze {shown}"
-    )
+    again = f"fsdpdoctor analyze {shlex.quote(shown)}"
+    border.say(f"{text}fsdpdoctor: recorded in {shown}; again with: {again}")
 
 
 @contextlib.contextmanager

@@ -125,8 +125,8 @@ def point_latest(folder: Path) -> None:
 
 def how_it_ended(error: BaseException | None) -> str:
     """What `RankHeader.ended` says of an exception."""
-    if error is None:
-        return "done"
+    if error is None or isinstance(error, GeneratorExit):
+        return "done"  # a generator that records is left, as by a loop's `break`
     if isinstance(error, KeyboardInterrupt):
         return f"signal: {signal.Signals.SIGINT.name}"
     if isinstance(error, SystemExit):

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from fsdpdoctor.hang.error_meaning import meaning_of
-from fsdpdoctor.rank_end import Position
+from fsdpdoctor.rank_end import EndKind, Position
 from fsdpdoctor.recorder.host.rank_ending import MOST_CAUSES, MOST_MESSAGE, rank_end
 
 HERE = "tests/recorder/host/test_rank_ending.py"
@@ -115,3 +115,16 @@ def test_a_loader_s_worker_says_what_its_dataset_raised() -> None:
     assert "shm" not in meaning.change
     killed = "DataLoader worker (pid 7) is killed by signal: Killed."
     assert meaning_of("RuntimeError", killed).means == "a data loader's worker died"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("no data for it", "no data for it"), (3, None), (object(), None)],
+)
+def test_an_exit_says_what_it_prints(code: object, said: str | None) -> None:
+    """`sys.exit("...")` prints it, and ends with status 1."""
+    end = rank_end("exit: 1", SystemExit(code), Position(step=3), 5)
+
+    assert end is not None
+    assert (end.kind, end.status, end.message) == (EndKind.EXIT, 1, said)
+    assert end.exception is None
