@@ -49,7 +49,8 @@ def ending(m: Measures, verdict: Verdict, ranks: list[Standing]) -> Finding:
     if verdict.divergence is not None:
         event = next(iter(verdict.divergence.versions.values()))
     surely = verdict.cause in PROVED
-    unproved = verdict.cause == Cause.ENDED_OUTSIDE or _may_go_on(verdict, ranks)
+    unproved = verdict.cause in (Cause.ENDED_OUTSIDE, Cause.ALL_GONE)
+    unproved |= _may_go_on(verdict, ranks)
     return Finding(
         severity=Severity.WARNING if unproved else Severity.CRITICAL,
         confidence=Confidence.HIGH if surely else Confidence.MEDIUM,

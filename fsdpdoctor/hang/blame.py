@@ -29,6 +29,7 @@ class Cause(StrEnum):
     CRASHED = "crashed"
     ABORTED = "aborted"  # by a thread without Python, while others communicated
     KILLED = "killed"
+    ALL_GONE = "all gone"  # without a word, and at one place
     LEFT_EARLY = "left early"
     STOPPED = "stopped"
     SILENT = "silent"
@@ -231,6 +232,9 @@ def _killed(scene: _Scene) -> Verdict | None:
     killed = scene.of(State.KILLED)
     if not killed:
         return None
+    at_once = {(one.step, _how_far(one)[0]) for one in killed}
+    if len(killed) == len(scene.ranks) > 1 == len(at_once):
+        return scene.verdict(Cause.ALL_GONE, killed)
     return scene.verdict(Cause.KILLED, [min(killed, key=_how_far)])
 
 

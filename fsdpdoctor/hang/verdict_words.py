@@ -35,6 +35,9 @@ ADVICE = {
     Cause.KILLED: "Look in the node's kernel log (dmesg) for the out-of-memory killer, "
     "and at memory.rss of this run; then at what else may send a signal that nobody "
     "handles (SIGKILL, or an alarm's SIGALRM), or calls os._exit.",
+    Cause.ALL_GONE: "If the script calls os._exit, nothing is wrong, but for the last "
+    "step, which sys.exit would keep. Else look for what ends all processes of a node: "
+    "the out-of-memory killer (dmesg, memory.rss of this run), a scheduler.",
     Cause.TOGETHER: "Look at the network and the devices between these ranks; with "
     "NCCL, at NCCL_DEBUG=INFO and the Flight Recorder's dumps.",
     Cause.ENDED_OUTSIDE: "No error of the training ended it: a scheduler's time limit, "
@@ -273,6 +276,13 @@ def _killed(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     )
 
 
+def _all_gone(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
+    return (
+        f"all {count(len(blamed), 'rank')} ended without a word{at(blamed[0])}: by "
+        "os._exit, or killed together"
+    )
+
+
 def _left_early(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
     one = blamed[0]
     left = [o for o in others if o.call is not None or o.end_unix_ns] or others
@@ -411,6 +421,7 @@ _WORDS: dict[Cause, _Words] = {
     Cause.CRASHED: _crashed,
     Cause.ABORTED: _aborted,
     Cause.KILLED: _killed,
+    Cause.ALL_GONE: _all_gone,
     Cause.LEFT_EARLY: _left_early,
     Cause.STOPPED: _stopped,
     Cause.SILENT: _silent,

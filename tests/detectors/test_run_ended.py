@@ -10,6 +10,7 @@ from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.finding import Location, Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.rank_end import (
+    GONE,
     Call,
     EndKind,
     Fatal,
@@ -393,3 +394,21 @@ def test_an_exit_is_said_with_its_message() -> None:
     assert {alone.advice[0].text, both.advice[0].text} == {
         "Look at why the script ends itself at this line."
     }
+
+
+def test_ranks_that_are_all_gone_at_one_place_are_blamed_alike() -> None:
+    """As `os._exit` leaves them; where one of them did less it went first."""
+    both = [
+        replace(ended(draw(TWO_LAYERS, rank=rank), "running", 100), process=GONE)
+        for rank in range(2)
+    ]
+    less = replace(both[1], beats=(replace(both[1].beats[0], seq=39),))
+    together = only(run_ended, measured(*both))
+    apart = only(run_ended, measured(both[0], less))
+
+    assert (together.severity, together.ranks) == (Severity.WARNING, (0, 1))
+    assert together.summary == (
+        "all 2 ranks ended without a word at all-gather of layers.1 (backward) in "
+        "step 9, micro-batch 0: by os._exit, or killed together"
+    )
+    assert (apart.severity, apart.ranks) == (Severity.CRITICAL, (1,))
