@@ -7,6 +7,7 @@ a module of that name would put it in the place of the function `fsdpdoctor.open
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def open_paths(
     below = [run for path in given for run in _run_folders_in(path)]
     if below:
         return _open_nodes(given[0], below)
+    for path in given:
+        _refuse_begun(path)
     # A recorded run needs none of these, which are a tenth of what it costs to read.
     from fsdpdoctor.importers import ImportOptions, import_run
     from fsdpdoctor.importers.reader.trace_cache import default_folder
@@ -157,6 +160,24 @@ def files_at(path: Path) -> list[Path]:
     nodes = [node for node in inside if is_run_folder(node)]
     files = [file for node in nodes for file in node.iterdir()]
     return [file for file in (*inside, *files) if file.is_file()]
+
+
+def _refuse_begun(path: Path) -> None:
+    """Where torchrun's ranks agree on a run's folder there is a note of it, and nothing
+    else where no rank then recorded anything.
+    """
+    if isinstance(path, RemotePath) or not path.is_dir():
+        return
+    names = [child.name for child in path.iterdir()]
+    if names and all(_JOB_NOTE.fullmatch(name) for name in names):
+        raise InputError(
+            f"{path} is where a job began to be recorded, and holds no rank's record: "
+            "expected ranks to train in the processes that fsdpdoctor started, and not "
+            "in what os.exec, for one, puts in their place"
+        )
+
+
+_JOB_NOTE = re.compile(r"\.job-\w+\.json")
 
 
 def _run_folders_in(path: Path) -> list[Path]:

@@ -260,3 +260,14 @@ def test_a_trial_run_is_opened_once(
 
     assert isinstance(runs.run(None), Measured)
     assert opened == [tmp_path / "runs" / "run-00"]
+
+
+def test_a_job_that_nobody_recorded_is_told_as_such(tmp_path: Path) -> None:
+    """Its ranks agreed on a folder, and trained elsewhere."""
+    (tmp_path / ".job-917669420ad5af14.json").write_text("{}")
+
+    with pytest.raises(InputError, match=r"holds no rank's record: expected ranks to"):
+        open_paths([tmp_path])
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match="no trace found"):
+        open_paths([tmp_path])

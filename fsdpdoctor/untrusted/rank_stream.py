@@ -35,10 +35,12 @@ def steps_of(path: Path, content: bytes, header: RankHeader) -> Stream:
     names = StringTable()
     lists = Lists(units=len(header.units), groups=len(header.groups))
     if not content:
-        ended = "stopped before its first step"
+        ended = "the rank stopped before its first step"
         if header.ended == "done":
-            ended = "trained nothing that was seen"
-        return (), (), f"{path} is empty: the rank {ended}"
+            ended = "the rank trained nothing that was seen"
+        elif header.ended.startswith("detached"):
+            ended = "its recording stopped before the first step was written"
+        return (), (), f"{path} is empty: {ended}"
     sound, wrong = sound_length(content)
     try:
         stream = na.ArrayStream.from_readable(io.BytesIO(content[:sound]))

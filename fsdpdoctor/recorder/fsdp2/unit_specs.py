@@ -73,6 +73,10 @@ def parent_meshes(mesh: Any) -> tuple[str, ...]:
     return (mesh_name(root),)
 
 
+_GONE = UnitSpec(fqn="(gone)", module_class="?")
+"""Of a unit whose model was let go of before it was described, as by an exception."""
+
+
 class Tree:
     """Describes units. A unit whose model is gone keeps its last description."""
 
@@ -138,7 +142,7 @@ class Tree:
             group = unit.group()
             if group is not None:
                 self._last[unit.index] = self._spec(unit, group)
-        return _unique([self._last[unit.index] for unit in self._units.all])
+        return _unique([self._last.get(u.index, _GONE) for u in self._units.all])
 
     def _signature_of(self, unit: Unit, group: Any) -> object:
         state = self._state_of.get(unit.index, gone)()

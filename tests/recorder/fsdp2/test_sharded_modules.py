@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.sharded_modules import ShardedModules
+from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.unit_specs import Tree
+from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.run import open_run
-from fsdpdoctor.schema import IdleParentSpec, ModelSpec, UnitSpec
+from fsdpdoctor.schema import UNKNOWN, IdleParentSpec, ModelSpec, UnitSpec
 from tests.recorder.rehearsed import recorded
 
 
@@ -133,3 +137,21 @@ def test_what_is_sharded_late_is_not_outside(tmp_path: Path, ignored: bool) -> N
     assert data.header.model is not None
     assert data.header.model.unmanaged_fqns == ()
     assert len(data.header.units) == 1
+
+
+def test_a_unit_that_went_before_it_was_described_is_said_to_be_gone() -> None:
+    """An exception ended the forward in which it was seen first."""
+
+    class Group:
+        """What is left of one."""
+
+        device = torch.device("cpu")
+        fsdp_params: tuple[Any, ...] = ()
+
+    units = Units(cast(Recording, None), lambda device: None)
+    tree = Tree(units, cast(Groups, None))
+    group = Group()
+    units.of(group)
+    del group
+
+    assert [(spec.fqn, spec.numel) for spec in tree.specs()] == [("(gone)", UNKNOWN)]
