@@ -267,7 +267,8 @@ def _cut(words: str) -> str:
     """Whole words of the first `MOST_TEXT` characters: half a secret is still one."""
     if len(words) <= MOST_TEXT:
         return words
-    return words[:MOST_TEXT].rpartition(" ")[0]
+    whole = words[:MOST_TEXT].rpartition(" ")[0]
+    return whole or f"<a word of {len(words):,} characters, left out>"
 
 
 def _cleaned(words: str, known: Iterable[str]) -> str:

@@ -203,7 +203,13 @@ def test_a_text_is_looked_at_in_bounded_time() -> None:
     shown = text("a " * MOST_TEXT + HF)
 
     assert len(shown) == MOST_TEXT - 1
-    assert text("x" * (MOST_TEXT + 1)) == ""
+
+
+def test_a_word_that_is_longer_than_a_text_is_told_of() -> None:
+    """Nothing of it is shown, for half a secret is one."""
+    shown = text("x" * MOST_TEXT + "y")
+
+    assert shown == f"<a word of {MOST_TEXT + 1:,} characters, left out>"
 
 
 @pytest.mark.parametrize(
