@@ -55,6 +55,9 @@ class ModelWatch:
         if outer is None:  # never `or`: a compiled module has a length, which raises
             outer = root_state._modules[0]
         outer = self._sharded.around(outer)
+        # One without FSDP2 that ran before is no part of what is sharded: a trial run,
+        # as one that comes later.
+        self._outer = [weakref.ref(m) for m in self._models() if _holds_unit(m)]
         self._saw_outer(without_compile(outer))
         self._tree.add(root_state, outer)
 

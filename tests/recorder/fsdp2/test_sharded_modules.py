@@ -155,3 +155,22 @@ def test_a_unit_that_went_before_it_was_described_is_said_to_be_gone() -> None:
     del group
 
     assert [(spec.fqn, spec.numel) for spec in tree.specs()] == [("(gone)", UNKNOWN)]
+
+
+def test_a_plain_model_that_ran_before_is_not_outside_of_fsdp(tmp_path: Path) -> None:
+    """A trial run of one step, before there is a sharded model."""
+    with recorded(tmp_path):
+        models: list[Any] = [Net(scaled=True) for _ in range(2)]
+        for model, shards in zip(models, (False, True), strict=True):
+            if shards:
+                fully_shard(model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4 if shards else 1):
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    (data,) = open_run(tmp_path).load()
+
+    assert data.header.model is not None
+    assert data.header.model.unmanaged_params == 0
+    assert data.header.model.numel == sum(p.numel() for p in models[0].parameters())
