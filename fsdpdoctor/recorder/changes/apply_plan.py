@@ -294,10 +294,10 @@ def units_in(model: nn.Module) -> dict[frozenset[str], Any]:
     names: dict[int, set[str]] = {}
     states: dict[int, Any] = {}
     for name, module in model.named_modules():
-        get_state = getattr(module, "_get_fsdp_state", None)
+        get_state = getattr(type(module), "_get_fsdp_state", None)
         if get_state is None:
             continue
-        state = get_state()
+        state = get_state(module)
         states[id(state)] = state
         names.setdefault(id(state), set()).add(name)
     return {

@@ -103,8 +103,8 @@ class ShardedModules:
 
 
 def _state(module: Any) -> Any:
-    get = getattr(module, "_get_fsdp_state", None)
-    return None if get is None else get()
+    get = getattr(type(module), "_get_fsdp_state", None)
+    return None if get is None else get(module)
 
 
 def _roots_in(module: nn.Module) -> Iterator[Any]:

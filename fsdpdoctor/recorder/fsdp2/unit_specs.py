@@ -34,7 +34,7 @@ def dtype_name(dtype: torch.dtype | None) -> str | None:
 def original_class(module: torch.nn.Module) -> str:
     """The class of a module before `fully_shard`, checkpoint and compile wrappers."""
     for inner in ("_checkpoint_wrapped_module", "_orig_mod"):
-        wrapped = getattr(module, inner, None)
+        wrapped = module._modules.get(inner)  # no `__getattr__` of its own is asked
         if isinstance(wrapped, torch.nn.Module):
             return original_class(wrapped)
     for cls in type(module).__mro__:
@@ -45,7 +45,7 @@ def original_class(module: torch.nn.Module) -> str:
 
 def without_compile(module: torch.nn.Module) -> torch.nn.Module:
     """The module itself, where `torch.compile` has wrapped it."""
-    wrapped = getattr(module, "_orig_mod", None)
+    wrapped = module._modules.get("_orig_mod")
     return wrapped if isinstance(wrapped, torch.nn.Module) else module
 
 
@@ -348,5 +348,6 @@ REHEARSED = "_fsdpdoctor_compiled"
 
 def _is_compiled(module: torch.nn.Module) -> bool:
     """By `torch.compile(module)` or by `module.compile()`, also in a rehearsal."""
-    in_place = getattr(module, "_compiled_call_impl", None) is not None
-    return in_place or hasattr(module, "_orig_mod") or REHEARSED in vars(module)
+    own = vars(module)
+    in_place = own.get("_compiled_call_impl") is not None
+    return in_place or "_orig_mod" in module._modules or REHEARSED in own

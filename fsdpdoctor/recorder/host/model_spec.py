@@ -235,7 +235,7 @@ def plain_device(module: Any) -> str | None:
     """
     if not isinstance(module, nn.Module) or _holds_unit(module):
         return None
-    computes_on = getattr(module, "compute_device", None)
+    computes_on = vars(module).get("compute_device")
     if isinstance(computes_on, torch.device):
         return computes_on.type
     first = next(module.parameters(), None)
@@ -262,7 +262,7 @@ def blocks_of(model: nn.Module) -> Iterator[BlockSpec]:
 
 
 def _holds_unit(block: nn.Module) -> bool:
-    return any(hasattr(inner, "_get_fsdp_state") for inner in block.modules())
+    return any(hasattr(type(m), "_get_fsdp_state") for m in block.modules())
 
 
 def tied_names(model: nn.Module) -> Iterator[tuple[str, ...]]:

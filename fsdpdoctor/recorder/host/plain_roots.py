@@ -91,7 +91,9 @@ class PlainRoots:
             self._depth += 1
             if self._depth > 1 or torch._C._current_graph_task_id() != -1:
                 return
-            if hasattr(module, "_get_fsdp_state") or isinstance(module, _classes()):
+            if hasattr(type(module), "_get_fsdp_state") or isinstance(
+                module, _classes()
+            ):
                 self._drop_global_hooks()  # told apart by their own hooks
                 return
             self._watch.saw_wrapper("none")

@@ -174,3 +174,35 @@ def test_a_plain_model_that_ran_before_is_not_outside_of_fsdp(tmp_path: Path) ->
     assert data.header.model is not None
     assert data.header.model.unmanaged_params == 0
     assert data.header.model.numel == sum(p.numel() for p in models[0].parameters())
+
+
+class Answering(Net):
+    """Has an answer to whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        """A word, where torch has nothing."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return "whatever"
+
+
+def test_a_module_that_answers_to_any_name_is_asked_for_none(tmp_path: Path) -> None:
+    """It is not compiled, nor sharded where it is not, and recorded to the end."""
+    with recorded(tmp_path):
+        model: Any = Answering(scaled=False)
+        model.inner = Answering(scaled=False)
+        fully_shard(model, ignored_params=set(model.inner.parameters()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (data,) = open_run(tmp_path).load()
+
+    assert data.header.ended == "done"
+    assert data.header.model is not None
+    assert data.header.model.model_class == "Answering"
+    assert data.header.model.unmanaged_params == 4
+    (unit,) = data.header.units
+    assert (unit.compiled, unit.module_class) == (None, "Answering")
