@@ -17,6 +17,7 @@ from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
     NO_ROWS,
     all_units,
+    counter_rows,
     judged_collectives,
     per_step,
     rows_by_step,
@@ -143,11 +144,7 @@ def _turns(m: Measures) -> int:
             one_of(rank.host.kind, (Kind.OPTIMIZER, Kind.MICRO_BATCH))
         )
         rows = rows_by_step(host.step)
-        taken = Counter(
-            int(step)
-            for step, name in zip(rank.counters.step, rank.counters.name, strict=True)
-            if rank.name(int(name)) == COUNTER_GRADIENTS_TAKEN
-        )
+        taken = Counter(counter_rows(rank, COUNTER_GRADIENTS_TAKEN).step.tolist())
         for step in rank.judged_steps.tolist():
             here = host.rows(rows.get(step, NO_ROWS))
             # In the order of their ends: one inside backward ends before it.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.code import MODEL
+from fsdpdoctor.detectors.judged_steps import all_counter_rows
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import COUNTER_LEFT_OPEN, UNKNOWN
@@ -53,11 +54,7 @@ def _backward(m: Measures) -> Iterator[Finding]:
 def _forwards(m: Measures) -> Iterator[Finding]:
     """In recorded steps: of others nothing is known."""
     times = {
-        rank.rank: sum(
-            int(value)
-            for name, value in zip(rank.counters.name, rank.counters.value, strict=True)
-            if rank.name(int(name)) == COUNTER_LEFT_OPEN
-        )
+        rank.rank: int(all_counter_rows(rank, COUNTER_LEFT_OPEN).value.sum())
         for rank in m.ranks
     }
     most = max(times.values(), default=0)

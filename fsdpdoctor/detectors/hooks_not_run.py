@@ -10,7 +10,7 @@ from fsdpdoctor.changes.quoting import name_list, quoted
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.broken_off import broken_off
-from fsdpdoctor.detectors.judged_steps import all_units, unit_sums
+from fsdpdoctor.detectors.judged_steps import all_counter_rows, all_units, unit_sums
 from fsdpdoctor.detectors.reentrant import without_gradient
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
@@ -266,11 +266,7 @@ CLONE_OUTPUTS = (
 
 def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     """Resharded trainable units with forwards and no backward, while others had."""
-    if any(
-        rank.name(int(name)) == COUNTER_EXCEPTIONS
-        for rank in m.ranks
-        for name in set(rank.counters.name.tolist())
-    ):
+    if any(len(all_counter_rows(rank, COUNTER_EXCEPTIONS)) for rank in m.ranks):
         return  # a forward that was broken off has no backward
     forwards = unit_sums(m, "calls", Phase.FORWARD)
     backwards = unit_sums(m, "calls", Phase.BACKWARD)

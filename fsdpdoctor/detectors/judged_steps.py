@@ -177,10 +177,15 @@ def gathered_bytes(
 
 
 def counter_rows(rank: RankMeasures, counter: str) -> CounterRows:
-    """A counter's values in judged steps."""
+    """The rows of one counter in a rank's judged steps."""
+    rows = all_counter_rows(rank, counter)
+    return rows.rows(rank.in_judged(rows.step))
+
+
+def all_counter_rows(rank: RankMeasures, counter: str) -> CounterRows:
+    """The same, of every recorded step."""
     named = [rank.name(int(name)) == counter for name in rank.counters.name]
-    keep = np.array(named, dtype=bool) & rank.in_judged(rank.counters.step)
-    return rank.counters.rows(keep)
+    return rank.counters.rows(np.array(named, dtype=bool))
 
 
 def on_cpu(m: Measures) -> bool:
