@@ -309,3 +309,8 @@ def test_the_host_waits_for_the_device(compute: int, synced: int) -> None:
     walk = on_streams((SYNC,), host=10, compute=compute)
 
     assert walk == Walk([(10, synced)], Clock(synced, compute), Exposed(0, 0, 0))
+
+
+def test_what_is_exposed_adds_up() -> None:
+    """Each kind of wait stands still for itself."""
+    assert Exposed(1, 20, 300).total_ns == 321
