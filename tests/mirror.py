@@ -181,7 +181,9 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
     "detectors/test_exposed_all_gather.py": ("detectors/judged_stalls.py",),
     "detectors/test_prefetch_misconfig.py": ("detectors/unit_order.py",),
     "detectors/test_look_alikes.py": ("testing.py",),
-    "detectors/test_reshard_policy.py": ("detectors/gather_counts.py",),
+    "detectors/test_reshard_policy.py": _in(
+        "detectors", "gather_counts passes_without_gradients"
+    ),
     "exporters/test_kineto.py": (
         "exporters/device_rows.py",
         "exporters/hooks.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fsdpdoctor.changes.plan import Plan
-from fsdpdoctor.changes.quoting import name_list, submodule
+from fsdpdoctor.changes.quoting import in_comment, name_list, submodule
 from fsdpdoctor.changes.sharding_code import mixed_precision, sharding_code
 from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, first_path
 
@@ -29,12 +29,14 @@ def code(plan: Plan, before: UnitTree, after: UnitTree) -> str:
     # What is set on sharded modules comes after the last call, so then all are ours.
     sharding = list(_sharding(plan, before, after, anew=bool(settings)))
     if settings and not sharding:
-        settings.insert(0, _of_model(after))
+        settings.insert(0, what_model_is(after))
     return "\n".join([*sharding, *settings, *accumulation_flags(plan, after)])
 
 
-def _of_model(tree: UnitTree) -> str:
-    """What `model` is."""
+def what_model_is(tree: UnitTree) -> str:
+    """The comment that says which module `model` has to be."""
+    if tree.called is not None:
+        return f"# `model` is your {in_comment(tree.called)}."
     paths = tree.root_paths
     return MODEL if paths == ("",) else _SEVERAL
 
@@ -203,6 +205,7 @@ def sync_on_last(tree: UnitTree, count: str, *calls: str) -> list[str]:
     """A function for the training loop. `count` is the default of micro-batches."""
     last = "micro_batch == micro_batches - 1"
     lines = [
+        *([] if tree.called is None else [what_model_is(tree)]),
         f"def sync_on_last(model, micro_batch, micro_batches{count}):",
         '    """Call with the root module before each micro-batch\'s forward."""',
     ]

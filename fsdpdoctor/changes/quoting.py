@@ -19,6 +19,11 @@ def quoted(text: str) -> str:
     return literal
 
 
+def in_comment(name: str) -> str:
+    """A name behind a `#`: it ends in the line that it stands in."""
+    return name if name.isprintable() else quoted(name)
+
+
 def submodule(path: str) -> str:
     """The expression for a module by its path; "" is the root module."""
     return f"model.get_submodule({quoted(path)})" if path else "model"

@@ -104,6 +104,7 @@ class UnitTree:
     world_size: int = UNKNOWN
     backward: tuple[str, ...] = ()  # as backwards begin; empty: by nesting
     not_shown: tuple[str, ...] = ()  # of calls of `fully_shard`, by a trace
+    called: str | None = None  # what `model` is, where a process has several
 
     def __contains__(self, fqn: str) -> bool:
         return any(unit.fqn == fqn for unit in self.units)

@@ -8,10 +8,12 @@ from collections.abc import Container, Iterator, Mapping
 import numpy as np
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.analysis.timeline import Collectives
 from fsdpdoctor.changes.code import sync_on_last
 from fsdpdoctor.changes.plan import Plan
+from fsdpdoctor.changes.unit_tree import UnitTree
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
 from fsdpdoctor.detectors.judged_steps import (
@@ -23,13 +25,8 @@ from fsdpdoctor.detectors.judged_steps import (
     rows_by_step,
     unit_sums,
 )
-from fsdpdoctor.detectors.remedies import (
-    has,
-    needs_torch,
-    plan_advice,
-    several_models,
-)
-from fsdpdoctor.detectors.unit_order import unit_tree_of
+from fsdpdoctor.detectors.remedies import has, needs_torch, plan_advice
+from fsdpdoctor.detectors.unit_order import tree_of_one
 from fsdpdoctor.finding import Advice, Confidence, Finding
 from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import (
@@ -108,7 +105,7 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
             "exposed_ns": cost_ns,
             "hosts": hosts,
         },
-        advice=_advice(m, accumulated, names, bool(reduces) and _matter(m)),
+        advice=tuple(_advice(m, accumulated, names, bool(reduces) and _matter(m))),
         places=stalls.places(),
     )
 
@@ -211,38 +208,39 @@ def _hosts_crossed(m: Measures, again: _Again) -> int:
 
 def _advice(
     m: Measures, accumulated: int, names: list[str], hybrid: bool
-) -> tuple[Advice, ...]:
+) -> Iterator[Advice]:
+    """Of each model of several its own, which is told apart by its name."""
+    for mine in by_model(m, names):
+        tree = tree_of_one(m, mine)
+        if tree is not None:
+            yield from _of_model(m, tree, accumulated, mine, hybrid)
+
+
+def _of_model(
+    m: Measures, tree: UnitTree, accumulated: int, names: list[str], hybrid: bool
+) -> Iterator[Advice]:
     specs = all_units(m)
     memory = 0
     for name in names:
         spec = specs[name]
         dtype = spec.reduce_dtype or spec.param_dtype or spec.orig_dtype or "float32"
         memory += max(spec.trainable_numel, 0) * ITEMSIZE.get(dtype, 4)
-    result: list[Advice] = []
-    if several_models(m):
-        return ()
     if hybrid and has(m, "set_requires_all_reduce"):
-        lines = sync_on_last(
-            unit_tree_of(m), f"={accumulated}", "set_requires_all_reduce(last)"
-        )
-        result.append(
-            Advice(
-                text="All-reduce over replicas once per step"
-                f"{needs_torch(m, 'set_requires_all_reduce')}; gradients stay sharded.",
-                code="\n".join(lines),
-                memory_cost_bytes=0,
-            )
+        lines = sync_on_last(tree, f"={accumulated}", "set_requires_all_reduce(last)")
+        yield Advice(
+            text="All-reduce over replicas once per step"
+            f"{needs_torch(m, 'set_requires_all_reduce')}; gradients stay sharded.",
+            code="\n".join(lines),
+            memory_cost_bytes=0,
         )
     if has(m, "set_requires_gradient_sync"):
-        result.append(
-            plan_advice(
-                m,
-                "Reduce gradients once per step"
-                f"{needs_torch(m, 'set_requires_gradient_sync')}; unsharded gradients "
-                "stay on every rank until then.",
-                {"accumulation": "last"},
-                told=Plan(accumulation="last", micro_batches=accumulated),
-                memory_cost_bytes=memory,
-            )
+        yield plan_advice(
+            m,
+            "Reduce gradients once per step"
+            f"{needs_torch(m, 'set_requires_gradient_sync')}; unsharded gradients "
+            "stay on every rank until then.",
+            {"accumulation": "last"},
+            told=Plan(accumulation="last", micro_batches=accumulated),
+            memory_cost_bytes=memory,
+            of=tree,
         )
-    return tuple(result)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.changes.code import MODEL
 from fsdpdoctor.detectors.judged_steps import all_counter_rows
+from fsdpdoctor.detectors.remedies import model_that
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import COUNTER_LEFT_OPEN, UNKNOWN
@@ -40,7 +40,7 @@ def _backward(m: Measures) -> Iterator[Finding]:
         phase="backward",
         evidence={"from_step": min(since.values())},
         advice=(
-            _reset()
+            _reset(m)
             if _can_reset(m)
             else Advice(
                 text="Build the model and its optimizer anew where the exception is "
@@ -71,12 +71,12 @@ def _forwards(m: Measures) -> Iterator[Finding]:
         phase="forward",
         evidence={"forwards": most},
         advice=(
-            _reset()
+            _reset(m)
             if _can_reset(m)
             else Advice(
                 text="Free what is gathered where the exception is caught.",
                 code="from torch.distributed.fsdp import FSDPModule\n\n"
-                f"{MODEL}\n# In the except block, on all ranks:\n"
+                f"{_whose(m)}\n# In the except block, on all ranks:\n"
                 "for module in model.modules():\n"
                 "    if isinstance(module, FSDPModule):\n"
                 "        module.reshard()",
@@ -90,11 +90,15 @@ def _can_reset(m: Measures) -> bool:
     return not m.run.available or RESET in m.run.available
 
 
-def _reset() -> Advice:
+def _whose(m: Measures) -> str:
+    return model_that(m, "was broken off")
+
+
+def _reset(m: Measures) -> Advice:
     return Advice(
         text="Give the iteration up on every rank where the exception is caught: "
         f"{RESET}() of the root module, and no gradients.",
-        code=f"{MODEL}\n# In the except block, on all ranks:\n"
+        code=f"{_whose(m)}\n# In the except block, on all ranks:\n"
         f"optimizer.zero_grad(set_to_none=True)\nmodel.{RESET}()",
         memory_cost_bytes=0,
     )

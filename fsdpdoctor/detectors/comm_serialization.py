@@ -100,7 +100,7 @@ def comm_serialization(m: Measures) -> Iterator[Finding]:
             },
             "kinds": [Kind.ALL_GATHER.key, Kind.REDUCE_SCATTER.key],
         },
-        advice=present(separate_reduce_group(m)),
+        advice=present(separate_reduce_group(m, units)),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
 

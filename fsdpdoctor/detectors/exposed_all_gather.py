@@ -199,7 +199,7 @@ def _advice(
     word = PHASES[phase]
     if cause == "straggler":
         return (Advice(text=LATE),)
-    first = host_overlap(m, word) if on_cpu(m) else prefetch(m, word)
+    first = host_overlap(m, word, names) if on_cpu(m) else prefetch(m, word, names)
     kept = keep_unsharded(m, names) if phase == Phase.BACKWARD else None
     notes: tuple[Advice, ...] = ()
     if phase == Phase.FORWARD and recompute_seen(m):
@@ -245,6 +245,8 @@ def _first(m: Measures, first: Exposed, step_ns: float) -> Finding:
             "by_cause": first.by_cause(),
             "first_of_step": True,
         },
-        advice=(Advice(text=SMALLER),) if on_cpu(m) else present(early_unshard(m)),
+        advice=(Advice(text=SMALLER),)
+        if on_cpu(m)
+        else present(early_unshard(m, first.by_unit())),
         places=first.places(),
     )

@@ -123,10 +123,11 @@ def _advice(m: Measures, stalls: Exposed) -> tuple[Advice, ...]:
         return (wider,)  # DDP, or a trace without labels: FSDP2's calls do not apply
     waits_for_buffer = bool((stalls.rows.kind == Kind.REDUCE_SCATTER).any())
     queued = bool(stalls.rows.queued.any())
+    names = stalls.by_unit()
     return (
         *present(
-            reduce_buffers(m) if waits_for_buffer else None,
-            separate_reduce_group(m) if queued else None,
+            reduce_buffers(m, names) if waits_for_buffer else None,
+            separate_reduce_group(m, names) if queued else None,
         ),
         wider,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.changes.code import what_model_is
 from fsdpdoctor.changes.quoting import name_list
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import (
@@ -14,8 +15,9 @@ from fsdpdoctor.detectors.judged_steps import (
     per_step,
     unit_sums,
 )
-from fsdpdoctor.detectors.remedies import several_models
+from fsdpdoctor.detectors.unit_order import tree_of_one
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.plan_file import module_names
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Kind, Phase, UnitSpec
 
@@ -136,16 +138,19 @@ def _advice(m: Measures, names: list[str]) -> Advice:
         "Run the frozen units without gradients; their input then needs none, either "
         "(no requires_grad_() on it, no enable_input_require_grads)."
     )
-    if several_models(m):
+    tree = tree_of_one(m, names)
+    if tree is None:
         return Advice(text=said)
+    whose = "# `model` is your model, sharded."
+    paths = [path for name in names for path in module_names(name)]
     return Advice(
         text=said,
         code="\n".join(
             [
                 "import torch",
                 "",
-                "# `model` is your model, sharded.",
-                f"for name in {name_list(names)}:",
+                whose if tree.called is None else what_model_is(tree),
+                f"for name in {name_list(paths)}:",
                 "    unit = model.get_submodule(name)",
                 "    unit.forward = torch.no_grad()(unit.forward)",
             ]

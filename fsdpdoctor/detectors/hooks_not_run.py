@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.changes.code import MODEL
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.changes.quoting import name_list, quoted
 from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.broken_off import broken_off
 from fsdpdoctor.detectors.judged_steps import all_counter_rows, all_units, unit_sums
 from fsdpdoctor.detectors.reentrant import without_gradient
+from fsdpdoctor.detectors.remedies import model_comment, model_that
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
 from fsdpdoctor.schema import (
@@ -191,7 +192,7 @@ def _bypassed(m: Measures) -> Iterator[Finding]:
                     [
                         "import torch.distributed.fsdp as fsdp",
                         "",
-                        MODEL,
+                        model_that(m, "has the method"),
                         *(
                             "fsdp.register_fsdp_forward_method(model, "
                             f"{quoted(method.rpartition('.')[2])})"
@@ -284,17 +285,16 @@ def _no_backward(m: Measures, specs: dict[str, UnitSpec]) -> Iterator[Finding]:
     if checkpointed is not None:
         yield checkpointed
         lost = [fqn for fqn in lost if fqn not in checkpointed.units]
-    if not lost:
-        return
-    units = f"units = {name_list([first_path(fqn) for fqn in lost])}"
-    advice = Advice(
-        text="Clone these units' outputs: an output that is changed in place, or is a "
-        "view, loses its hook.",
-        code="\n".join([MODEL, units, *CLONE_OUTPUTS]),
-        memory_cost_bytes=None,
-    )
-    what = f"the backward hook of {count(len(lost), 'unit')} never ran"
-    yield _never_ran(m, what, lost, "backward", advice)
+    for names in by_model(m, lost):
+        units = f"units = {name_list([first_path(fqn) for fqn in names])}"
+        advice = Advice(
+            text="Clone these units' outputs: an output that is changed in place, or "
+            "is a view, loses its hook.",
+            code="\n".join([model_comment(m, names[0]), units, *CLONE_OUTPUTS]),
+            memory_cost_bytes=None,
+        )
+        what = f"the backward hook of {count(len(names), 'unit')} never ran"
+        yield _never_ran(m, what, names, "backward", advice)
 
 
 def _never_ran(

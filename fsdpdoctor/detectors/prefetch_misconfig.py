@@ -201,7 +201,7 @@ def _stale_of(rank: RankMeasures, targets: set[str]) -> int:
 
 def _advice(m: Measures, phase: str, lists: dict[str, list[str]]) -> tuple[Advice, ...]:
     """The right chain, or none where recomputation forbids one."""
-    right = present(prefetch(m, phase))
+    right = present(prefetch(m, phase, lists))
     if right:
         return right
     clear = present(clear_prefetch(m, phase, list(lists)))

@@ -3,21 +3,28 @@
 Each function answers None (or nothing) where its advice does not apply: the torch
 that ran has no such call, or recomputation forbids it. The code is `changes.code`'s,
 made from the `change` that is simulated: what is predicted is what is pasted.
+
+Of several models in one process the advice is for the one that a finding's units are
+of, and the code says which `model` is. None of it is predicted: a step of several
+models is not simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.no_grad import model_name
-from fsdpdoctor.changes.code import MODEL, code, on_roots
+from fsdpdoctor.changes.code import MODEL, code, on_roots, what_model_is
 from fsdpdoctor.changes.plan import Plan, plan_of
 from fsdpdoctor.changes.unit_tree import UnitTree
 from fsdpdoctor.detectors.judged_steps import all_units, on_cpu, recompute_seen
 from fsdpdoctor.detectors.reentrant import reentrant
-from fsdpdoctor.detectors.unit_order import as_run, forward_order, unit_tree_of
+from fsdpdoctor.detectors.unit_order import (
+    that_ran,
+    tree_of_one,
+    unit_tree_of,
+)
 from fsdpdoctor.finding import Advice
 from fsdpdoctor.schema import UNKNOWN
 
@@ -68,16 +75,19 @@ def plan_advice(
     memory_cost_bytes: int | None = None,
     simulated: bool = True,
     told: Plan | None = None,
+    of: UnitTree | None = None,
 ) -> Advice:
     """Advice to make a plan true. `after` are the units where it makes other ones.
 
     What a detector groups in a way that no plan has is not `simulated`; what the
-    code says beyond the change is `told`.
+    code says beyond the change is `told`. `of` is one model of several.
     """
     plan = told or plan_of(change)
-    ran = as_run(m)
+    tree = unit_tree_of(m) if of is None else of
+    simulated = simulated and not several_models(m)
+    ran = that_ran(m, tree)
     chained = {"forward_prefetch", "backward_prefetch"} & set(change)
-    before = ran if chained and ran.units else unit_tree_of(m)
+    before = ran if chained and ran.units else tree
     if after is None:
         after = _settled(before, plan)
     return Advice(
@@ -110,20 +120,26 @@ def largest_bytes(m: Measures, fqns: Iterable[str]) -> int | None:
     return max((s for s in sizes if s != UNKNOWN), default=None)
 
 
-def prefetch(m: Measures, phase: str) -> Advice | None:
+def prefetch(m: Measures, phase: str, names: Collection[str] = ()) -> Advice | None:
     """Explicit prefetch of the next unit in one phase."""
     call = f"set_modules_to_{phase}_prefetch"
     if not has(m, call) or (phase == "forward" and recompute_seen(m)):
         return None
-    if not chainable(m):
+    tree = tree_of_one(m, names)
+    if tree is None or not chainable(m, tree):
         return None
     return plan_advice(
         m,
         f"Prefetch the next unit explicitly in {phase}{needs_torch(m, call)}; one "
         "more gathered unit is alive at a time.",
         {f"{phase}_prefetch": 1},
-        memory_cost_bytes=largest_bytes(m, forward_order(m)),
+        memory_cost_bytes=_largest_that_ran(m, tree),
+        of=tree,
     )
+
+
+def _largest_that_ran(m: Measures, tree: UnitTree) -> int | None:
+    return largest_bytes(m, [unit.fqn for unit in that_ran(m, tree).units])
 
 
 def without_reentrant(m: Measures) -> Advice | None:
@@ -144,48 +160,54 @@ def several_models(m: Measures) -> bool:
 
 def model_comment(m: Measures, unit: str) -> str:
     """What `model` is in code for the model of one unit."""
-    tree = unit_tree_of(m)
-    one, header = tree.named(unit), m.ranks[0].header.model
-    if one is None or header is None or not several_models(m):
+    tree = tree_of_one(m, (unit,))
+    return MODEL if tree is None or tree.called is None else what_model_is(tree)
+
+
+def model_that(m: Measures, did: str) -> str:
+    """The same where no unit says which of several models it is."""
+    if not several_models(m):
         return MODEL
-    name = model_name(header.models, one.model)
-    return f"# `model` is your {name}, one of {len(tree.models)} in this process."
+    return f"# `model` is the root module of the model that {did}."
 
 
-def chainable(m: Measures) -> bool:
-    """Whether some root has units that follow each other, all of one model."""
-    tree = as_run(m)
-    return not several_models(m) and any(len(one.units) > 1 for one in tree.trees)
+def chainable(m: Measures, tree: UnitTree) -> bool:
+    """Whether some root has units that follow each other."""
+    return any(len(one.units) > 1 for one in that_ran(m, tree).trees)
 
 
 def clear_prefetch(m: Measures, phase: str, owners: Sequence[str]) -> Advice | None:
     """No prefetch lists any more on some units."""
     call = f"set_modules_to_{phase}_prefetch"
-    if not owners or not has(m, call) or several_models(m):
+    tree = tree_of_one(m, owners)
+    if not owners or not has(m, call) or tree is None:
         return None
     return plan_advice(
         m,
         f"Clear the {phase} prefetch lists of these units{needs_torch(m, call)}.",
         {f"{phase}_prefetch_of": dict.fromkeys(owners, 0)},
         memory_cost_bytes=0,
+        of=tree,
     )
 
 
-def host_overlap(m: Measures, phase: str) -> Advice | None:
+def host_overlap(m: Measures, phase: str, names: Collection[str]) -> Advice | None:
     """On CPU: all-gathers that return a handle, and an explicit order for them."""
-    specs = all_units(m)
-    if not has(m, "_set_unshard_async_op") or several_models(m):
+    tree = tree_of_one(m, names)
+    if not has(m, "_set_unshard_async_op") or tree is None:
         return None
+    specs = all_units(m)
+    mine = [specs[unit.fqn] for unit in tree.units]
     lists = f"{phase}_prefetch"
-    ready = any(spec.unshard_async_op for spec in specs.values())
-    listed = any(getattr(spec, lists) for spec in specs.values())
+    ready = any(spec.unshard_async_op for spec in mine)
+    listed = any(getattr(spec, lists) for spec in mine)
     # FSDP2 prefetches in backward by itself; in forward it needs the lists.
-    chain = None if listed or phase == "backward" else prefetch(m, phase)
+    chain = None if listed or phase == "backward" else prefetch(m, phase, names)
     if ready and chain is None:
         return None
     change: dict[str, object] = {} if ready else {"unshard_async_op": True}
     if chain is not None:
-        change |= chain.change or {}
+        change[lists] = 1
     return plan_advice(
         m,
         "On CPU the all-gather blocks the host unless it is asked for a handle"
@@ -193,21 +215,22 @@ def host_overlap(m: Measures, phase: str) -> Advice | None:
         + needs_torch(m, "_set_unshard_async_op")
         + ".",
         change,
-        memory_cost_bytes=largest_bytes(m, forward_order(m)),
+        memory_cost_bytes=_largest_that_ran(m, tree),
+        of=tree,
     )
 
 
 def keep_unsharded(m: Measures, units: Sequence[str]) -> Advice | None:
     """No second gather: some units stay gathered from forward to backward."""
-    specs = all_units(m)
+    specs, tree = all_units(m), tree_of_one(m, units)
+    if tree is None or not has(m, "set_reshard_after_forward"):
+        return None
     kept = [
         unit.fqn
-        for unit in unit_tree_of(m).units
+        for unit in tree.units
         if unit.fqn in units and unit.reshard_after_forward not in (False, None)
     ]
-    if not kept or not has(m, "set_reshard_after_forward"):
-        return None
-    if several_models(m):
+    if not kept:
         return None
     sizes = [specs[fqn].unsharded_bytes for fqn in kept]
     return plan_advice(
@@ -216,30 +239,33 @@ def keep_unsharded(m: Measures, units: Sequence[str]) -> Advice | None:
         f"backward{needs_torch(m, 'set_reshard_after_forward')}.",
         {"reshard_after_forward": dict.fromkeys(kept, False)},
         memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
+        of=tree,
     )
 
 
-def early_unshard(m: Measures) -> Advice | None:
+def early_unshard(m: Measures, names: Collection[str]) -> Advice | None:
     """The step's first gather under the data loading."""
-    if not has(m, "unshard") or several_models(m):
+    tree = tree_of_one(m, names)
+    if not has(m, "unshard") or tree is None:
         return None
     return Advice(
         text="Issue the step's first all-gather before fetching the next batch"
         f"{needs_torch(m, 'unshard')}; it gathers the root unit only.",
-        code=called_on_roots(m, "Before next(batches):", "unshard(async_op=True)"),
+        code=called_on_roots(tree, "Before next(batches):", "unshard(async_op=True)"),
         memory_cost_bytes=0,
     )
 
 
-def called_on_roots(m: Measures, when: str, call: str) -> str:
+def called_on_roots(tree: UnitTree, when: str, call: str) -> str:
     """A method call on the root, and when to make it."""
-    return "\n".join([f"{MODEL} {when}", *on_roots(unit_tree_of(m), call)])
+    return "\n".join([f"{what_model_is(tree)} {when}", *on_roots(tree, call)])
 
 
-def separate_reduce_group(m: Measures) -> Advice | None:
+def separate_reduce_group(m: Measures, names: Collection[str]) -> Advice | None:
     """Reduce-scatters on a communicator of their own."""
     call = "set_separate_reduce_scatter_group"
-    if on_cpu(m) or not has(m, call) or several_models(m):
+    tree = tree_of_one(m, names)
+    if on_cpu(m) or not has(m, call) or tree is None:
         return None
     return plan_advice(
         m,
@@ -247,20 +273,23 @@ def separate_reduce_group(m: Measures) -> Advice | None:
         f"{needs_torch(m, 'set_separate_reduce_scatter_group')}; it costs the memory "
         "of one more communicator, which is not measured here.",
         {"separate_reduce_scatter_group": True},
+        of=tree,
     )
 
 
-def reduce_buffers(m: Measures) -> Advice | None:
+def reduce_buffers(m: Measures, names: Collection[str]) -> Advice | None:
     """Two reduce-scatters in flight."""
     call = "set_reduce_scatter_max_input_buffers"
-    if on_cpu(m) or not has(m, call) or several_models(m):
+    tree = tree_of_one(m, names)
+    if on_cpu(m) or not has(m, call) or tree is None:
         return None
     return plan_advice(
         m,
         "Let two reduce-scatters be in flight"
         f"{needs_torch(m, 'set_reduce_scatter_max_input_buffers')}.",
         {"max_input_buffers": 2},
-        memory_cost_bytes=largest_bytes(m, all_units(m)),
+        memory_cost_bytes=largest_bytes(m, [unit.fqn for unit in tree.units]),
+        of=tree,
     )
 
 

@@ -9,15 +9,10 @@ import numpy.typing as npt
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import (
-    PURPOSES,
-    NoGrad,
     by_model,
-    no_grad_passes,
     trained_models,
 )
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.changes.quoting import name_list
-from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.embedding_backward import embedding_in_backward
 from fsdpdoctor.detectors.judged_stalls import Exposed, exposed
@@ -25,20 +20,18 @@ from fsdpdoctor.detectors.judged_steps import (
     all_units,
     few_steps,
     judged_collectives,
-    per_step,
     place_of,
-    unit_sums,
 )
+from fsdpdoctor.detectors.passes_without_gradients import gathered_in_vain
 from fsdpdoctor.detectors.remedies import (
     called_on_roots,
     has,
     keep_unsharded,
-    model_comment,
     needs_torch,
     plan_advice,
     present,
-    several_models,
 )
+from fsdpdoctor.detectors.unit_order import tree_of_one
 from fsdpdoctor.finding import Advice, Confidence, Finding, Location, Severity
 from fsdpdoctor.quantities import count, ms, of_step, percent, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase, UnitSpec, one_of
@@ -87,7 +80,7 @@ def reshard_policy(m: Measures) -> Iterator[Finding]:
     yield from embedding_in_backward(m)
     yield from _kept_too_long(m, specs, used)
     yield from _groups(m, specs)
-    repeated = list(_inference(m))
+    repeated = list(gathered_in_vain(m, EXPOSED_SHARE, REPEATED))
     kept = {specs[one.units[0]].model for one in repeated if one.advice}
     # What is to be kept gathered for good is not left so by mistake.
     yield from _left_by_evaluation(m, kept - trained_models(m))
@@ -222,6 +215,7 @@ def _kept_too_long(
     held = sum(max(spec.unsharded_bytes, 0) for spec in kept)
     names = [spec.fqn for spec in kept]
     call = "set_reshard_after_forward"
+    tree = tree_of_one(m, names)
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.HIGH,
@@ -237,9 +231,10 @@ def _kept_too_long(
                 "gathered once more in backward.",
                 {"reshard_after_forward": dict.fromkeys(names, True)},
                 memory_cost_bytes=-held,
+                of=tree,
             ),
         )
-        if has(m, call) and not several_models(m)
+        if has(m, call) and tree is not None
         else (),
     )
 
@@ -287,6 +282,7 @@ def _left_by_evaluation(m: Measures, for_good: Set[int]) -> Iterator[Finding]:
         return
     held = sum(max(b, 0) for b in units.values())
     every = sum(max(spec.unsharded_bytes, 0) for spec in specs.values())
+    tree = tree_of_one(m, units)
     yield Finding(
         severity=level(held / max(every, 1), HELD_SHARE),
         confidence=Confidence.MEDIUM,
@@ -299,11 +295,11 @@ def _left_by_evaluation(m: Measures, for_good: Set[int]) -> Iterator[Finding]:
         advice=(
             Advice(
                 text="Reshard by hand after evaluation.",
-                code=called_on_roots(m, "After the evaluation:", "reshard()"),
+                code=called_on_roots(tree, "After the evaluation:", "reshard()"),
                 memory_cost_bytes=-held,
             ),
         )
-        if has(m, "reshard") and not several_models(m)
+        if has(m, "reshard") and tree is not None
         else (),
         places=tuple(sorted(places, key=lambda p: p.start_ns - p.end_ns)[:3]),
     )
@@ -325,125 +321,3 @@ def _open_at_end(rank: RankMeasures, flag: Flag) -> list[int]:
         if windows.end_ns[at]
         >= end_of.get(int(windows.step[at]), windows.end_ns[at] + 1)
     ]
-
-
-def _inference(m: Measures) -> Iterator[Finding]:
-    """Passes without gradients gather the same weights again and again, or wait."""
-    if not len(m.step_ns):
-        return
-    evaluation = unit_sums(m, "eval_all_gathers")
-    training = unit_sums(m, "all_gathers", Phase.FORWARD)
-    trained, passes = trained_models(m), no_grad_passes(m)
-    for names in by_model(m, [fqn for fqn, gathers in evaluation.items() if gathers]):
-        model = all_units(m)[names[0]].model
-        mine = [row for row in passes if row.model == model]
-        cost_ns = _waited(m, names) if m.stalls_known else None
-        share = (cost_ns or 0) / float(m.step_ns.mean())
-        again = sum(evaluation[fqn] for fqn in names) >= REPEATED * max(
-            sum(training.get(fqn, 0) for fqn in names), len(names) * len(m.step_ns)
-        )
-        if share >= EXPOSED_SHARE or again:
-            repeats = sum(evaluation[fqn] for fqn in names) / len(m.step_ns)
-            yield _inference_finding(m, names, mine, repeats, cost_ns, share, trained)
-
-
-def _waited(m: Measures, names: list[str]) -> int:
-    """What passes without gradients wait for some units, per step."""
-    total = 0
-    for rank in m.ranks:
-        stalls = rank.no_grad_stalls
-        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
-        keep = rank.in_judged(stalls.step) & one_of(stalls.unit, ids)
-        total += int(stalls.duration_ns[keep].sum())
-    return per_step(m, total)
-
-
-def _inference_finding(
-    m: Measures,
-    names: list[str],
-    passes: list[NoGrad],
-    repeats: float,
-    cost_ns: int | None,
-    share: float,
-    trained: frozenset[int],
-) -> Finding:
-    main = passes[0] if passes else None
-    purpose = "" if main is None else f" ({PURPOSES[main.purpose]})"
-    number = sum(row.passes for row in passes) / len(m.step_ns)
-    often = f"{number:.3g} a step" if passes else "some"
-    wait = "" if cost_ns is None else f", exposed {ms(cost_ns)} ({of_step(share)})"
-    where = f" at {main.where}" if main is not None and main.where else ""
-    return Finding(
-        severity=Severity.WARNING if share >= EXPOSED_SHARE else Severity.INFO,
-        confidence=Confidence.MEDIUM,
-        summary=f"passes without gradients{purpose}, {often}{where}: they gather "
-        f"{count(len(names), 'unit')} with {repeats:.3g} all-gathers per step, of "
-        f"weights that do not change in between{wait}",
-        units=tuple(names),
-        phase="forward",
-        cost_ns_per_step=cost_ns,
-        evidence={
-            "all_gathers_per_step": round(repeats, 4),
-            "passes_per_step": round(number, 4),
-            "purpose": None if main is None else main.purpose,
-            "exposed_ns": cost_ns,
-        },
-        advice=_gathered_once(m, names, passes, trained),
-    )
-
-
-def _gathered_once(
-    m: Measures, names: list[str], passes: list[NoGrad], trained: frozenset[int]
-) -> tuple[Advice, ...]:
-    """Around a loop; or for good, where the model never trains."""
-    specs = all_units(m)
-    freed = [fqn for fqn in names if specs[fqn].reshard_after_forward is True]
-    if not freed or not has(m, "set_reshard_after_forward"):
-        return ()
-    sizes = [specs[fqn].unsharded_bytes for fqn in freed]
-    never = specs[names[0]].model not in trained
-    if not never and passes and not any(row.repeated for row in passes):
-        return ()  # each pass is its step's only one: nothing is gathered in vain
-    listed = name_list([first_path(fqn) for fqn in freed])
-    whose = model_comment(m, names[0])
-    newer = needs_torch(m, "set_reshard_after_forward")
-    if never:
-        text = (
-            f"This model never trains: keep it gathered{newer}, and reshard() it where "
-            "its weights are changed."
-        )
-        code = [whose, f"keep = {listed}", "for name in keep:", *_KEEP]
-    else:
-        text = f"Gather these units once, around the loop without gradients{newer}."
-        code = [*_AROUND[:4], whose, f"names = {listed}", *_AROUND[4:]]
-    return (
-        Advice(
-            text=text,
-            code="\n".join(code),
-            memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
-        ),
-    )
-
-
-_KEEP = (
-    "    unit = model.get_submodule(name)",
-    "    unit.set_reshard_after_forward(False, recurse=False)",
-)
-_AROUND = (
-    "import contextlib",
-    "",
-    "# Then `with gathered(model):` around the loop.",
-    "",
-    "",
-    "@contextlib.contextmanager",
-    "def gathered(model, names=tuple(names)):",
-    "    units = [model.get_submodule(name) for name in names]",
-    "    for unit in units:",
-    "        unit.set_reshard_after_forward(False, recurse=False)",
-    "    try:",
-    "        yield",
-    "    finally:",
-    "        for unit in units:",
-    "            unit.set_reshard_after_forward(True, recurse=False)",
-    "            unit.reshard()",
-)

@@ -118,7 +118,7 @@ def _advice(
             ),
         )
     of_module = {p.fqn: p.fqn.rpartition(".")[0] for p in root.params}
-    if not all(of_module[name] for name in tables) or several_models(m):
+    if not all(of_module[name] for name in tables):
         return ()
     if not any(p.trainable for p in root.params if p.fqn in tables):
         return (
@@ -139,6 +139,8 @@ def _advice(
         text = "Make each table a unit, before the root."
         groups = [([name], True) for name in tables]
         split = False
+    if several_models(m):
+        return (Advice(text=text, memory_cost_bytes=saved),)
     return (_as_units(m, root, text, groups, saved, split),)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import model_name
 from fsdpdoctor.changes import unit_tree
 from fsdpdoctor.changes.unit_tree import TreeUnit, UnitTree, unit_of
 
@@ -43,7 +45,27 @@ def unit_tree_of(m: Measures) -> UnitTree:
     )
 
 
-def as_run(m: Measures) -> UnitTree:
-    """Only the units that ran, in their order."""
-    tree, ran = unit_tree_of(m), set(forward_order(m))
+def tree_of_one(m: Measures, names: Collection[str]) -> UnitTree | None:
+    """The units of the one model that some units are of; None where they are of
+    several, or of one that cannot be named beside others.
+    """
+    tree = unit_tree_of(m)
+    if len(tree.models) < 2:
+        return tree
+    header = m.ranks[0].header.model
+    numbers = {unit.model for unit in tree.units}
+    mine = {unit.model for unit in tree.units if unit.fqn in names}
+    if header is None or len(numbers) < 2 or len(mine) != 1:
+        return None
+    (number,) = mine
+    name = model_name(header.models, number)
+    return replace(
+        tree.of_model(number),
+        called=f"{name}, one of {len(numbers)} in this process",
+    )
+
+
+def that_ran(m: Measures, tree: UnitTree) -> UnitTree:
+    """Of a tree only the units that ran, in their order."""
+    ran = set(forward_order(m))
     return replace(tree, units=tuple(unit for unit in tree.units if unit.fqn in ran))

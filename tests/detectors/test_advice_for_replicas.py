@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.detectors.drawn_jobs import APART
-from tests.detectors.test_advice_runs import all_code, run
+from tests.detectors.pasted_code import run
+from tests.detectors.test_advice_runs import all_code
 
 
 @pytest.fixture

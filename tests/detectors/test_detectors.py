@@ -69,6 +69,7 @@ SHARED = {
     "late_ranks",
     "judged_steps",
     "of_models",
+    "passes_without_gradients",
     "reentrant",
     "remedies",
     "unit_order",

@@ -1,0 +1,152 @@
+"""Passes without gradients that gather the same weights again and again (FD301)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import (
+    PURPOSES,
+    NoGrad,
+    by_model,
+    no_grad_passes,
+    trained_models,
+)
+from fsdpdoctor.changes.quoting import name_list
+from fsdpdoctor.changes.unit_tree import first_path
+from fsdpdoctor.detectors.judged_steps import all_units, per_step, unit_sums
+from fsdpdoctor.detectors.remedies import has, model_comment, needs_torch
+from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.quantities import count, ms, of_step
+from fsdpdoctor.schema import UNKNOWN, Phase, one_of
+from fsdpdoctor.storage.json_value import replace
+
+
+def gathered_in_vain(
+    m: Measures, exposed_share: float, repeated: int
+) -> Iterator[Finding]:
+    """Passes without gradients gather the same weights again and again, or wait: from
+    this share of a step, or this many gathers for each of a training forward, on.
+    """
+    if not len(m.step_ns):
+        return
+    evaluation = unit_sums(m, "eval_all_gathers")
+    training = unit_sums(m, "all_gathers", Phase.FORWARD)
+    trained, passes = trained_models(m), no_grad_passes(m)
+    for names in by_model(m, [fqn for fqn, gathers in evaluation.items() if gathers]):
+        model = all_units(m)[names[0]].model
+        mine = [row for row in passes if row.model == model]
+        cost_ns = _waited(m, names) if m.stalls_known else None
+        share = (cost_ns or 0) / float(m.step_ns.mean())
+        again = sum(evaluation[fqn] for fqn in names) >= repeated * max(
+            sum(training.get(fqn, 0) for fqn in names), len(names) * len(m.step_ns)
+        )
+        if share >= exposed_share or again:
+            repeats = sum(evaluation[fqn] for fqn in names) / len(m.step_ns)
+            finding = _finding(m, names, mine, repeats, cost_ns, trained)
+            severity = Severity.WARNING if share >= exposed_share else Severity.INFO
+            yield replace(finding, severity=severity)
+
+
+def _waited(m: Measures, names: list[str]) -> int:
+    """What passes without gradients wait for some units, per step."""
+    total = 0
+    for rank in m.ranks:
+        stalls = rank.no_grad_stalls
+        ids = [at for at, spec in enumerate(rank.units) if spec.fqn in names]
+        keep = rank.in_judged(stalls.step) & one_of(stalls.unit, ids)
+        total += int(stalls.duration_ns[keep].sum())
+    return per_step(m, total)
+
+
+def _finding(
+    m: Measures,
+    names: list[str],
+    passes: list[NoGrad],
+    repeats: float,
+    cost_ns: int | None,
+    trained: frozenset[int],
+) -> Finding:
+    main = passes[0] if passes else None
+    purpose = "" if main is None else f" ({PURPOSES[main.purpose]})"
+    number = sum(row.passes for row in passes) / len(m.step_ns)
+    often = f"{number:.3g} a step" if passes else "some"
+    wait = ""
+    if cost_ns is not None:
+        share = cost_ns / float(m.step_ns.mean())
+        wait = f", exposed {ms(cost_ns)} ({of_step(share)})"
+    where = f" at {main.where}" if main is not None and main.where else ""
+    return Finding(
+        severity=Severity.INFO,
+        confidence=Confidence.MEDIUM,
+        summary=f"passes without gradients{purpose}, {often}{where}: they gather "
+        f"{count(len(names), 'unit')} with {repeats:.3g} all-gathers per step, of "
+        f"weights that do not change in between{wait}",
+        units=tuple(names),
+        phase="forward",
+        cost_ns_per_step=cost_ns,
+        evidence={
+            "all_gathers_per_step": round(repeats, 4),
+            "passes_per_step": round(number, 4),
+            "purpose": None if main is None else main.purpose,
+            "exposed_ns": cost_ns,
+        },
+        advice=_gathered_once(m, names, passes, trained),
+    )
+
+
+def _gathered_once(
+    m: Measures, names: list[str], passes: list[NoGrad], trained: frozenset[int]
+) -> tuple[Advice, ...]:
+    """Around a loop; or for good, where the model never trains."""
+    specs = all_units(m)
+    freed = [fqn for fqn in names if specs[fqn].reshard_after_forward is True]
+    if not freed or not has(m, "set_reshard_after_forward"):
+        return ()
+    sizes = [specs[fqn].unsharded_bytes for fqn in freed]
+    never = specs[names[0]].model not in trained
+    if not never and passes and not any(row.repeated for row in passes):
+        return ()  # each pass is its step's only one: nothing is gathered in vain
+    listed = name_list([first_path(fqn) for fqn in freed])
+    whose = model_comment(m, names[0])
+    newer = needs_torch(m, "set_reshard_after_forward")
+    if never:
+        text = (
+            f"This model never trains: keep it gathered{newer}, and reshard() it where "
+            "its weights are changed."
+        )
+        code = [whose, f"keep = {listed}", "for name in keep:", *_KEEP]
+    else:
+        text = f"Gather these units once, around the loop without gradients{newer}."
+        code = [*_AROUND[:4], whose, f"names = {listed}", *_AROUND[4:]]
+    return (
+        Advice(
+            text=text,
+            code="\n".join(code),
+            memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
+        ),
+    )
+
+
+_KEEP = (
+    "    unit = model.get_submodule(name)",
+    "    unit.set_reshard_after_forward(False, recurse=False)",
+)
+_AROUND = (
+    "import contextlib",
+    "",
+    "# Then `with gathered(model):` around the loop.",
+    "",
+    "",
+    "@contextlib.contextmanager",
+    "def gathered(model, names=tuple(names)):",
+    "    units = [model.get_submodule(name) for name in names]",
+    "    for unit in units:",
+    "        unit.set_reshard_after_forward(False, recurse=False)",
+    "    try:",
+    "        yield",
+    "    finally:",
+    "        for unit in units:",
+    "            unit.set_reshard_after_forward(True, recurse=False)",
+    "            unit.reshard()",
+)
