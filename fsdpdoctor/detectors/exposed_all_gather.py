@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import by_model
@@ -162,7 +163,7 @@ def _unit_rows(
     m: Measures, group: Exposed, phase: Phase, names: list[str]
 ) -> list[Value]:
     """What each unit's all-gathers took, and what they could have hidden under."""
-    specs, order = all_units(m), forward_order(m)
+    specs, orders = all_units(m), _orders(m)
     compute = unit_sums(m, "compute_ns", phase)
     costs: dict[str, dict[str, Value]] = {
         unit: {"exposed_ns": mine.ns_per_step, "by_cause": mine.by_cause()}
@@ -171,6 +172,7 @@ def _unit_rows(
     rows: list[Value] = []
     for name in names:
         size = specs[name].unsharded_bytes
+        order = orders[specs[name].tree]
         hide_under = compute.get(_before(order, name, phase) or "")
         rows.append(
             {
@@ -183,6 +185,15 @@ def _unit_rows(
             }
         )
     return rows
+
+
+def _orders(m: Measures) -> Mapping[int, list[str]]:
+    """Units as they ran, each root's apart: FSDP2 gathers none of one for another."""
+    specs = all_units(m)
+    orders: dict[int, list[str]] = defaultdict(list)
+    for name in forward_order(m):
+        orders[specs[name].tree].append(name)
+    return orders
 
 
 def _before(order: list[str], name: str, phase: Phase) -> str | None:

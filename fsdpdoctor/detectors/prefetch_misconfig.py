@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdpdoctor.analysis.measures import Measures
+from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import exposed
@@ -39,6 +40,25 @@ class _Problem:
     waits: str | None = None  # the unit that runs next and was not prefetched
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """The units of one root."""
+
+    units: frozenset[str]
+    roots: frozenset[str]
+
+    def problems(
+        self, lists: dict[str, list[str]], order: list[str]
+    ) -> Iterator[_Problem]:
+        """What lists of these units get wrong, in the order in which all units ran."""
+        mine = {owner: lists[owner] for owner in lists if owner in self.units}
+        ran = [unit for unit in order if unit in self.units]
+        for problem in _problems(mine, ran, self.roots):
+            elsewhere = problem.target in order and problem.target not in self.units
+            says = "is another root's" if elsewhere else problem.says
+            yield replace(problem, says=says)
+
+
 @detector(
     "FD105",
     "prefetch-misconfig",
@@ -67,15 +87,31 @@ def prefetch_misconfig(m: Measures) -> Iterator[Finding]:
         ("forward", forward_order(m)),
         ("backward", backward_order(m)),
     ):
-        lists = _lists(m, phase)
-        problems = list(_problems(lists, order, _root(m)))
-        if problems:
-            yield _finding(m, phase, order, lists, problems)
+        every = _lists(m, phase)
+        for model in by_model(m, [*all_units(m)]):
+            lists = {unit: every[unit] for unit in every if unit in model}
+            problems = [
+                p for one in _trees(m, model) for p in one.problems(lists, order)
+            ]
+            if problems:
+                mine = [unit for unit in order if unit in model]
+                yield _finding(m, phase, mine, lists, problems)
     yield from not_ahead(m)
 
 
-def _root(m: Measures) -> set[str]:
-    return {fqn for fqn, spec in all_units(m).items() if spec.is_root}
+def _trees(m: Measures, model: list[str]) -> list[_Tree]:
+    """A model's roots, each with its units: FSDP2 gathers none of one for another."""
+    specs = all_units(m)
+    trees: dict[int, list[str]] = {}
+    for unit in model:
+        trees.setdefault(specs[unit].tree, []).append(unit)
+    return [
+        _Tree(
+            units=frozenset(units),
+            roots=frozenset(unit for unit in units if specs[unit].is_root),
+        )
+        for units in trees.values()
+    ]
 
 
 def _lists(m: Measures, phase: str) -> dict[str, list[str]]:
@@ -90,9 +126,9 @@ def _lists(m: Measures, phase: str) -> dict[str, list[str]]:
 
 
 def _problems(
-    lists: dict[str, list[str]], order: list[str], roots: set[str]
+    lists: dict[str, list[str]], order: list[str], roots: frozenset[str]
 ) -> Iterator[_Problem]:
-    """Walk the order, as FSDP2 would, and see what each list gets wrong."""
+    """Walk the order of one tree, as FSDP2 would, and see what each list gets wrong."""
     place = {fqn: at for at, fqn in enumerate(order)}
     chained = len(lists) >= CHAIN_SHARE * len([u for u in order if u not in roots])
     gathered: set[str] = set()

@@ -23,9 +23,16 @@ def forward_order(m: Measures) -> list[str]:
 
 
 def backward_order(m: Measures) -> list[str]:
-    """Units as their backwards begin."""
-    order = forward_order(m)
-    return [order[at] for at in unit_tree.backward_order(tuple(order))]
+    """Units as their backwards begin, each root's together."""
+    of = {unit.fqn: unit.tree for unit in unit_tree_of(m).units}
+    orders: dict[int, list[str]] = {}
+    for name in forward_order(m):
+        orders.setdefault(of[name], []).append(name)
+    return [
+        names[at]
+        for names in reversed(orders.values())
+        for at in unit_tree.backward_order(tuple(names))
+    ]
 
 
 @lru_cache(maxsize=1)  # every detector with advice asks it of one run

@@ -258,3 +258,26 @@ def test_two_steps_are_too_few() -> None:
     answer = not_judged(exposed_all_gather, measured(draw(LATE_GATHERS, steps=2)))
 
     assert answer.needs == (Evidence.STEPS,)
+
+
+def test_no_gather_hides_under_another_root_s_unit() -> None:
+    """layers.1 under the 15 ms that layers.0 computes, and layers.2 of another model
+    under nothing, though layers.1 ran before it.
+    """
+    units = (
+        unit("layers.0"),
+        unit("layers.1"),
+        unit("layers.2 [tree=1]", tree=1, model=1),
+    )
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    data = draw(LATE_GATHERS, CUDA, units=units, model=spec)
+    told = [
+        finding.evidence["units"]
+        for finding in found(exposed_all_gather, measured(data, source="rehearsal"))
+        if "units" in finding.evidence
+    ]
+    rows = [row for rows in told if isinstance(rows, list) for row in rows]
+
+    assert [
+        (row["unit"], row["hide_under_ns"]) for row in rows if isinstance(row, dict)
+    ] == [("layers.1", 15 * MS), ("layers.2 [tree=1]", None)]

@@ -125,3 +125,52 @@ def test_without_lists_it_cannot_tell() -> None:
     )
 
     assert answer.needs == (Evidence.PREFETCH,)
+
+
+TWO = """
+    forward  00............33........
+    forward  ..11............44......
+    forward  ....22............55....
+"""
+
+
+def of_two_models(*lists: tuple[int, ...]) -> Measures:
+    """Two models of a root and two layers each, which run one after the other."""
+    names = ("<root>", "layers.0", "layers.1")
+    units = [
+        unit(
+            f"{name} [tree={tree}]" if tree else name,
+            is_root=name == "<root>",
+            tree=tree,
+            model=tree,
+        )
+        for tree in range(2)
+        for name in names
+    ]
+    listed = [
+        replace(spec, forward_prefetch=mine)
+        for spec, mine in zip(units, lists, strict=True)
+    ]
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    return measured(draw(TWO, units=tuple(listed), model=spec))
+
+
+def test_each_model_has_a_chain_of_its_own() -> None:
+    """The first one's last unit needs no list for the second one's root."""
+    m = of_two_models((1,), (2,), (), (4,), (5,), ())
+
+    assert found(prefetch_misconfig, m) == []
+
+
+def test_a_list_of_another_root_s_unit() -> None:
+    """FSDP2 gathers none of one tree for another; the finding is of its model alone."""
+    m = of_two_models((1,), (2,), (4,), (4,), (5,), ())
+    finding = only(prefetch_misconfig, m)
+
+    assert problems(finding) == [("layers.1", "layers.0 [tree=1]", None)]
+    assert finding.units == ("layers.1",)
+    assert finding.evidence["order"] == ["<root>", "layers.0", "layers.1"]
+    assert finding.summary.startswith(
+        "Actor, not run: the forward prefetch lists do not fit the order of the units "
+        "in 1 place: layers.1 prefetches layers.0 of Critic, which is another root's"
+    )
