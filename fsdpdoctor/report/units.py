@@ -297,6 +297,15 @@ def _settings(unit: UnitSpec, rank: RankMeasures) -> UnitSettings:
         shard_size=shard.size if shard is not None else None,
         forward_prefetch=_names(unit.forward_prefetch, rank),
         backward_prefetch=_names(unit.backward_prefetch, rank),
+        reshard_after_backward=unit.reshard_after_backward,
+        unshard_in_backward=unit.unshard_in_backward,
+        unshard_async_op=unit.unshard_async_op,
+        requires_gradient_sync=unit.requires_gradient_sync,
+        requires_all_reduce=unit.requires_all_reduce,
+        reduce_scatter_max_input_buffers=unit.reduce_scatter_max_input_buffers,
+        separate_reduce_scatter_group=unit.separate_reduce_scatter_group,
+        checkpointed=unit.checkpointed,
+        compiled=unit.compiled,
     )
 
 

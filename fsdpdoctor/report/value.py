@@ -149,6 +149,16 @@ class UnitSettings(msgspec.Struct, frozen=True, kw_only=True):
     shard_size: int | None
     forward_prefetch: tuple[str, ...] | None  # None: not known
     backward_prefetch: tuple[str, ...] | None
+    # None: not known, or not the same in all micro-batches
+    reshard_after_backward: bool | None = None
+    unshard_in_backward: bool | None = None
+    unshard_async_op: bool | None = None
+    requires_gradient_sync: bool | None = None
+    requires_all_reduce: bool | None = None
+    reduce_scatter_max_input_buffers: int | None = None
+    separate_reduce_scatter_group: bool | None = None
+    checkpointed: bool | None = None  # its forward ran again in backward
+    compiled: str | None = None  # "inside" it, or "around" it; None: not known, or not
 
 
 class UnitRow(msgspec.Struct, frozen=True, kw_only=True):

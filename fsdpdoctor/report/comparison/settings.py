@@ -91,8 +91,27 @@ def _peak(a: Report, b: Report) -> Iterator[Difference]:
         yield replace(found, noise=noise)
 
 
+_PER_MICRO_BATCH = frozenset(
+    {"requires_gradient_sync", "requires_all_reduce", "reshard_after_backward"}
+)
+"""What a loop sets anew for each micro-batch: None where it does."""
+
+_NEWER = frozenset(
+    {"reduce_scatter_max_input_buffers", "separate_reduce_scatter_group"}
+)
+"""What an older torch does not have."""
+
+_RECORDED = frozenset(
+    {"unshard_in_backward", "unshard_async_op", "checkpointed", "compiled"}
+)
+"""What else no trace says."""
+
 _FOLLOWS: dict[str, frozenset[str]] = {
-    "source": frozenset({"device_name", "torch", "nccl", "samples", "tokens"}),
+    "source": frozenset({"device_name", "torch", "nccl", "samples", "tokens"})
+    | _PER_MICRO_BATCH
+    | _RECORDED,
+    "torch": _NEWER,
+    "checkpoint": frozenset({"checkpointed"}),
     "device": frozenset({"device_name", "nccl"}),
     "world_size": frozenset({"mesh", "shard_size", "hosts"}),
     "model_class": frozenset({"units", "numel"}),
@@ -152,7 +171,10 @@ def _words(name: str, rows: list[Difference], common: int) -> str:
         where = f" of {rows[0].unit}"
     elif of:
         where = " of all units" if len(of) == common else f" of {len(of)} units"
-    ways = {(row.figure, _value(row.a), _value(row.b)) for row in rows}
+    ways = {
+        (row.figure, _value(row.figure, row.a), _value(row.figure, row.b))
+        for row in rows
+    }
     figures = sorted({figure for figure, _, _ in ways})
     if name not in figures:
         where = f" ({', '.join(figures)}){where}"
@@ -162,5 +184,7 @@ def _words(name: str, rows: list[Difference], common: int) -> str:
     return f"{name}{where}: {a} to {b}"
 
 
-def _value(value: object) -> str:
+def _value(figure: str, value: object) -> str:
+    if value is None and figure in _PER_MICRO_BATCH:
+        return "by micro-batch"
     return "not set" if value is None or value == "" else str(value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.report import report_of
 from fsdpdoctor.report.comparison import (
@@ -14,6 +16,7 @@ from fsdpdoctor.report.comparison import (
 )
 from fsdpdoctor.report.comparison.difference import Difference
 from fsdpdoctor.run import RankData
+from fsdpdoctor.schema import UnitSpec
 from fsdpdoctor.testing import draw, measured, unit
 from tests.rig.changed import replace
 
@@ -201,6 +204,67 @@ def test_several_changes_at_once_are_credited_to_none() -> None:
     assert single.conclusion == (
         "The step is 25.0 % slower; one setting was changed: mp_policy (param_dtype) "
         "of all units: not set to bfloat16"
+    )
+
+
+UNITS = (unit("layers.0"), unit("layers.1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("unshard_async_op", False, True, "False to True"),
+        ("unshard_in_backward", True, False, "True to False"),
+        ("separate_reduce_scatter_group", False, True, "False to True"),
+        ("reduce_scatter_max_input_buffers", 1, 2, "1 to 2"),
+        ("checkpointed", False, True, "False to True"),
+        ("compiled", None, "inside", "not set to inside"),
+        # What a loop sets anew before each micro-batch is told of none of them.
+        ("requires_gradient_sync", True, None, "True to by micro-batch"),
+        ("requires_all_reduce", True, None, "True to by micro-batch"),
+        ("reshard_after_backward", None, True, "by micro-batch to True"),
+    ],
+)
+def test_what_is_set_after_sharding_is_a_setting(
+    name: str, before: Any, after: Any, said: str
+) -> None:
+    """Each call that advice names: it was changed, and nothing else was."""
+    a, b = (
+        drawn(run, units=tuple(replace(u, **{name: value}) for u in UNITS))
+        for run, value in (("a", before), ("b", after))
+    )
+
+    assert compare(a, b).changed == (f"{name} of all units: {said}",)
+
+
+def test_what_a_trace_or_an_older_torch_does_not_say_was_not_changed() -> None:
+    """It follows from the source, and from torch."""
+    known: dict[str, Any] = {
+        "unshard_async_op": False,
+        "unshard_in_backward": True,
+        "requires_gradient_sync": True,
+        "requires_all_reduce": True,
+        "reshard_after_backward": True,
+        "checkpointed": True,
+        "compiled": "inside",
+        "separate_reduce_scatter_group": False,
+        "reduce_scatter_max_input_buffers": 1,
+    }
+    told = tuple(replace(u, **known) for u in UNITS)
+    newer: dict[str, Any] = {
+        name: None for name in known if name.startswith(("sep", "reduce_"))
+    }
+    older = tuple(replace(u, **newer) for u in told)
+
+    def of(units: tuple[UnitSpec, ...], **run: str) -> Subject:
+        m = measured(draw(EXPOSED, units=units), **run)
+        return Subject(name="run", measures=m, report=report_of(m))
+
+    assert compare(of(UNITS, source="kineto"), of(told)).changed == (
+        "source: kineto to recorded",
+    )
+    assert compare(of(older, torch="2.7.1"), of(told)).changed == (
+        "torch: 2.7.1 to 2.13.0",
     )
 
 
