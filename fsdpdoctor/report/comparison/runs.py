@@ -8,6 +8,7 @@ where one alone was changed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -184,9 +185,37 @@ def _where(times: list[Difference]) -> str:
 
 
 def _findings(mine: Report, other: Report) -> tuple[ComparedFinding, ...]:
-    """Those whose code the other run has not, whatever its figures."""
-    codes = {row.code for row in other.findings}
-    return tuple(_compared(f) for f in mine.findings if f.code not in codes)
+    """Those that the other run has not, whatever their figures. One is there where its
+    code is, in the same phase and of the same model, where both say so.
+    """
+    ours, theirs = _models(mine), _models(other)
+    there: dict[str, list[tuple[str | None, frozenset[str]]]] = defaultdict(list)
+    for row in other.findings:
+        there[row.code].append((row.phase, _of(row, theirs)))
+    return tuple(
+        _compared(row)
+        for row in mine.findings
+        if not any(
+            None in (row.phase, phase) or row.phase == phase
+            for phase, models in there[row.code]
+            if not models or not (own := _of(row, ours)) or own & models
+        )
+    )
+
+
+def _models(report: Report) -> dict[str, str]:
+    """The name of each unit's model, where a run has several."""
+    if len(report.models) < 2:
+        return {}
+    return {
+        row.unit: report.models[row.model].name
+        for row in report.units
+        if row.model < len(report.models)
+    }
+
+
+def _of(row: FindingRow, models: dict[str, str]) -> frozenset[str]:
+    return frozenset(models[unit] for unit in row.units if unit in models)
 
 
 def _compared(row: FindingRow) -> ComparedFinding:

@@ -15,8 +15,9 @@ from fsdpdoctor.report.comparison import (
     encode_comparisons,
 )
 from fsdpdoctor.report.comparison.difference import Difference
+from fsdpdoctor.report.value import FindingRow
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import UnitSpec
+from fsdpdoctor.schema import ModelSpec, UnitSpec
 from fsdpdoctor.testing import draw, measured, unit
 from tests.rig.changed import replace
 
@@ -302,7 +303,7 @@ def test_a_rank_that_got_slower_is_named() -> None:
 
 
 def test_findings_that_went_and_came() -> None:
-    """By code, with what they cost."""
+    """With what they cost."""
     free = EXPOSED.replace("wait        .0000.1111", "wait        ..........")
     there = compare(drawn("a"), drawn("b", free))
     back = compare(drawn("b", free), drawn("a"))
@@ -323,3 +324,64 @@ def test_repeated_runs_of_the_first_widen_the_noise_of_the_step() -> None:
 
     assert compare(a, b).regression_share == 2 / 16
     assert compare(a, b, spread_ns=2 * MS).regression_share == 0.0
+
+
+def finding(phase: str | None, *units: str) -> FindingRow:
+    """One FD101, which says where it is of."""
+    return FindingRow(
+        code="FD101",
+        name="exposed-all-gather",
+        severity="warning",
+        confidence="high",
+        units=units,
+        phase=phase,
+        ranks=(0,),
+        cost_ns_per_step=MS,
+        cost_bytes=None,
+        summary=" ".join((phase or "either", *units)),
+        evidence={},
+        advice=(),
+        places=(),
+    )
+
+
+def with_findings(*findings: FindingRow) -> Subject:
+    """A run of two models that has these alone."""
+    units = (unit("layers.0"), unit("layers.0 [tree=1]", tree=1, model=1))
+    spec = ModelSpec(wrapper="fsdp2", models=("Actor", "Critic"))
+    m = measured(draw("forward 0.1", units=units, model=spec))
+    report = replace(report_of(m), findings=findings)
+    return Subject(name="run", measures=m, report=report)
+
+
+ACTOR, CRITIC = "layers.0", "layers.0 [tree=1]"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gone"),
+    [
+        (
+            [finding("forward", ACTOR), finding("backward", ACTOR)],
+            [finding("backward", ACTOR)],
+            ["forward layers.0"],
+        ),
+        (
+            [finding("forward", ACTOR), finding("forward", CRITIC)],
+            [finding("forward", ACTOR)],
+            ["forward layers.0 [tree=1]"],
+        ),
+        ([finding("forward", ACTOR, CRITIC)], [finding("forward", CRITIC)], []),
+        ([finding("forward", ACTOR)], [finding(None, ACTOR)], []),  # little is left
+        ([finding("forward", ACTOR)], [finding("forward")], []),  # of whichever unit
+        ([finding("forward", ACTOR)], [], ["forward layers.0"]),
+    ],
+)
+def test_a_finding_went_from_its_phase_and_its_model(
+    before: list[FindingRow], after: list[FindingRow], gone: list[str]
+) -> None:
+    """What is left of the same code elsewhere is another one."""
+    a, b = with_findings(*before), with_findings(*after)
+
+    assert [row.summary for row in compare(a, b).findings_gone] == gone
+    assert [row.summary for row in compare(b, a).findings_new] == gone
+    assert compare(a, b).findings_new == ()
