@@ -12,13 +12,11 @@ from fsdpdoctor.analysis.no_grad import (
     no_grad_passes,
     trained_models,
 )
-from fsdpdoctor.changes.quoting import name_list
-from fsdpdoctor.changes.unit_tree import first_path
+from fsdpdoctor.detectors.gathered_once import gathered_once
 from fsdpdoctor.detectors.judged_steps import all_units, per_step, unit_sums
-from fsdpdoctor.detectors.remedies import has, model_comment, needs_torch
-from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
+from fsdpdoctor.finding import Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, of_step
-from fsdpdoctor.schema import UNKNOWN, Phase, one_of
+from fsdpdoctor.schema import Phase, one_of
 from fsdpdoctor.storage.json_value import replace
 
 
@@ -91,62 +89,5 @@ def _finding(
             "purpose": None if main is None else main.purpose,
             "exposed_ns": cost_ns,
         },
-        advice=_gathered_once(m, names, passes, trained),
+        advice=gathered_once(m, names, passes, trained),
     )
-
-
-def _gathered_once(
-    m: Measures, names: list[str], passes: list[NoGrad], trained: frozenset[int]
-) -> tuple[Advice, ...]:
-    """Around a loop; or for good, where the model never trains."""
-    specs = all_units(m)
-    freed = [fqn for fqn in names if specs[fqn].reshard_after_forward is True]
-    if not freed or not has(m, "set_reshard_after_forward"):
-        return ()
-    sizes = [specs[fqn].unsharded_bytes for fqn in freed]
-    never = specs[names[0]].model not in trained
-    if not never and passes and not any(row.repeated for row in passes):
-        return ()  # each pass is its step's only one: nothing is gathered in vain
-    listed = name_list([first_path(fqn) for fqn in freed])
-    whose = model_comment(m, names[0])
-    newer = needs_torch(m, "set_reshard_after_forward")
-    if never:
-        text = (
-            f"This model never trains: keep it gathered{newer}, and reshard() it where "
-            "its weights are changed."
-        )
-        code = [whose, f"keep = {listed}", "for name in keep:", *_KEEP]
-    else:
-        text = f"Gather these units once, around the loop without gradients{newer}."
-        code = [*_AROUND[:4], whose, f"names = {listed}", *_AROUND[4:]]
-    return (
-        Advice(
-            text=text,
-            code="\n".join(code),
-            memory_cost_bytes=None if UNKNOWN in sizes else sum(sizes),
-        ),
-    )
-
-
-_KEEP = (
-    "    unit = model.get_submodule(name)",
-    "    unit.set_reshard_after_forward(False, recurse=False)",
-)
-_AROUND = (
-    "import contextlib",
-    "",
-    "# Then `with gathered(model):` around the loop.",
-    "",
-    "",
-    "@contextlib.contextmanager",
-    "def gathered(model, names=tuple(names)):",
-    "    units = [model.get_submodule(name) for name in names]",
-    "    for unit in units:",
-    "        unit.set_reshard_after_forward(False, recurse=False)",
-    "    try:",
-    "        yield",
-    "    finally:",
-    "        for unit in units:",
-    "            unit.set_reshard_after_forward(True, recurse=False)",
-    "            unit.reshard()",
-)
