@@ -21,7 +21,7 @@ from fsdpdoctor.detectors.endings import (
 from fsdpdoctor.detectors.judged_steps import NO_ROWS, place_of, rows_by_step
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, size
-from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, one_of
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase, median, one_of
 
 Issued = tuple[int, int, str | None]
 """A collective as every rank of its group must issue it: kind, bytes, and the unit
@@ -241,7 +241,12 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
 
     sides = difference.sides
     draw = len(sides[0].ranks) == len(sides[1].ranks)
-    blamed = sorted(r for side in sides[0 if draw else 1 :] for r in side.ranks)
+    unstepped = _unstepped(m, difference)
+    blamed = sorted(
+        unstepped.ranks
+        if unstepped is not None
+        else (r for side in sides[0 if draw else 1 :] for r in side.ranks)
+    )
     known = [side for side in sides if side.row != UNKNOWN]
     units = [name for side in known if (name := _unit(side)) is not None]
     table = known[0].rank.collectives
@@ -249,7 +254,7 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
     return Finding(
         severity=severity,
         confidence=confidence,
-        summary=_summary(difference) + (NOT_PROVED * (not difference.proved)),
+        summary=_summary(m, difference) + (NOT_PROVED * (not difference.proved)),
         units=tuple(dict.fromkeys(units)),
         phase=_phase(int(table.phase[known[0].row])),
         ranks=tuple(blamed),
@@ -263,7 +268,11 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
                 for side in sides
             },
         },
-        advice=(Advice(text=EVERY_RANK + MICRO_BATCHES * _uneven(difference)),),
+        advice=(
+            Advice(text=STEPPED, code=_stepped_code(m), memory_cost_bytes=0)
+            if unstepped is not None
+            else Advice(text=EVERY_RANK + MICRO_BATCHES * _uneven(difference)),
+        ),
         places=(place_of(known[0].rank, table, known[0].row),),
     )
 
@@ -283,6 +292,20 @@ NOT_PROVED = (
     "of the steps after it would tell"
 )
 
+STEPPED = (
+    "Step the optimizer on every rank or on none: what decides it (a loss that spikes, "
+    "a norm that is not finite) must be the same on all ranks, so reduce it first."
+)
+STEPPED_CODE = """import torch
+import torch.distributed as dist
+
+# `skip` is this rank's own decision; on every rank, before the optimizer steps:
+skip = torch.tensor(float(skip), device=device)
+dist.all_reduce(skip, op=dist.ReduceOp.MAX)
+if not skip.item():
+    optimizer.step()
+optimizer.zero_grad()"""
+
 MICRO_BATCHES = (
     " Where a micro-batch is dropped, every rank must drop it together: agree on it "
     "with an all-reduce, or run it with a loss of zero."
@@ -298,18 +321,62 @@ def _uneven(difference: _Difference) -> bool:
     return len(counts) > 1 and UNKNOWN not in counts
 
 
-def _summary(difference: _Difference) -> str:
+def _unstepped(m: Measures, difference: _Difference) -> _At | None:
+    """The side whose optimizer left steps out: it ran the micro-batches of several
+    steps in one, where the others ran those of one as everybody does, and all issued
+    as many collectives in the end. One that ran more micro-batches issued more.
+    """
+    ends = {_last_number(side, difference.group) for side in difference.sides}
+    if not _uneven(difference) or len(ends) > 1:
+        return None
+    every = np.concatenate(
+        [r.steps.micro_batches[r.steps.complete == 1] for r in m.ranks]
+    )
+    usual = int(median(every[every != UNKNOWN]))
+    ran = {
+        _micro_batches(side.rank, difference.step): side for side in difference.sides
+    }
+    most = max(ran)
+    if ran.keys() != {usual, most} or usual < 1 or most % usual:
+        return None
+    return ran[most]
+
+
+def _last_number(side: _At, group: str) -> int:
+    """In the group, of the last collective that was recorded."""
+    table = side.rank.collectives
+    ids = [at for at, g in enumerate(side.rank.header.groups) if g.name == group]
+    return int(table.seq[one_of(table.group, ids)].max(initial=UNKNOWN))
+
+
+def _stepped_code(m: Measures) -> str:
+    return STEPPED_CODE.replace("device=device", f'device="{m.run.device}"')
+
+
+def _summary(m: Measures, difference: _Difference) -> str:
     sides = difference.sides
+    unstepped = _unstepped(m, difference)
+    if unstepped is not None:
+        ran = _micro_batches(unstepped.rank, difference.step)
+        other = next(side for side in sides if side.rank is not unstepped.rank)
+        usual = _micro_batches(other.rank, difference.step)
+        return (
+            f"ranks differ in when their optimizers step: in step {difference.step} "
+            f"rank {unstepped.ranks[0]} ran {count(ran, 'micro-batch')} and rank "
+            f"{other.ranks[0]} {usual}, so its optimizer left out "
+            f"{count(ran // usual - 1, 'step')}: its shards keep old weights where the "
+            "others are updated, and from there its steps are counted one off"
+        )
     ordered = sorted(sides[:2], key=lambda side: side.ranks)
     numbers = " and ".join(str(side.ranks[0]) for side in ordered)
     says = ", ".join(_words(side) for side in ordered)
     uneven = ""
     if _uneven(difference):
-        ran = " and ".join(
+        said = " and ".join(
             f"rank {s.ranks[0]} ran {_micro_batches(s.rank, difference.step)}"
             for s in ordered
         )
-        uneven = f"; of its micro-batches {ran}, so from there they are paired one off"
+        uneven = f"; of its micro-batches {said}, so from there they are paired one off"
     return (
         f"ranks {numbers} differ in step {difference.step}, collective "
         f"{difference.place} of group {difference.group}: {says}{uneven}"

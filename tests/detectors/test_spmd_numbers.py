@@ -11,7 +11,7 @@ from fsdpdoctor.detectors.spmd_divergence import spmd_divergence
 from fsdpdoctor.finding import Confidence, Severity
 from fsdpdoctor.run import RankData
 from fsdpdoctor.testing import draw, measured, unit
-from tests.detectors.answers import found, only
+from tests.detectors.answers import codes, found, only
 from tests.detectors.test_spmd_divergence import TWO_LAYERS
 
 
@@ -106,3 +106,61 @@ def test_ranks_that_name_their_units_apart_run_the_same() -> None:
     ]
 
     assert found(spmd_divergence, measured(*ranks)) == []
+
+
+def with_batches(data: RankData, *batches: int) -> RankData:
+    """The same run, whose steps ran so many micro-batches in turn."""
+    steps = zip(data.steps, batches, strict=True)
+    return replace(
+        data, steps=tuple(replace(step, micro_batches=n) for step, n in steps)
+    )
+
+
+def left_out() -> Measures:
+    """Rank 1 runs the micro-batches of two steps in its step 5, and the same gathers as
+    rank 0 in the end.
+    """
+    one = numbered(draw(TWO_LAYERS), "01", "01", "01", "01", "01")
+    two = numbered(draw(TWO_LAYERS, rank=1), "01", "01", "0101", "01")
+    return measured(with_batches(one, 1, 1, 1, 1, 1), with_batches(two, 1, 1, 2, 1))
+
+
+def test_a_rank_whose_optimizer_left_a_step_out() -> None:
+    """It is told from a micro-batch more by what both issued in the end."""
+    finding = only(spmd_divergence, left_out())
+
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
+    assert finding.summary == (
+        "ranks differ in when their optimizers step: in step 5 rank 1 ran 2 "
+        "micro-batches and rank 0 1, so its optimizer left out 1 step: its shards keep "
+        "old weights where the others are updated, and from there its steps are "
+        "counted one off"
+    )
+    assert finding.advice[0].text.startswith("Step the optimizer on every rank or on")
+    assert codes(finding)[0].splitlines()[4] == (
+        'skip = torch.tensor(float(skip), device="cpu")'
+    )
+
+
+def test_a_rank_that_ran_a_micro_batch_more() -> None:
+    """It has gathers that rank 0 has not: no optimizer left anything out."""
+    one = numbered(draw(TWO_LAYERS), "01", "01", "01", "01")
+    two = numbered(draw(TWO_LAYERS, rank=1), "01", "01", "0101", "01")
+    m = measured(with_batches(one, 1, 1, 1, 1), with_batches(two, 1, 1, 2, 1))
+
+    finding = only(spmd_divergence, m)
+
+    assert finding.ranks == (0, 1)
+    assert finding.summary.endswith(
+        "of its micro-batches rank 0 ran 1 and rank 1 ran 2, so from there they are "
+        "paired one off"
+    )
+
+
+def test_a_rank_that_dropped_a_micro_batch() -> None:
+    """Everybody runs two in a step, and rank 1 ran one in step 5."""
+    one = numbered(draw(TWO_LAYERS), "0101", "0101", "0101", "0101")
+    two = numbered(draw(TWO_LAYERS, rank=1), "0101", "0101", "01", "0101")
+    m = measured(with_batches(one, 2, 2, 2, 2), with_batches(two, 2, 2, 1, 2))
+
+    assert "paired one off" in only(spmd_divergence, m).summary
