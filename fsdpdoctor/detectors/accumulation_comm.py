@@ -25,6 +25,7 @@ from fsdpdoctor.detectors.judged_steps import (
     rows_by_step,
     unit_sums,
 )
+from fsdpdoctor.detectors.left_over import left_over
 from fsdpdoctor.detectors.remedies import has, needs_torch, plan_advice
 from fsdpdoctor.detectors.unit_order import tree_of_one
 from fsdpdoctor.finding import Advice, Confidence, Finding
@@ -56,6 +57,9 @@ EVERY = 0.9
 def accumulation_comm(m: Measures) -> Iterator[Finding]:
     """Gradients were reduced in every micro-batch of an accumulated step.
 
+    Or in one before the last: then what the last ones add is left out of the
+    optimizer's step, without an error, and used in the next.
+
     *Why it costs*: one reduce-scatter (and all-reduce) per unit and optimizer step
     is enough; M micro-batches send M times the bytes and wait M times.
 
@@ -71,6 +75,8 @@ def accumulation_comm(m: Measures) -> Iterator[Finding]:
     accumulated = batches // _turns(m)
     if accumulated < 2:
         return
+    if accumulated == batches:  # else other gradients are used in between
+        yield from left_over(m, batches)
     scatters = _every_time(m, "reduce_scatters", batches)
     reduces = _every_time(m, "all_reduces", batches)
     names = [fqn for fqn in all_units(m) if fqn in scatters or fqn in reduces]

@@ -40,6 +40,11 @@ ENDED = ("FD408", "FD406")
 FAULTS = frozenset({"FD302", "FD501", "FD504", "FD506", "FD507", "FD508"})
 """Codes that, when critical, cost more than time: a wrong result, or no memory."""
 
+FAULTS_WITHOUT_COST = frozenset({"FD108"})
+"""Codes that, when critical, are such a fault where they cost no time: gradients that
+are left over, not reductions that wait.
+"""
+
 CAUSE_WORDS = {
     "host_late": "for the host, which issues collectives too late",
     "queued": "in a queue behind other collectives",
@@ -77,7 +82,10 @@ def _order(finding: FindingRow) -> tuple[bool, int, int, int, str]:
 
 
 def _is_fault(finding: FindingRow) -> bool:
-    return finding.severity == "critical" and finding.code in (*ENDED, *FAULTS)
+    if finding.severity != "critical":
+        return False
+    uncosted = finding.code in FAULTS_WITHOUT_COST and not finding.cost_ns_per_step
+    return finding.code in (*ENDED, *FAULTS) or uncosted
 
 
 def gain_ns(finding: FindingRow) -> int:

@@ -44,7 +44,6 @@ COSTS_MOST = {
     "adapter-units": ("nothing", "FD503"),
     "autocast-gathers-wide": ("nothing", "FD502"),
     "frozen-in-float32": ("nothing", "FD503"),
-    "evaluation-keeps-root": ("nothing", "FD301"),
     "idle-head": ("nothing", "FD504"),
     "padded-rows": ("nothing", "FD204"),
     "tables-in-root": ("nothing", "FD203"),
@@ -89,6 +88,7 @@ COSTS_MOST = {
     "slow-optimizer": ("optimizer", "FD404"),
     # Their result is wrong, or they end.
     "ddp-instead": ("fault", "FD506"),
+    "evaluation-keeps-root": ("fault", "FD504"),
     "device-allocator-retries": ("fault", "FD302"),
     "head-outside": ("fault", "FD508"),
     "killed-rank": ("ended", "FD408"),
