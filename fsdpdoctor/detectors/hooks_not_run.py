@@ -11,6 +11,7 @@ from fsdpdoctor.changes.unit_tree import first_path
 from fsdpdoctor.detectors.base import CannotTell, detector
 from fsdpdoctor.detectors.broken_off import broken_off
 from fsdpdoctor.detectors.judged_steps import all_counter_rows, all_units, unit_sums
+from fsdpdoctor.detectors.old_weights import old_weights
 from fsdpdoctor.detectors.reentrant import without_gradient
 from fsdpdoctor.detectors.remedies import model_comment, model_that
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
@@ -42,14 +43,17 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     them a root, which prefetches nothing and stays gathered after forward.
 
     *What to try*: build the optimizer from `model.parameters()` after
-    `fully_shard(model)`; call the module, or register its other methods with
+    `fully_shard(model)` and before the first forward, which leaves the root gathered
+    where no backward follows; call the module, or register its other methods with
     `register_fsdp_forward_method`; clone outputs that are changed in place.
 
     A backward that an exception broke off leaves FSDP2 in it: where the script
     catches that and goes on, the modules that had been in it run no hooks any more,
     stay gathered, and their gradients are neither reduced nor seen by the optimizer.
     A forward that was broken off leaves units gathered: they compute with the old
-    weights where the optimizer stepped before the next forward.
+    weights where the optimizer stepped before the next forward. So do units that a
+    pass without gradients, or a backward that was told not to reshard, left gathered:
+    a unit that is gathered is not gathered again.
 
     Inside a reentrant checkpoint nothing gets a gradient where no input needs one:
     `use_reentrant=False`.
@@ -62,7 +66,7 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     model = m.ranks[0].header.model if m.ranks else None
     if model is not None:
         for optimizer in model.optimizers:
-            yield from _optimizer(m, optimizer)
+            yield from _optimizer(optimizer)
         for parent in model.idle_parents:
             yield _idle_parent(m, parent)
     yield from broken_off(m)
@@ -70,30 +74,27 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     if not specs and model is None:
         raise CannotTell("neither units nor optimizers were recorded", Evidence.UNITS)
     if Evidence.UNITS in m.evidence and len(m.step_ns):
+        yield from old_weights(m)
         yield from _never_forwarded(m, specs)
         yield from _no_backward(m, specs)
 
 
-def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
-    name = optimizer.optimizer_class
+def _optimizer(optimizer: OptimizerSpec) -> Iterator[Finding]:
+    name, lost = optimizer.optimizer_class, optimizer.stale + optimizer.gathered
     stuck = optimizer.params > 0 and optimizer.without_grad == optimizer.params
-    if optimizer.stale < 1 and not stuck:
+    if not lost and not stuck:
         return
-    if optimizer.stale:
-        are = "is no parameter" if optimizer.stale == 1 else "are no parameters"
-        says = (
-            f"{optimizer.stale} of the {count(optimizer.params, 'tensor')} of "
-            f"{name} {are} of the model: it was built before fully_shard, and never "
-            "changes them"
-        )
+    if lost:
+        tensors = f"{lost} of the {count(optimizer.params, 'tensor')} of {name}"
+        says = f"{tensors} {_not_of_the_model(optimizer)}, and never changes them"
     else:
         says = (
             f"none of the {count(optimizer.params, 'tensor')} of "
             f"{name} had a gradient at its first step"
         )
     yield Finding(
-        severity=Severity.CRITICAL if optimizer.stale else Severity.WARNING,
-        confidence=Confidence.HIGH if optimizer.stale else Confidence.MEDIUM,
+        severity=Severity.CRITICAL if lost else Severity.WARNING,
+        confidence=Confidence.HIGH if lost else Confidence.MEDIUM,
         summary=says,
         phase=None,
         evidence={
@@ -101,28 +102,70 @@ def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
             "tensors": optimizer.params,
             "dtensors": optimizer.dtensors,
             "stale": optimizer.stale,
+            "gathered": optimizer.gathered,
             "without_grad": optimizer.without_grad,
         },
-        advice=(
-            Advice(
-                text="Build the optimizer after sharding, from the sharded parameters.",
-                code="\n".join(
-                    [
-                        "import inspect",
-                        "",
-                        "# After the last fully_shard call; several groups likewise.",
-                        "known = inspect.signature(type(optimizer)).parameters",
-                        "given = {",
-                        "    name: value",
-                        "    for name, value in optimizer.defaults.items()",
-                        "    if name in known",
-                        "}",
-                        "optimizer = type(optimizer)(model.parameters(), **given)",
-                    ]
-                ),
-                memory_cost_bytes=0,
-            ),
+        advice=(_after_reshard() if optimizer.gathered else _after_sharding(),),
+    )
+
+
+def _not_of_the_model(optimizer: OptimizerSpec) -> str:
+    lost = optimizer.stale + optimizer.gathered
+    if not optimizer.gathered:
+        are = "is no parameter" if lost == 1 else "are no parameters"
+        return f"{are} of the model: it was built before fully_shard"
+    are = "is what a unit" if lost == 1 else "are what units"
+    return (
+        f"{are} had gathered and not the model's own parameters: it was built after a "
+        "forward that left them gathered"
+    )
+
+
+_ANEW = (
+    "known = inspect.signature(type(optimizer)).parameters",
+    "given = {",
+    "    name: value",
+    "    for name, value in optimizer.defaults.items()",
+    "    if name in known",
+    "}",
+    "optimizer = type(optimizer)(model.parameters(), **given)",
+)
+"""The optimizer once more; several groups likewise."""
+
+
+def _after_sharding() -> Advice:
+    return Advice(
+        text="Build the optimizer after sharding, from the sharded parameters.",
+        code="\n".join(
+            [
+                "import inspect",
+                "",
+                "# After the last fully_shard call; several groups likewise.",
+                *_ANEW,
+            ]
         ),
+        memory_cost_bytes=0,
+    )
+
+
+def _after_reshard() -> Advice:
+    return Advice(
+        text="Build the optimizer before the first forward, or reshard() before it.",
+        code="\n".join(
+            [
+                "import inspect",
+                "",
+                "from torch.distributed.fsdp import FSDPModule",
+                "",
+                MODEL,
+                "for module in model.modules():",
+                "    if isinstance(module, FSDPModule):",
+                "        module.reshard()",
+                "# Several groups likewise.",
+                *_ANEW,
+            ]
+        ),
+        memory_cost_bytes=0,
     )
 
 

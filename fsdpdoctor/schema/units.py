@@ -101,6 +101,7 @@ class OptimizerSpec:
     dtensors: int  # of them, DTensors
     stale: int  # of them, not (or no longer) a parameter of the model
     without_grad: int  # of them, without a gradient at the first step
+    gathered: int = 0  # of them, what a unit had gathered as the optimizer was built
     foreach: bool | None = None
     fused: bool | None = None
 

@@ -10,9 +10,13 @@ from fsdpdoctor.run import RankData
 from fsdpdoctor.schema import GroupSpec, Phase, ReplicaKind, Within
 from fsdpdoctor.testing import draw, measured, unit
 from tests.detectors import (
+    test_hooks_not_run,
+    test_left_over,
+    test_old_weights,
     test_other_collectives,
     test_outside_fsdp,
     test_replicas_differ,
+    test_spmd_numbers,
     test_topology_mesh,
 )
 
@@ -59,8 +63,15 @@ APART = (
     measured(test_other_collectives.gathering(Within.SCRIPT, Phase.OTHER)),
     measured(*(test_other_collectives.one("all_reduce", rank=r) for r in (0, 1))),
     test_outside_fsdp.two(test_outside_fsdp.HEAD, ("s", "a"), ("s", "b")),
+    test_spmd_numbers.left_out(),
+    measured(draw(test_old_weights.PROBED)),
+    measured(draw(test_left_over.FIRST, micro_batches=4)),
+    measured(draw("forward 0", model=test_hooks_not_run.optimizer(gathered=2))),
 )
-"""Replicas that nobody reduces over, a mesh meant flat, other seeds, a head outside."""
+"""Replicas that nobody reduces over, a mesh meant flat, other seeds, a head outside;
+optimizers that left a step out, stepped with weights or gradients of another one, or
+hold what was gathered.
+"""
 
 OVER_HOSTS = tuple(
     replace(

@@ -90,7 +90,7 @@ def run(code: str) -> None:
     """
     model: Any = Small() if "import fully_shard" in code else sharded(code)
     optimizer = torch.optim.AdamW(model.parameters())
-    scope = {"model": model, "optimizer": optimizer}
+    scope = {"model": model, "optimizer": optimizer, "skip": False}
     if "mesh[" in code:
         names = ("dp_shard", "cp")
         scope["mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)

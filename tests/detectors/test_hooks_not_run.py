@@ -52,6 +52,34 @@ def test_an_optimizer_built_before_sharding() -> None:
     )
 
 
+def test_an_optimizer_built_while_the_root_was_gathered() -> None:
+    """Two of four tensors are what a forward without backward had gathered."""
+    model = optimizer(gathered=2, dtensors=2, without_grad=2)
+
+    finding = only(hooks_not_run, measured(draw(HEALTHY, model=model)))
+
+    assert finding.severity == Severity.CRITICAL
+    assert finding.summary == (
+        "2 of the 4 tensors of AdamW are what units had gathered and not the model's "
+        "own parameters: it was built after a forward that left them gathered, and "
+        "never changes them"
+    )
+    assert finding.advice[0].text == (
+        "Build the optimizer before the first forward, or reshard() before it."
+    )
+    assert codes(finding)[0].endswith(
+        "        module.reshard()\n"
+        "# Several groups likewise.\n"
+        "known = inspect.signature(type(optimizer)).parameters\n"
+        "given = {\n"
+        "    name: value\n"
+        "    for name, value in optimizer.defaults.items()\n"
+        "    if name in known\n"
+        "}\n"
+        "optimizer = type(optimizer)(model.parameters(), **given)"
+    )
+
+
 def test_no_gradient_at_all_is_a_warning() -> None:
     """They are the model's, and none had a gradient."""
     m = measured(draw(HEALTHY, model=optimizer(without_grad=4)))

@@ -98,7 +98,7 @@ class ModelWatch:
     def saw_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to step: described the first time."""
         if not self._optimizers.knows(optimizer):
-            self._optimizers.add(optimizer, self._owners())
+            self._optimizers.add(optimizer, self._owners(), self._gathered())
 
     def signature(self) -> object:
         """Equal as long as `units` and `spec` would say the same."""
@@ -212,6 +212,16 @@ class ModelWatch:
                 fsdp_param.sharded_param,
                 getattr(fsdp_param, "_unsharded_param", None),
             )
+        }
+
+    def _gathered(self) -> set[int]:
+        """The ids of what units gather into: no step of it reaches the model."""
+        return {
+            id(full)
+            for unit in self._units.all
+            if (group := unit.group()) is not None
+            for fsdp_param in group.fsdp_params
+            if (full := getattr(fsdp_param, "_unsharded_param", None)) is not None
         }
 
     def _owners(self) -> dict[int, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -40,10 +40,14 @@ class OptimizersSeen:
         return known is not None and known() is optimizer
 
     def add(
-        self, optimizer: torch.optim.Optimizer, owners: Mapping[int, object]
+        self,
+        optimizer: torch.optim.Optimizer,
+        owners: Mapping[int, object],
+        gathered: Collection[int] = (),
     ) -> None:
         """One is about to step for the first time. `owners` has, by a parameter's id,
-        the module or parameter group that holds it.
+        the module or parameter group that holds it; `gathered` the ids of those that
+        units gather into, whose gradients are reduced into other ones.
 
         It replaces those that have stepped parameters of its before.
         """
@@ -67,6 +71,7 @@ class OptimizersSeen:
             # One outside all modules that has a gradient is the script's own.
             stale=sum(id(p) not in owners for p in idle) if owners else 0,
             without_grad=len(idle),
+            gathered=sum(id(p) in gathered and p.requires_grad for p in idle),
             foreach=optimizer.defaults.get("foreach"),
             fused=optimizer.defaults.get("fused"),
         )

@@ -53,3 +53,18 @@ def test_one_of_parameters_that_no_module_holds_replaces_none() -> None:
 
     assert classes(seen) == ["SGD", "AdamW"]
     assert [spec.stale for spec in seen.specs()] == [1, 1]
+
+
+def test_what_units_had_gathered_is_no_parameter_of_the_model() -> None:
+    """Of the gathered ones only those that are to be trained, and had no gradient."""
+    seen, net = OptimizersSeen(), nn.Linear(2, 2)
+    gathered = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    gathered[1].requires_grad_(False)
+    gathered[2].grad = torch.ones(2)
+    optimizer = torch.optim.SGD([*net.parameters(), *gathered], lr=0.1)
+    ids = {id(param) for param in gathered}
+    seen.add(optimizer, owners(net) | dict.fromkeys(ids, net), ids)
+
+    (spec,) = seen.specs()
+    assert (spec.params, spec.gathered, spec.stale) == (5, 1, 0)
+    assert spec.without_grad == 4
