@@ -8,6 +8,7 @@ from fsdpdoctor.analysis.call_sites import GapLine, gap_lines
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import detector, level
 from fsdpdoctor.detectors.judged_steps import few_steps, on_cpu, per_step, steady
+from fsdpdoctor.detectors.script_aside import Aside, script_aside
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import ms, percent
 from fsdpdoctor.schema import Activity, Evidence, percentiles
@@ -70,6 +71,9 @@ def script_time(m: Measures) -> Iterator[Finding]:
     the script's own, making input, logging, a sleep, a read of a result, saving,
     compiling. A gap too short for a sample is named by the lines around it.
 
+    Of every N-th step that is so long that no mean has it, the lines are told apart,
+    with their share of the recorded time.
+
     *Why it costs*: no pass runs meanwhile, and on a device nothing was left to do. On
     one rank alone it makes the others wait, too.
 
@@ -83,6 +87,9 @@ def script_time(m: Measures) -> Iterator[Finding]:
     below 5 ms.
     """
     step_ns = steady(m)
+    aside = script_aside(m)
+    if aside is not None:
+        yield _set_aside(aside)
     cost_ns = m.budget_ns_per_step().get("script", 0)
     share = cost_ns / step_ns
     if share < LEAST_SHARE:
@@ -105,6 +112,26 @@ def script_time(m: Measures) -> Iterator[Finding]:
         },
         advice=_advice([line for line in first if lines[line] >= LEAST_SHARE * step_ns])
         or _advice(first[:1]),
+    )
+
+
+def _set_aside(aside: Aside) -> Finding:
+    """No mean step has it, so no cost per step is given."""
+    where, what, _ = aside.lines[0]
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
+        summary=aside.says(),
+        ranks=(aside.rank,),
+        evidence={
+            "share_of_recorded_time": round(aside.share, 4),
+            "steps": list(aside.steps),
+            "lines": [
+                {"where": line, "activity": activity.key, "ns": ns}
+                for line, activity, ns in aside.lines[:10]
+            ],
+        },
+        advice=(Advice(text=ADVICE[what].format(line=where)),),
     )
 
 

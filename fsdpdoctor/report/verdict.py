@@ -45,6 +45,9 @@ FAULTS_WITHOUT_COST = frozenset({"FD108"})
 are left over, not reductions that wait.
 """
 
+MOST_OF_THE_TIME = 0.5
+"""From this share of the recorded time on nothing in the mean step costs as much."""
+
 CAUSE_WORDS = {
     "host_late": "for the host, which issues collectives too late",
     "queued": "in a queue behind other collectives",
@@ -88,6 +91,16 @@ def _is_fault(finding: FindingRow) -> bool:
     return finding.code in (*ENDED, *FAULTS) or uncosted
 
 
+def _is_most(finding: FindingRow) -> bool:
+    """Whether it takes most of the recorded time, in steps that no mean has."""
+    share = finding.evidence.get("share_of_recorded_time")
+    return (
+        finding.code == "FD902"
+        and isinstance(share, (int, float))
+        and share >= MOST_OF_THE_TIME
+    )
+
+
 def gain_ns(finding: FindingRow) -> int:
     """What acting on a finding gives per step: as predicted, else what it costs.
 
@@ -109,6 +122,9 @@ def _verdict(report: Report) -> Verdict:
     lost = sum(lost_ns(budget, kind) for kind in PARTS) + _without_gradients(report)
     floor = None if mean is None else mean - lost
     verdict = _of_costs(report) if mean else _without_steps(report)
+    apart = next((f.summary for f in report.findings if _is_most(f)), None)
+    if apart is not None:
+        verdict = replace(verdict, text=joined(apart, verdict.text))
     fault = next((f for f in report.findings if _is_fault(f)), None)
     if fault is not None:
         beside = verdict.text if verdict.kind not in ("nothing", "unexplained") else ""

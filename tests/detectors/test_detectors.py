@@ -75,6 +75,7 @@ SHARED = {
     "passes_without_gradients",
     "reentrant",
     "remedies",
+    "script_aside",
     "unit_order",
 }
 """Modules of the folder that are no detectors."""

@@ -17,3 +17,18 @@ def test_gradients_that_are_left_over_are_a_fault_and_waits_for_them_are_none() 
         kinds.append((made.verdict.kind == "fault", made.findings[0].code))
 
     assert kinds == [(True, "FD108"), (False, "FD108")]
+
+
+def test_long_steps_that_are_most_of_the_time_are_said_first() -> None:
+    """No mean step has them; below half of the recorded time the mean step is said."""
+    begins = []
+    for share in (0.5, 0.49):
+        aside = row(
+            "FD902",
+            evidence={"share_of_recorded_time": share},
+            summary="2 long steps are slow",
+        )
+        made = with_verdict(replace(report("slow-script"), findings=(aside,)))
+        begins.append(made.verdict.text.startswith("2 long steps are slow; beside "))
+
+    assert begins == [True, False]
