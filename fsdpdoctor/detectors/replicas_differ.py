@@ -22,7 +22,7 @@ SEED = "\n".join(
         "",
         "# Either: the same seed on every rank, before the model is built.",
         "torch.manual_seed(0)",
-        "# Or: rank 0's values everywhere, once, after the model is built.",
+        "# Or: rank 0's values everywhere, once, before fully_shard.",
         "with torch.no_grad():",
         "    for tensor in (*model.parameters(), *model.buffers()):",
         '        if not hasattr(tensor, "placements"):  # FSDP2 shards the others',
