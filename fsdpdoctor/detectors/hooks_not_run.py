@@ -66,7 +66,7 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
     model = m.ranks[0].header.model if m.ranks else None
     if model is not None:
         for optimizer in model.optimizers:
-            yield from _optimizer(optimizer)
+            yield from _optimizer(m, optimizer)
         for parent in model.idle_parents:
             yield _idle_parent(m, parent)
     yield from broken_off(m)
@@ -79,7 +79,7 @@ def hooks_not_run(m: Measures) -> Iterator[Finding]:
         yield from _no_backward(m, specs)
 
 
-def _optimizer(optimizer: OptimizerSpec) -> Iterator[Finding]:
+def _optimizer(m: Measures, optimizer: OptimizerSpec) -> Iterator[Finding]:
     name, lost = optimizer.optimizer_class, optimizer.stale + optimizer.gathered
     stuck = optimizer.params > 0 and optimizer.without_grad == optimizer.params
     if not lost and not stuck:
@@ -105,7 +105,7 @@ def _optimizer(optimizer: OptimizerSpec) -> Iterator[Finding]:
             "gathered": optimizer.gathered,
             "without_grad": optimizer.without_grad,
         },
-        advice=(_after_reshard() if optimizer.gathered else _after_sharding(),),
+        advice=(_after_reshard(m) if optimizer.gathered else _after_sharding(),),
     )
 
 
@@ -148,7 +148,7 @@ def _after_sharding() -> Advice:
     )
 
 
-def _after_reshard() -> Advice:
+def _after_reshard(m: Measures) -> Advice:
     return Advice(
         text="Build the optimizer before the first forward, or reshard() before it.",
         code="\n".join(
@@ -157,7 +157,7 @@ def _after_reshard() -> Advice:
                 "",
                 "from torch.distributed.fsdp import FSDPModule",
                 "",
-                MODEL,
+                model_that(m, "it steps"),
                 "for module in model.modules():",
                 "    if isinstance(module, FSDPModule):",
                 "        module.reshard()",

@@ -10,17 +10,14 @@ import numpy as np
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import trained_models
 from fsdpdoctor.analysis.rank_measures import RankMeasures
-from fsdpdoctor.changes.code import MODEL
 from fsdpdoctor.detectors.before_a_gpu import shard_ranks
 from fsdpdoctor.detectors.judged_steps import all_units
+from fsdpdoctor.detectors.remedies import model_comment
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity
 from fsdpdoctor.quantities import count
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
 
-RESHARD = (
-    "from torch.distributed.fsdp import FSDPModule",
-    "",
-    MODEL,
+_RESHARD = (
     "# Right before the optimizer steps, on all ranks:",
     "for module in model.modules():",
     "    if isinstance(module, FSDPModule):",
@@ -66,7 +63,14 @@ def old_weights(m: Measures) -> Iterator[Finding]:
         advice=(
             Advice(
                 text="Reshard before the optimizer steps.",
-                code="\n".join(RESHARD),
+                code="\n".join(
+                    [
+                        "from torch.distributed.fsdp import FSDPModule",
+                        "",
+                        model_comment(m, next(iter(steps))),
+                        *_RESHARD,
+                    ]
+                ),
                 memory_cost_bytes=0,
             ),
         ),
