@@ -11,7 +11,7 @@ import msgspec
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.changes.plan import plan_of
 from fsdpdoctor.errors import FsdpDoctorError, UsageError
-from fsdpdoctor.finding import Advice, Finding
+from fsdpdoctor.finding import Advice, Finding, Severity
 from fsdpdoctor.run import Run
 from fsdpdoctor.storage.json_value import replace
 
@@ -34,7 +34,8 @@ def recommend(run: Run, m: Measures, findings: Sequence[Finding]) -> Advised:
 
     The run is replayed once, and not at all where no advice names a change. What is
     expected to lose, or to win less than its own error, is no advice; in a finding,
-    what wins most comes first.
+    what wins most comes first. A warning that would be left without any has what is
+    expected to win most, without a promise.
     """
     if not any(advice.change for finding in findings for advice in finding.advice):
         return Advised(findings=tuple(findings))
@@ -88,7 +89,21 @@ def _finding(finding: Finding, predictions: _Predictions) -> Finding:
         if (worth := _worth(item, finding, predictions)) is not None
     ]
     advice.sort(key=lambda item: -(item.predicted_gain_ns or 0))
+    if not advice and finding.severity != Severity.INFO:
+        advice = _unsure(finding, predictions)
     return replace(finding, advice=tuple(advice))
+
+
+def _unsure(finding: Finding, predictions: _Predictions) -> list[Advice]:
+    """What may win, by less than the simulator can tell; none where nothing may."""
+    gains = [
+        (prediction.gain_ns, item)
+        for item in finding.advice
+        if (prediction := predictions.of(item)) is not None
+        and prediction.forbidden is None
+        and prediction.gain_ns > 0
+    ]
+    return [max(gains, key=lambda pair: pair[0])[1]] if gains else []
 
 
 def _worth(

@@ -21,7 +21,7 @@ from fsdpdoctor.simulate.engine.synthetic_record import record
 from fsdpdoctor.simulate.plans import predict as predictions
 from fsdpdoctor.simulate.plans.change_step import changed
 from fsdpdoctor.simulate.plans.forecast import replay_run
-from fsdpdoctor.simulate.plans.predict import predict
+from fsdpdoctor.simulate.plans.predict import Prediction, predict
 from tests.detectors.test_advice_runs import DRAWN
 from tests.rig.changed import replace
 from tests.simulate.steps import step
@@ -139,6 +139,42 @@ def test_a_gain_within_its_error_is_no_advice() -> None:
     advised = recommend(run, measure(run), [finding(cleared)])
 
     assert advised.findings[0].advice == ()
+
+
+@pytest.mark.parametrize(
+    ("severity", "gain_ns", "left"),
+    [
+        (Severity.CRITICAL, 5, True),
+        (Severity.WARNING, 5, True),
+        (Severity.INFO, 5, False),
+        (Severity.CRITICAL, 0, False),
+        (Severity.CRITICAL, -5, False),
+    ],
+)
+def test_a_warning_keeps_what_may_win(
+    monkeypatch: pytest.MonkeyPatch, severity: Severity, gain_ns: int, left: bool
+) -> None:
+    """Of two within their error that which wins more, with no gain; not beside one
+    that is sure of it.
+    """
+    run = simulated()
+    m = measure(run)
+    usual = predict(replay_run(run, m), Plan())
+    gains = {"last": gain_ns, "every": gain_ns - 1}
+
+    def predicted(base: object, plan: Plan) -> Prediction:
+        sure = plan.forward_prefetch is not None
+        gain = 100 if sure else gains[plan.accumulation or ""]
+        return replace(usual, gain_ns=gain, error_ns=10)
+
+    monkeypatch.setattr(predictions, "predict", predicted)
+    every, last = advice(accumulation="every"), advice(accumulation="last")
+    found = replace(finding(every, last), severity=severity)
+    sure = replace(found, advice=(last, advice(forward_prefetch=1)))
+    alone, beside = recommend(run, m, [found, sure]).findings
+
+    assert alone.advice == ((last,) if left else ())
+    assert [a.predicted_gain_ns for a in beside.advice] == [100]
 
 
 ROOT_AGAIN = {"reshard_after_forward": {"<root>": True}}
