@@ -17,6 +17,12 @@ EVERY_RANK = (
     "data."
 )
 
+OWN_GROUP = (
+    "Give the thread a process group of its own, made by every rank: "
+    '`dist.new_group(backend="gloo")`, which `dcp.async_save` takes as its '
+    "`process_group`; or wait for it before the training communicates again."
+)
+
 ADVICE = {
     Cause.DIVERGED: EVERY_RANK,
     Cause.OTHER_CALL: EVERY_RANK,
@@ -63,6 +69,10 @@ def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
         return f"{meaning(first).change} The other ranks' errors follow from it."
     if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
         return meaning(first).change
+    if verdict.cause == Cause.TOGETHER and any(
+        _is_of_two_threads(one) for one in ranks if one.rank in blamed
+    ):
+        return OWN_GROUP
     if verdict.cause == Cause.ABORTED:
         return (
             f"Compare what the ranks do after this place: rank {first.rank} may issue "
@@ -396,9 +406,27 @@ def _circle(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
 
 
 def _together(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
-    return (
+    stands = (
         f"all ranks are in {inside(blamed[0])}, and it {'does' if v.live else 'did'} "
-        "not end: the fault is in the network or a device, not in the script"
+        "not end"
+    )
+    two = [one for one in blamed if _is_of_two_threads(one)]
+    if two:
+        return (
+            f"{stands}{_on_threads(two)}: collectives of two threads in one group meet "
+            "in another order on each rank"
+        )
+    return f"{stands}: the fault is in the network or a device, not in the script"
+
+
+def _is_of_two_threads(one: Standing) -> bool:
+    """Whether another thread is in a collective of the group, too."""
+    position, group = one.position, one.waits_in
+    if position is None or one.background is not None:
+        return False
+    return any(
+        thread.call.group is None or group is None or thread.call.group == group.name
+        for thread in position.threads
     )
 
 
