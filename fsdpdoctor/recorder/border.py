@@ -142,8 +142,9 @@ def let_through(error: BaseException) -> None:
 
 def of_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the script has raised this, in our frames."""
-    if getattr(error, _THEIRS, False):
-        return True
+    with contextlib.suppress(Exception):  # it may have a __getattr__ of its own
+        if getattr(error, _THEIRS, False):
+            return True
     codes: set[CodeType] = set()
     trace = error.__traceback__
     while trace is not None:
@@ -154,12 +155,19 @@ def of_signal_handler(error: BaseException) -> bool:
 
 def _handlers() -> Iterator[CodeType]:
     for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+        code = _code_of(signal.getsignal(number))
+        if code is not None:
+            yield code
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    try:
         while isinstance(handler, functools.partial):
             handler = handler.func
         handler = getattr(handler, "__func__", handler)
         code = getattr(handler, "__code__", None)
         if code is None:
             code = getattr(vars(type(handler)).get("__call__"), "__code__", None)
-        if isinstance(code, CodeType):
-            yield code
+    except Exception:  # a stand-in that answers nothing; here nothing may come through
+        return None
+    return code if isinstance(code, CodeType) else None

@@ -13,6 +13,7 @@ from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.fsdp2 import process_groups
 from fsdpdoctor.recorder.host import collective_operators
 from fsdpdoctor.recorder.memory import refusals
+from fsdpdoctor.recorder.patching import ErrorBorder
 from fsdpdoctor.recorder.storage import memory_samples
 
 
@@ -94,3 +95,39 @@ def test_an_error_of_ours_is_an_answer_still(monkeypatch: pytest.MonkeyPatch) ->
 
     assert memory_samples.resident_bytes() == -1
     border.let_through(RuntimeError("ours"))
+
+
+class StandsIn:
+    """Of something that is not there yet, and in whose name it answers."""
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """It is not called here."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("not there yet")
+
+
+class Odd(Exception):
+    """Asked for what it has not, it raises what is no AttributeError."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name) if name.startswith("__") else KeyError(name)
+
+
+@pytest.mark.parametrize("kind", [ValueError, Odd])
+def test_a_handler_that_cannot_be_asked_is_nobody_s_end(
+    capsys: pytest.CaptureFixture[str], kind: type[Exception]
+) -> None:
+    """An error of ours ends the recording, as ever, and is not raised in the script."""
+    signal.signal(signal.SIGUSR1, StandsIn())
+    said: list[str] = []
+    guard = ErrorBorder(said.append)
+
+    def fails() -> None:
+        raise kind("ours")
+
+    guard.run(fails)
+
+    name = kind.__name__
+    assert [one.partition(" in ")[0] for one in said] == [f"detached: {name}"]
+    assert f"training goes on: {name} in fails" in capsys.readouterr().err
