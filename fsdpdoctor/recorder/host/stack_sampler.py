@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter_ns, sleep, thread_time_ns
 
+from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread
 from fsdpdoctor.recorder.host.source_paths import module_of
 from fsdpdoctor.recorder.host.thread_stacks import (
@@ -154,7 +155,7 @@ class StackSampler:
             self._on = False
             self._rec.guard.fail(error)
         finally:
-            self._stacks.close()
+            border.last_words(self._stacks.close)
             self._alive = False
 
     def _in_gap(self) -> bool:
