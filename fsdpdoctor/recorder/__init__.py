@@ -143,6 +143,9 @@ def record(
     try:
         with _recording(config, autotune):
             yield place.folder
+    except GeneratorExit:
+        stop()  # a generator that records is left, as by a loop's `break`
+        raise
     except BaseException as error:
         stop(run_folder.how_it_ended(error), error)
         raise

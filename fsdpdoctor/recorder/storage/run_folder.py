@@ -125,15 +125,16 @@ def point_latest(folder: Path) -> None:
 
 def how_it_ended(error: BaseException | None) -> str:
     """What `RankHeader.ended` says of an exception."""
-    if error is None or isinstance(error, GeneratorExit):
-        return "done"  # a generator that records is left, as by a loop's `break`
-    if isinstance(error, KeyboardInterrupt):
+    if error is None:
+        return "done"
+    kind = type(error)  # what it says of its class itself may be another
+    if issubclass(kind, KeyboardInterrupt):
         return f"signal: {signal.Signals.SIGINT.name}"
-    if isinstance(error, SystemExit):
-        status = exit_status(error.code)
+    if issubclass(kind, SystemExit):
+        status = exit_status(getattr(error, "code", None))
         return f"exit: {status}" if status else "done"
     text = redact.text(border.words_of(error))
-    return f"exception: {type(error).__name__}: {text[:300]}"
+    return f"exception: {kind.__name__}: {text[:300]}"
 
 
 def exit_status(code: object) -> int:

@@ -263,6 +263,22 @@ def test_an_error_without_words_is_named_by_its_class() -> None:
     assert run_folder.how_it_ended(SystemExit(Mute())) == "exit: 1"
 
 
+def _as_another(error: BaseException) -> type[BaseException]:
+    return SystemExit
+
+
+Poses = type("Poses", (Exception,), {"__class__": property(_as_another)})
+"""It says that it is of another class, as a mock does."""
+
+
+@pytest.mark.parametrize("error", [GeneratorExit("left"), Poses("left")])
+def test_an_error_is_what_its_process_takes_it_for(error: BaseException) -> None:
+    """Python prints these as any other, and ends with status 1."""
+    ended = run_folder.how_it_ended(error)
+
+    assert ended == f"exception: {type(error).__name__}: left"
+
+
 def test_a_pipe_in_a_runs_place_is_not_waited_for(here: Path) -> None:
     """Neither as its header, nor as the note by which ranks agree."""
     (here / "run").mkdir()
