@@ -33,6 +33,7 @@ from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.rank_end import HANG_AFTER_S
 from fsdpdoctor.recorder import border
 from fsdpdoctor.recorder.launch import run_script as launching
+from fsdpdoctor.recorder.launch.after_threads import AfterThreads
 from fsdpdoctor.recorder.launch.closing_words import (
     Surroundings,
     report,
@@ -254,16 +255,18 @@ def run_rank(
     first = run_folder.number("RANK", 0) == 0 and within is None
     beside = [*_beside(asked, place.folder)] if first else []
     around, pid = Surroundings.now(), getpid()
+    after = AfterThreads(waits=job is None and _is_recorded_alone(asked))
     with job or nullcontext():
-        error = _run(asked, place)
+        error = _run(asked, place, after)
     if first and getpid() == pid:
         if asked.report and not isinstance(error, RehearsalError):
-            border.last_words(lambda: report(place.folder, around))
+            after.do(lambda: report(place.folder, around))
         for one in beside:
-            border.last_words(one.close)
-    if isinstance(error, (SystemExit, PlanError, RehearsalError)):
+            after.do(one.close)
+    kind = type(error)  # what an error says of its class itself may be another
+    if error is not None and issubclass(kind, (SystemExit, PlanError, RehearsalError)):
         raise error
-    if isinstance(error, KeyboardInterrupt):
+    if issubclass(kind, KeyboardInterrupt):
         reraise_sigint()
     if error is not None:
         raise SystemExit(1)
@@ -304,14 +307,22 @@ def _beside(asked: RunOptions, folder: Path) -> Iterator[LiveView | MetricsServe
         border.say(f"fsdpdoctor: no live view: {border.describe(error)}")
 
 
-def _run(asked: RunOptions, place: run_folder.RunLocation) -> BaseException | None:
+def _is_recorded_alone(asked: RunOptions) -> bool:
+    """Whether nothing is done to the script beside, which is to be undone in time."""
+    changed = (asked.settings, asked.stop_after, asked.capture, asked.autotune)
+    return not asked.check_bits and all(one is None for one in changed)
+
+
+def _run(
+    asked: RunOptions, place: run_folder.RunLocation, after: AfterThreads
+) -> BaseException | None:
     """Run and record; what ended the script, None for its end."""
     script = launching.load(asked.target)
     # Around the recording: its hooks come and go, and must go back to these.
     with ExitStack() as around:
         watchers = [around.enter_context(c) for c in _changes(asked, place.folder)]
         script = replace(script, run=partial(_to_the_end, script.run, watchers))
-        return _record(asked, place, script)
+        return _record(asked, place, script, after)
 
 
 def _changes(
@@ -358,7 +369,10 @@ def _to_the_end(run: Callable[[], None], watchers: Sequence[ScriptListener]) -> 
 
 
 def _record(
-    asked: RunOptions, place: run_folder.RunLocation, script: launching.Script
+    asked: RunOptions,
+    place: run_folder.RunLocation,
+    script: launching.Script,
+    after: AfterThreads,
 ) -> BaseException | None:
     within, pid = recorder.current(), getpid()
     records = within is None and place.run_id != ""
@@ -377,7 +391,7 @@ def _record(
     except BaseException as caught:
         error = asked.ended(caught) or caught
         session = recording.session
-        if not isinstance(error, (SystemExit, PlanError)):
+        if not issubclass(type(error), (SystemExit, PlanError)):
             if session is not None and getpid() == pid:
                 # A signal that comes while it is printed only follows from it.
                 border.last_words(partial(_say_ended, session, caught, error))
@@ -387,9 +401,9 @@ def _record(
         asked.ended(None)
     if getpid() != pid:
         return error  # a forked child has come here: it is none of ours
-    if (session := recording.session) is not None:
-        border.last_words(partial(say_unseen_children, session))
-    recording.end(run_folder.how_it_ended(error), error)
+    if recording.session is not None:
+        after.do(partial(say_unseen_children, recording.session))
+    after.do(lambda: recording.end(run_folder.how_it_ended(error), error))
     return error
 
 
