@@ -9,6 +9,7 @@ wait raises (a peer has died) is raised as FSDP2's own wait would raise it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,6 +32,7 @@ class GatherHooks:
         self._groups = context.groups
         self._swap = internals.ArgumentSwap(context.names.all_gather_class)
         self._gathering: Op | None = None
+        self._thread = 0  # that gathers
         self._copy_in: tuple[Any, int] = (None, NO_TIME)
 
     def all_gather(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,6 +77,13 @@ class GatherHooks:
         return result
 
     def _begins(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        here = get_ident()
+        if self._gathering is not None and self._thread != here:
+            raise RuntimeError(
+                "two threads of this process train at once, and a record cannot tell "
+                "whose is what"
+            )
+        self._thread = here
         unit = self._units.of_params(args[0])
         group = unit.group()
         pg = self._groups.index(args[1])

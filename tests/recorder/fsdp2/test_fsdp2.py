@@ -7,14 +7,16 @@ the recorder with `record_function` labels where the text says so.
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from fsdpdoctor.run import RankData
+from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import UNKNOWN, Flag, Kind, Phase, StepRecord
 from tests.recorder.conftest import Recorded
+from tests.rig.ranks import run_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -382,3 +384,66 @@ def test_resharding_to_a_smaller_group_gathers_from_it(four: Recorded) -> None:
     assert data.header.groups[data.header.units[1].post_forward_group].role == (
         "post_forward"
     )
+
+
+AT_ONCE = """
+import os, sys, threading, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+
+def built():
+    model = torch.nn.Linear(4, 1)
+    fully_shard(model)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train(model, optimizer):
+    loss = model(torch.ones(2, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item().hex())
+
+losses, first, second = [], built(), built()
+gather = groups.foreach_all_gather
+
+def gather_amid_another(*args, **kwargs):
+    if step == 3 and not others:
+        others.append(threading.Thread(target=train, args=second))
+        others[0].start()
+        others[0].join()
+    return gather(*args, **kwargs)
+
+groups.foreach_all_gather = gather_amid_another
+step, others = 0, []
+if sys.argv[1:]:
+    import fsdpdoctor
+    with fsdpdoctor.record(sys.argv[1]):
+        for step in range(6):
+            train(*first)
+else:
+    for step in range(6):
+        train(*first)
+print(losses)
+dist.destroy_process_group()
+"""
+
+
+def test_threads_that_train_at_once_are_not_told_apart(tmp_path: Path) -> None:
+    """The second one gathers in the midst of the first one's gather. Both train on; the
+    record ends with its last whole step, and says why.
+    """
+    script = tmp_path / "script.py"
+    script.write_text(AT_ONCE)
+    plain = run_ranks(2, str(script))
+    ours = run_ranks(2, str(script), str(tmp_path / "run"))
+    ends = [rank.header.ended for rank in open_run(tmp_path / "run").load()]
+    steps = [len(rank.steps) for rank in open_run(tmp_path / "run").load()]
+
+    assert [rank.stdout.count("0x") for rank in plain] == [7, 7]
+    assert [rank.stdout for rank in ours] == [rank.stdout for rank in plain]
+    assert steps == [3, 3]
+    assert [end.partition(":")[0] for end in ends] == ["detached", "detached"]
+    assert all("two threads of this process train at once" in end for end in ends)
