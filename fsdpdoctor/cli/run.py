@@ -255,7 +255,7 @@ def run_rank(
     first = run_folder.number("RANK", 0) == 0 and within is None
     beside = [*_beside(asked, place.folder)] if first else []
     around, pid = Surroundings.now(), getpid()
-    after = AfterThreads(waits=job is None and _is_recorded_alone(asked))
+    after = AfterThreads(waits=job is None and asked.is_left_alone)
     with job or nullcontext():
         error = _run(asked, place, after)
     if first and getpid() == pid:
@@ -305,12 +305,6 @@ def _beside(asked: RunOptions, folder: Path) -> Iterator[LiveView | MetricsServe
             yield MetricsServer(folder, asked.metrics_at)
     except Exception as error:
         border.say(f"fsdpdoctor: no live view: {border.describe(error)}")
-
-
-def _is_recorded_alone(asked: RunOptions) -> bool:
-    """Whether nothing is done to the script beside, which is to be undone in time."""
-    changed = (asked.settings, asked.stop_after, asked.capture, asked.autotune)
-    return not asked.check_bits and all(one is None for one in changed)
 
 
 def _run(

@@ -52,6 +52,12 @@ class RunOptions:
     # Told of the script's error, or None; what is to be said in its place, if another.
     ended: Callable[[BaseException | None], FsdpDoctorError | None] = lambda _: None
 
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether nothing is done to the script that has to be undone in time."""
+        changed = (self.settings, self.stop_after, self.capture, self.autotune)
+        return not self.check_bits and all(one is None for one in changed)
+
 
 class RunCommand(click.Command):
     """A command whose `--autotune` may stand without a value: what follows it then is

@@ -232,6 +232,17 @@ class Standing:
             return self.last.group
         return next(iter(counts)) if len(counts) == 1 else None
 
+    @property
+    def in_group_twice(self) -> bool:
+        """Whether another thread is in a collective of the same group, too."""
+        position, group = self.position, self.waits_in
+        if position is None or self.background is not None:
+            return False
+        named = [thread.call.group for thread in position.threads]
+        return any(
+            name is None or group is None or name == group.name for name in named
+        )
+
 
 def standings(ranks: Sequence[RankWords]) -> list[Standing]:
     """Each rank, ascending; what one says of another counts, too."""

@@ -69,9 +69,7 @@ def advice_of(verdict: Verdict, ranks: Sequence[Standing]) -> str:
         return f"{meaning(first).change} The other ranks' errors follow from it."
     if verdict.cause in (Cause.EXCEPTION, Cause.SAME_EXCEPTION):
         return meaning(first).change
-    if verdict.cause == Cause.TOGETHER and any(
-        _is_of_two_threads(one) for one in ranks if one.rank in blamed
-    ):
+    if verdict.cause == Cause.TOGETHER and any(one.in_group_twice for one in ranks):
         return OWN_GROUP
     if verdict.cause == Cause.ABORTED:
         return (
@@ -410,24 +408,13 @@ def _together(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str
         f"all ranks are in {inside(blamed[0])}, and it {'does' if v.live else 'did'} "
         "not end"
     )
-    two = [one for one in blamed if _is_of_two_threads(one)]
+    two = [one for one in blamed if one.in_group_twice]
     if two:
         return (
             f"{stands}{_on_threads(two)}: collectives of two threads in one group meet "
             "in another order on each rank"
         )
     return f"{stands}: the fault is in the network or a device, not in the script"
-
-
-def _is_of_two_threads(one: Standing) -> bool:
-    """Whether another thread is in a collective of the group, too."""
-    position, group = one.position, one.waits_in
-    if position is None or one.background is not None:
-        return False
-    return any(
-        thread.call.group is None or group is None or thread.call.group == group.name
-        for thread in position.threads
-    )
 
 
 def _ended_outside(v: Verdict, blamed: list[Standing], others: list[Standing]) -> str:
