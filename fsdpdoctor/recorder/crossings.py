@@ -76,6 +76,8 @@ SITES: dict[str, frozenset[str]] = {
     "fsdpdoctor.recorder.launch.fatal_signals": frozenset(
         {"Patches.put", "register_at_fork"}
     ),
+    # Of a script whose threads go on: as Python has waited for them.
+    "fsdpdoctor.recorder.launch.after_threads": frozenset({"atexit.register"}),
     # While the report is made, and as it was again.
     "fsdpdoctor.recorder.launch.closing_words": frozenset({"signal.signal"}),
 }
