@@ -124,6 +124,11 @@ def _expand(pattern: Path | str) -> list[tuple[Path, bool]]:
         return [(file, False) for file in inside]
     if path.exists():
         return [(path, True)]
+    if path.is_symlink():  # which as a pattern matches itself, and so for ever
+        raise InputError(
+            f"{pattern} is a link to nothing that can be read: expected a file, or a "
+            "folder of them"
+        )
     found = _matching(path)
     if not found:
         raise InputError(f"{pattern} does not exist, and matches no file as a pattern")

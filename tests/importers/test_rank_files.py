@@ -153,6 +153,20 @@ def test_r18_rank_regex(tmp_path: Path) -> None:
         import_run([tmp_path], ImportOptions(rank_regex="("))
 
 
+def test_a_link_to_nothing_is_told_as_one(tmp_path: Path) -> None:
+    """As a pattern it names itself, for ever: one to itself, and one to what went."""
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "latest").symlink_to("gone")
+
+    for path in (tmp_path / "round", tmp_path / "latest"):
+        with pytest.raises(InputError) as told:
+            import_run([path])
+        assert str(told.value) == (
+            f"{path} is a link to nothing that can be read: expected a file, or a "
+            "folder of them"
+        )
+
+
 def test_r18_globs_and_folders(tmp_path: Path) -> None:
     """Files, folders and patterns, together, each file once."""
     (tmp_path / "n0").mkdir()
