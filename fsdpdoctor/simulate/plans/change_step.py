@@ -18,6 +18,9 @@ from fsdpdoctor.simulate.engine.step import (
 from fsdpdoctor.simulate.plans.links import gather_over, on_mesh, scaled
 from fsdpdoctor.simulate.plans.regroup import merge_neighbours, split_root, wrap_blocks
 
+MOST_MICRO_BATCHES = 1024
+"""Of a simulated step, or as many as the run has: each takes memory and time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedStep:
@@ -187,6 +190,11 @@ def _accumulating(plan: Plan, step: Step) -> Step:
     if plan.accumulation is None and plan.micro_batches is None:
         return step
     count = plan.micro_batches or len(step.micro_batches)
+    if count > max(MOST_MICRO_BATCHES, len(step.micro_batches)):
+        raise UsageError(
+            f"micro_batches is {count}; a step of more than {MOST_MICRO_BATCHES:,} "
+            "is not simulated"
+        )
     last = MicroBatch()
     how = plan.accumulation
     if how is None:

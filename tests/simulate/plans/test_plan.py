@@ -146,6 +146,17 @@ def test_what_does_not_fit_is_refused(plan: Plan, said: str) -> None:
         under(plan)
 
 
+def test_a_step_of_too_many_micro_batches_is_refused() -> None:
+    """Each takes memory and time: a billion of them ended the process."""
+    said = "micro_batches is 1025; a step of more than 1,024 is not simulated"
+
+    assert len(under(Plan(micro_batches=1024)).micro_batches) == 1024
+    with pytest.raises(UsageError) as told:
+        under(Plan(micro_batches=1025))
+
+    assert str(told.value) == said
+
+
 def test_tied_weights_are_not_split() -> None:
     """FSDP2 wants a shared weight in one unit."""
     constraints = RunConstraints(tied=(("embed.weight", "head.weight"),))
