@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -46,6 +47,9 @@ BUFFERS = 2
 SLIDERS = ("forward_prefetch", "backward_prefetch")
 NUMBERS = ("replicate", "world_size", "micro_batches")
 WORDS = ("param_dtype", "reduce_dtype", "accumulation", "bandwidth")
+_WHOLE = re.compile(r"-?[0-9]{1,18}(?:\.0*)?")
+MOST_SAID = 40
+"""Characters of what is no number."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -99,7 +103,7 @@ def knobs_of_values(values: Sequence[object]) -> Knobs:
     """
     given = dict(zip(KNOBS, values, strict=True))
     numbers: dict[str, Any] = {
-        name: _number(given[name]) for name in (*SLIDERS, "merge", *NUMBERS)
+        name: _number(name, given[name]) for name in (*SLIDERS, "merge", *NUMBERS)
     }
     texts: dict[str, Any] = {
         name: str(given[name]) if given[name] else None for name in WORDS
@@ -114,10 +118,13 @@ def knobs_of_values(values: Sequence[object]) -> Knobs:
     )
 
 
-def _number(value: object) -> int | None:
+def _number(name: str, value: object) -> int | None:
+    """A slider's or a box's; boxes send what is typed, also `1e21` and 2.5."""
     if value in (None, "", AS_IT_WAS):
         return None
-    return int(str(value).split(".")[0])
+    if not _WHOLE.fullmatch(said := str(value)):
+        raise UsageError(f"{name} is {said[:MOST_SAID]}; expected a whole number")
+    return int(said.partition(".")[0])
 
 
 def _merged(parts: Sequence[object]) -> dict[str, Any]:

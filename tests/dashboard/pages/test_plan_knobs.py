@@ -16,6 +16,7 @@ from fsdpdoctor_dashboard.pages import whatif
 from fsdpdoctor_dashboard.pages.plan_knobs import (
     AS_IT_WAS,
     KNOBS,
+    Knobs,
     control_values,
     knobs_of,
     knobs_of_values,
@@ -86,6 +87,35 @@ def test_boxes_are_only_for_what_no_control_says() -> None:
     values["rest"] = values["rest"][1:]
     left = knobs_of_values([values[name] for name in KNOBS]).plan(blocking=False)
     assert left == Plan(wrap="Block", forward_prefetch=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (1e21, "world_size is 1e+21; expected a whole number"),
+        (2.5, "world_size is 2.5; expected a whole number"),
+        ([], "world_size is []; expected a whole number"),
+        ({"a": 1}, "world_size is {'a': 1}; expected a whole number"),
+        ("9" * 5000, f"world_size is {'9' * 40}; expected a whole number"),
+    ],
+)
+def test_what_is_no_number_is_told(typed: object, said: str) -> None:
+    """A box sends what is typed into it, and a browser anything."""
+    values = control_values(Knobs()) | {"world_size": typed}
+
+    with pytest.raises(UsageError) as told:
+        knobs_of_values([values[name] for name in KNOBS])
+
+    assert str(told.value) == said
+
+
+def test_whole_numbers_are_taken_as_browsers_send_them() -> None:
+    """A slider's may be a float, and a box's of words."""
+    values = control_values(Knobs()) | {"world_size": 64.0, "micro_batches": "8"}
+
+    knobs = knobs_of_values([values[name] for name in KNOBS])
+
+    assert knobs == Knobs(world_size=64, micro_batches=8)
 
 
 def test_a_prefetch_that_blocks_the_host_is_made_not_to() -> None:
