@@ -191,9 +191,13 @@ def _of_again(m: Measures, again: _Again) -> Iterator[tuple[RankMeasures, Collec
         yield rank, rows.rows(mine)
 
 
-def _bytes(m: Measures, accumulated: int, again: _Again) -> int:
-    """Bytes per step and rank that need not be sent."""
-    total = sum(int(rows.bytes.clip(0).sum()) for _, rows in _of_again(m, again))
+def _bytes(m: Measures, accumulated: int, again: _Again) -> int | None:
+    """Bytes per step and rank that need not be sent; None: a trace may not tell."""
+    total = 0
+    for _, rows in _of_again(m, again):
+        if (rows.bytes == UNKNOWN).any():
+            return None
+        total += int(rows.bytes.sum())
     return round(total / len(m.step_ns) * (accumulated - 1) / accumulated)
 
 
@@ -212,6 +216,18 @@ def _hosts_crossed(m: Measures, again: _Again) -> int:
     return most
 
 
+def _unsharded_gradients(m: Measures, names: list[str]) -> int | None:
+    """What whole gradients of units take; None: their sizes are not known."""
+    specs, total = all_units(m), 0
+    for name in names:
+        spec = specs[name]
+        if spec.trainable_numel == UNKNOWN:
+            return None
+        dtype = spec.reduce_dtype or spec.param_dtype or spec.orig_dtype or "float32"
+        total += spec.trainable_numel * ITEMSIZE.get(dtype, 4)
+    return total
+
+
 def _advice(
     m: Measures, accumulated: int, names: list[str], hybrid: bool
 ) -> Iterator[Advice]:
@@ -225,12 +241,7 @@ def _advice(
 def _of_model(
     m: Measures, tree: UnitTree, accumulated: int, names: list[str], hybrid: bool
 ) -> Iterator[Advice]:
-    specs = all_units(m)
-    memory = 0
-    for name in names:
-        spec = specs[name]
-        dtype = spec.reduce_dtype or spec.param_dtype or spec.orig_dtype or "float32"
-        memory += max(spec.trainable_numel, 0) * ITEMSIZE.get(dtype, 4)
+    memory = _unsharded_gradients(m, names)
     if hybrid and has(m, "set_requires_all_reduce"):
         lines = sync_on_last(tree, f"={accumulated}", "set_requires_all_reduce(last)")
         yield Advice(

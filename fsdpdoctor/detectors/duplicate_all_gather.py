@@ -51,6 +51,7 @@ class _Excess:
 
     rows: int = 0
     bytes: int = 0
+    sized: bool = True  # else some are not in `bytes`
     exposed_ns: int = 0
     counted: int = 0
     expected: int = 0
@@ -122,7 +123,10 @@ def _add(entry: _Excess, here: StepGathers, row: int, exposed_ns: int) -> None:
     gathers = rank.collectives
     flags, unit = int(gathers.flags[row]), int(gathers.unit[row])
     entry.rows += 1
-    entry.bytes += max(int(gathers.bytes[row]), 0)
+    if gathers.bytes[row] == UNKNOWN:  # a trace may not tell
+        entry.sized = False
+    else:
+        entry.bytes += int(gathers.bytes[row])
     entry.exposed_ns += exposed_ns
     entry.ranks.add(rank.rank)
     mine = here.times.unit == unit
@@ -162,17 +166,19 @@ def _finding(m: Measures, phase: str, mine: dict[str, _Excess]) -> Finding:
         level(share, 0.0, CRITICAL_TIME_SHARE),
         level(bytes_share, 0.0, CRITICAL_BYTES_SHARE),
     )
+    sized = all(e.sized for e in mine.values())
+    said = [count(len(names), "unit"), *([size(cost_bytes)] if sized else [])]
+    said.append(f"{ms(cost_ns)} exposed")
     return Finding(
         severity=severity,
         confidence=Confidence.HIGH,
         summary=f"{extra:.3g} all-gathers per step in {phase} repeat what was "
-        f"gathered already ({count(len(names), 'unit')}, {size(cost_bytes)}, "
-        f"{ms(cost_ns)} exposed): {WHY[_cause(m, why)]}",
+        f"gathered already ({', '.join(said)}): {WHY[_cause(m, why)]}",
         units=tuple(names),
         phase=phase,
         ranks=tuple(sorted(set().union(*(e.ranks for e in mine.values())))),
         cost_ns_per_step=cost_ns if m.stalls_known else None,
-        cost_bytes=cost_bytes,
+        cost_bytes=cost_bytes if sized else None,
         evidence={
             "why": why,
             "duplicates_per_step": round(extra, 4),

@@ -8,7 +8,7 @@ from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.detectors.base import Detector, judge
 from fsdpdoctor.finding import Finding, NotJudged
 from fsdpdoctor.run import RankData
-from fsdpdoctor.schema import Evidence, Kind
+from fsdpdoctor.schema import UNKNOWN, Evidence, Kind
 from fsdpdoctor.testing import Drawing
 from tests.rig.changed import replace
 
@@ -54,6 +54,18 @@ def sized(rank: RankData, size: int) -> RankData:
         sizes = np.where(step.spans.kind == Kind.COLLECTIVE, size, step.spans.bytes)
         steps.append(replace(step, spans=replace(step.spans, bytes=sizes)))
     return replace(rank, steps=tuple(steps))
+
+
+def unsized(rank: RankData) -> RankData:
+    """The same with no byte told of any span, as in a trace without arguments."""
+    steps = tuple(
+        replace(
+            step,
+            spans=replace(step.spans, bytes=np.full_like(step.spans.bytes, UNKNOWN)),
+        )
+        for step in rank.steps
+    )
+    return replace(rank, steps=steps)
 
 
 def codes(finding: Finding) -> list[str]:

@@ -6,8 +6,8 @@ from fsdpdoctor.detectors.accumulation_comm import accumulation_comm
 from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import UNKNOWN, Evidence, GroupSpec
-from fsdpdoctor.testing import RECORDED, draw, measured
-from tests.detectors.answers import codes, found, not_judged, only, without
+from fsdpdoctor.testing import RECORDED, draw, measured, unit
+from tests.detectors.answers import codes, found, not_judged, only, unsized, without
 from tests.rig.changed import replace
 
 EVERY_TIME = """
@@ -37,6 +37,18 @@ def test_reductions_in_every_micro_batch() -> None:
         "set_requires_gradient_sync(micro_batch == micro_batches - 1)"
         in (codes(finding)[0])
     )
+
+
+def test_sizes_that_a_trace_does_not_tell_are_not_none() -> None:
+    """Neither is what need not be sent 0 B, nor do whole gradients cost no memory."""
+    units = (replace(unit("layers.0"), trainable_numel=UNKNOWN),)
+    drawn = unsized(draw(EVERY_TIME, micro_batches=4, units=units))
+
+    finding = only(accumulation_comm, measured(drawn))
+
+    assert finding.cost_ns_per_step == 3 * MS
+    assert finding.cost_bytes is None
+    assert finding.advice[0].memory_cost_bytes is None
 
 
 def test_with_hsdp_the_all_reduce_comes_first() -> None:

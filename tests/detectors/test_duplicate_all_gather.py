@@ -7,7 +7,7 @@ from fsdpdoctor.finding import Severity
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import Evidence
 from fsdpdoctor.testing import RECORDED, draw, measured, unit
-from tests.detectors.answers import codes, found, not_judged, only, without
+from tests.detectors.answers import codes, found, not_judged, only, unsized, without
 
 UNITS = (
     unit("<root>", is_root=True, reshard_after_forward=False),
@@ -47,6 +47,19 @@ def test_recomputation_gathers_twice_in_backward() -> None:
         }
     ]
     assert finding.advice[1].memory_cost_bytes == 4 << 20
+
+
+def test_bytes_that_a_trace_does_not_tell_are_not_none() -> None:
+    """The gather is told of without a size, not as one of 0 B."""
+    drawn = unsized(draw(CHECKPOINT_AROUND, units=UNITS))
+
+    finding = only(duplicate_all_gather, measured(drawn))
+
+    assert finding.cost_bytes is None
+    assert finding.summary.startswith(
+        "1 all-gathers per step in backward repeat what was gathered already "
+        "(1 unit, 1.00 ms exposed): "
+    )
 
 
 def test_a_loop_gathers_for_every_call() -> None:
