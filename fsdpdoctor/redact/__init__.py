@@ -71,11 +71,11 @@ _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 _REFUSED = re.compile(
     r"(?P<before>\b(?:password|passphrase|passcode|secret|credential|(?:api|access|auth|"
     r"private)[ _-]?(?:key|token))s?\b(?:[^'\"]|'\w+'){0,120}?"
-    r"(?:\b(?:got|received|not|was)\s+|\binput_value=))"
+    r"(?:\b(?:got|received|not|was)\s+|\binput_value=|\b(?:value|choice):\s+))"
     r"(?P<value>'[^']*'|\"[^\"]*\")",
     re.IGNORECASE,
 )
-"""`password must be bytes, got 'X'`, and as pydantic says it."""
+"""`password must be bytes, got 'X'`, and as pydantic and argparse say it."""
 _BEARER = re.compile(r"\b(?P<before>bearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _BASIC = re.compile(r"\b(?P<before>(?i:basic)\s+)(?=\S*[0-9A-Z=])[A-Za-z0-9+/]{6,}=*")
 _MIXED = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[\w+/=-]{6,}|(?=.*\w).*[!@#$%^&*].*")
@@ -225,6 +225,8 @@ def _argument(argument: str, known: Iterable[str]) -> str:
         and (is_secret_name(name) or PASSWORD_OPTION.fullmatch(name))
     ):
         return argument if is_answer(value) else f"{name}={HIDDEN}"
+    if separator and (said := behind_option(name, value)):  # --user=me:X
+        return f"{name}={said['user']}{HIDDEN}"
     if re.match(r"-[pP](?=.*[^a-z-])", argument):
         return f"{argument[:2]}{HIDDEN}"
     if _TOKENS.fullmatch(name) and separator and not _COUNTS.fullmatch(value):

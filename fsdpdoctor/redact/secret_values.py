@@ -23,7 +23,7 @@ _NAME = r"(?<![\w.\-])(?P<name>[\w.\-]+)"
 _ASSIGNED = re.compile(
     rf"(?P<open>\\*[\"'`]?){_NAME}(?:"
     # name = value, "name": value, name["x"] = value, name | value
-    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|==|=|:|\||\t)\s{0,4})"
+    r"(?P<mid>\\*[\"'`]?\]?\s{0,4}(?:=>|->|:=|::|[!=]=|=|:|\||\t)\s{0,4})"
     # 'name', 'value'; --name value
     r"|(?P<pair>\\*[\"']\)?\s{0,4},\s{0,4}(?=\\*[bfru]{0,2}[\"'])"
     r"(?!\\*[\"'][\w.-]{1,99}\\*[\"']\s*:))"
@@ -39,6 +39,12 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 """`"name": "DB_PASSWORD", "value": ` and `key="ApiKey" value=`."""
+_LISTED = re.compile(
+    r"\b(?:name|key|header):[ \t]{1,4}(?P<quoted>[\"']?)(?P<name>[\w.\-]+)(?P=quoted)"
+    r"[ \t]{0,4}\n[ \t]{0,40}val(?:ue)?:[ \t]{1,4}",
+    re.IGNORECASE,
+)
+"""`- name: DB_PASSWORD` with `value: ` below it, as YAML has it."""
 
 _ELEMENT = re.compile(r"<(?P<name>[\w.:-]+)(?:\s[^<>]{0,500})?>(?P<value>[^<>]+)(?=</)")
 _PLACES = (
@@ -91,6 +97,9 @@ _BARE = re.compile(
 )
 _ADDED = re.compile(
     r"\s{0,4}\+\s{0,4}(?=[\w\"'`(\[{])|\s{1,4}or\s{1,4}(?=[bfru]{0,2}[\"'])"
+    # 'value' if there else 'value'; of a type: str | None = 'value'
+    r"|\s{1,4}if\s[^\n]{1,200}?\selse\s{1,4}(?=[bfru]{0,2}[\"'])"
+    r"|(?:\s{1,4}\|\s{1,4}None)?\s{0,4}=\s{0,4}(?=[bfru]{0,2}[\"'])"
 )
 _ADDED_TO = re.compile(r"(?=[\"'(\[{])")
 _CALL = re.compile(r"(?<!\w)(?P<name>\w{1,99})\(")
@@ -138,7 +147,7 @@ def behind_option(option: str, argument: str) -> re.Match[str] | None:
 
 def hide_values(words: str, hidden: str) -> str:
     """Hide what stands behind each secret's name, and where passwords stand."""
-    for pattern in (_NAMED, _ASSIGNED):
+    for pattern in (_NAMED, _LISTED, _ASSIGNED):
         parts: list[str] = []
         at = 0
         for value in _values(words, pattern):
@@ -191,7 +200,8 @@ def _values(words: str, pattern: re.Pattern[str]) -> Iterator[_Value]:
     at = 0
     while found := pattern.search(words, at):
         begin = at = found.end()
-        secret = _is_named(found) if pattern is _NAMED else _is_secret(words, found)
+        named = pattern is not _ASSIGNED
+        secret = _is_named(found) if named else _is_secret(words, found)
         end = _end_of_value(words, begin) if secret else begin
         if end == begin or _ANSWER.fullmatch(words, begin, end):
             continue

@@ -103,6 +103,7 @@ JWT = "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0.c2ln"
             ["s3://bucket/a@b", "http://h:80/@me"],
             ["s3://bucket/a@b", "http://h:80/@me"],
         ),
+        (["--user=me:a", "--user=me"], [f"--user=me:{HIDDEN}", "--user=me"]),
         (["TransformerEncoderLayer2Forward"], ["TransformerEncoderLayer2Forward"]),
     ],
 )

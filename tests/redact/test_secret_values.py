@@ -30,6 +30,13 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
         ),
         ("token = e['T'] or 'a'; n", f"token = {HIDDEN}; n"),
         ("f(max_tokens or 'a')", "f(max_tokens or 'a')"),
+        ("t(token='a' if n else 'b', n=3)", f"t(token='{HIDDEN}', n=3)"),
+        ("token = e['T'] if 'T' in e else 'a'; n", f"token = {HIDDEN}; n"),
+        ("if token != 'a': n", f"if token != '{HIDDEN}': n"),
+        ("self.token: str = 'a'; n", f"self.token: {HIDDEN}; n"),
+        ("f(pw: Optional[str] = 'a', n=3)", f"f(pw: {HIDDEN}, n=3)"),
+        ("f(pw: str | None = 'a', n=3)", f"f(pw: {HIDDEN}, n=3)"),
+        ("password: a, user='b'", f"password: {HIDDEN}, user='b'"),
         # Columns, and commands that take a name
         ("| password | abc |", f"| password | {HIDDEN} |"),
         ("API_KEY\tabc", f"API_KEY\t{HIDDEN}"),
@@ -57,6 +64,14 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
             f"{{'name': 'DB_PASSWORD', 'value': '{HIDDEN}'}}",
         ),
         ("{'name': 'lr', 'value': 'a'}", "{'name': 'lr', 'value': 'a'}"),
+        (
+            "- name: DB_PASSWORD\n  value: a\n- name: N\n  value: b",
+            f"- name: DB_PASSWORD\n  value: {HIDDEN}\n- name: N\n  value: b",
+        ),
+        (
+            "argument --api-key: invalid int value: 'a'",
+            f"argument --api-key: {HIDDEN} int value: {HIDDEN}",
+        ),
         ("<password>a b</password>", f"<password>{HIDDEN}</password>"),
         ("<title>a b</title>", "<title>a b</title>"),
         # Files and command lines
