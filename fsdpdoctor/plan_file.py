@@ -15,6 +15,7 @@ from typing import Any
 
 from fsdpdoctor.errors import InputError, NewerFormatError
 from fsdpdoctor.schema import ROOT
+from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 
 PLAN_VERSION = 1
 """Of plan files. Readers refuse a larger one."""
@@ -182,10 +183,10 @@ def write_plan_file(
 def read_plan_file(path: Path) -> dict[str, Any]:
     """A plan file's content, its version checked. Raises InputError."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path, MOST_HEADER))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no plan: {error}") from None
     if not isinstance(content, dict) or "plan_version" not in content:
         raise InputError(

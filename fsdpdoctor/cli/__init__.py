@@ -186,6 +186,14 @@ class _Commands(click.Group):
             # The reader (head, less) has gone: nothing is left to say, nor to flush.
             let_go_of(sys.stdout)
             raise SystemExit(0) from None
+        except OSError as error:
+            # What asks whether a path is there raises of a name that is too long, and
+            # of a folder without the right. A script's own errors are not ours to word.
+            if self.ran_script or error.filename is None:
+                raise
+            said = FsdpDoctorError(f"cannot use {error.filename}: {error.strerror}")
+            click.echo(f"Error: {_shown(said)}", err=True)
+            raise SystemExit(2) from None
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

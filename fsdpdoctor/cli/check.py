@@ -29,6 +29,7 @@ from fsdpdoctor.renderers.text import PLAIN_WIDTH
 from fsdpdoctor.report import Report, report_of
 from fsdpdoctor.report.check import Check, encode_check, untimed
 from fsdpdoctor.run import is_run_folder
+from fsdpdoctor.storage.regular_file import is_file
 
 STEPS = 3
 """The first is the second's warm-up; a prefetch list acts from the second on."""
@@ -128,7 +129,7 @@ def _target(script: str, is_module: bool, folder: Path) -> tuple[list[str], str 
     if is_module:
         return ["-m", script], None
     path = Path(script)
-    if path.is_file():
+    if is_file(path):
         return [script], path.read_text(errors="replace")
     module, colon, factory = script.partition(":")
     names = [*module.split("."), factory]

@@ -29,6 +29,7 @@ from fsdpdoctor.planning.model_shape import (
     shape_of_params,
 )
 from fsdpdoctor.renderers.memory_plan import Costs, show_budgets
+from fsdpdoctor.storage.regular_file import is_file, is_folder
 
 BILLION = 10**9
 
@@ -168,9 +169,9 @@ def command(
 
 
 def _shape(model: str, layers: int | None) -> ModelShape:
-    if model.endswith(".json") or Path(model).is_file():
+    if model.endswith(".json") or is_file(Path(model)):
         return shape_of_config(Path(model))
-    if Path(model).is_dir():
+    if is_folder(Path(model)):
         return shape_of_config(Path(model) / "config.json")
     if ":" in model:
         from fsdpdoctor.recorder import require_torch

@@ -19,6 +19,7 @@ from fsdpdoctor.plan_file import read_settings
 from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.rehearsal.device.spec import known_devices, load_spec
+from fsdpdoctor.storage.regular_file import is_file
 
 if TYPE_CHECKING:
     from fsdpdoctor.rehearsal.on_device import RehearsalOnDevice
@@ -126,7 +127,7 @@ def command(
     wire = parse_network(bandwidth)
     sampling_of(steps, every)  # says what is wrong before anything starts
     recorder.require_torch()
-    if not is_module and not Path(script).is_file():
+    if not is_module and not is_file(Path(script)):
         raise UsageError(f"cannot run {script}: there is no such file")
     settings = None if plan is None else read_settings(plan)
     from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing

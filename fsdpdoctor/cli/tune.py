@@ -19,6 +19,7 @@ from fsdpdoctor.cli.processes.trial_runs import TrialRuns
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.recorder.storage.run_folder import new_location
 from fsdpdoctor.renderers.tune import encode_tuning, show_tuning
+from fsdpdoctor.storage.regular_file import is_file
 from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, Which, candidates_of
 
 
@@ -96,7 +97,7 @@ def command(
     recorder.require_torch()
     if "RANK" in os.environ:
         raise UsageError("tune starts the ranks itself: call it outside torchrun")
-    if not is_module and not Path(script).is_file():
+    if not is_module and not is_file(Path(script)):
         raise UsageError(f"cannot run {script}: there is no such file")
     budget = TuneLimits(
         max_runs=max_runs, seconds=None if minutes is None else minutes * 60

@@ -18,6 +18,7 @@ import msgspec
 from fsdpdoctor.errors import InputError, UsageError
 from fsdpdoctor.quantities import parse_number
 from fsdpdoctor.simulate.engine.step import Param
+from fsdpdoctor.storage.regular_file import MOST_HEADER, read_regular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +158,10 @@ nothing. Tests compare each with its own code."""
 def shape_of_config(path: Path) -> ModelShape:
     """The model of a Hugging Face `config.json`. Raises InputError."""
     try:
-        config: Any = msgspec.json.decode(path.read_bytes())
+        config: Any = msgspec.json.decode(read_regular(path, MOST_HEADER))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(kind, str) or kind not in DEFAULTS:

@@ -15,6 +15,22 @@ MOST_HEADER = 64 * MIB
 30 MiB."""
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there that may be looked for: none has a name too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """The same of a folder."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def read_regular(path: Path, most: int | None = None, *, cut: bool = False) -> bytes:
     """A file's content. Raises OSError, or InputError where it is a device, a pipe or a
     socket, or larger than `most`; with `cut` it is read so far.

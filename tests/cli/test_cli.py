@@ -191,6 +191,28 @@ def test_bad_input_gets_one_line(tmp_path: Path, exposed: Path) -> None:
     )
 
 
+TOO_LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (["analyze", TOO_LONG], TOO_LONG),
+        (["hang", TOO_LONG], TOO_LONG),
+        (["compare", TOO_LONG, "other"], f"{TOO_LONG}/run.json"),
+        (["import", "nothing.json", "--out", TOO_LONG], f"{TOO_LONG}/run.json"),
+    ],
+)
+def test_a_name_that_no_system_takes_gets_one_line(
+    command: list[str], asked: str
+) -> None:
+    """Whether such a path is there, the system does not say: it raises."""
+    result = fsdpdoctor(*command)
+
+    assert result.exit_code == 2
+    assert result.output == f"Error: cannot use {asked}: File name too long\n"
+
+
 def test_a_folder_of_runs_says_which_one_to_take(tmp_path: Path) -> None:
     """The newest is offered."""
     save(tmp_path / "a", draw(PICTURE), run_id="a")

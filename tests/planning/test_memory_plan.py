@@ -226,6 +226,7 @@ def test_numbers_that_are_none(text: str, said: str) -> None:
     ("content", "said"),
     [
         ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON: maximum recursion depth"),
         ("[]", "model_type None"),
         ('{"model_type": "whisper"}', "module:factory"),
         (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.storage.regular_file import read_regular
+from fsdpdoctor.storage.regular_file import is_file, is_folder, read_regular
 
 
 def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
@@ -48,3 +48,13 @@ def test_a_link_to_a_device_is_not_followed_for_ever(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="is a device: expected a file"):
         read_regular(tmp_path / "link", 10, cut=True)
+
+
+def test_no_file_has_a_name_too_long(tmp_path: Path) -> None:
+    """A script, a model or a device of such a name is none."""
+    (tmp_path / "a").touch()
+
+    assert is_file(tmp_path / "a")
+    assert is_folder(tmp_path)
+    assert not is_file(tmp_path / ("n" * 300))
+    assert not is_folder(tmp_path / ("n" * 300))

@@ -13,6 +13,7 @@ from typing import Any
 
 from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import GIB
+from fsdpdoctor.storage.regular_file import is_file
 
 SPECS = Path(__file__).parent / "specs"
 
@@ -64,9 +65,9 @@ def known_devices() -> list[str]:
 def load_spec(name: str) -> DeviceSpec:
     """A device by name, or by its file. Raises UsageError."""
     path = SPECS / f"{name.lower()}.toml"
-    if not path.is_file():
+    if not is_file(path):
         path = Path(name)
-    if not path.is_file():
+    if not is_file(path):
         raise UsageError(
             f"--on {name!r} is no device and no file; known devices: "
             f"{', '.join(known_devices())}"

@@ -178,6 +178,14 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('plan_version": 1', 'plan_version": 9'))
     with pytest.raises(NewerFormatError, match="plan format 9"):
         load_plan(path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is no plan: maximum recursion depth"):
+        load_plan(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match=r"plan.json is a device: expected a file"):
+        load_plan(path)
+    path.unlink()
     path.write_text("{}")
     with pytest.raises(InputError, match="is no plan"):
         load_plan(path)
