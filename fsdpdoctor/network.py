@@ -306,7 +306,8 @@ def adapters_hint(model: NetworkModel, node_size: int, world_size: int) -> str |
 def _adapters(speed: str) -> tuple[int, str]:
     """How many, and which: "8xib400"."""
     count, times, each = speed.partition("x")
-    if not times or not count.isdecimal() or not 1 <= int(count) <= MOST_ADAPTERS:
+    known = times and count.isdecimal() and len(count) < 10
+    if not known or not 1 <= int(count) <= MOST_ADAPTERS:
         return 1, speed
     return int(count), each
 

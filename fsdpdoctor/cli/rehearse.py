@@ -20,6 +20,7 @@ from fsdpdoctor.recorder.launch.run_script import Target
 from fsdpdoctor.recorder.storage.sampling import sampling_of
 from fsdpdoctor.rehearsal.device.spec import known_devices, load_spec
 from fsdpdoctor.storage.regular_file import is_file
+from fsdpdoctor.untrusted.headers import MOST_RANKS
 
 if TYPE_CHECKING:
     from fsdpdoctor.rehearsal.on_device import RehearsalOnDevice
@@ -124,6 +125,8 @@ def command(
     fsdpdoctor rehearse --mesh 8x64 --bandwidth shard=nvlink4,replicate=ib400 train.py
     """
     size, replicas = _job(world_size, mesh)
+    if size > MOST_RANKS:
+        raise UsageError(f"a job of {size:,} ranks; expected at most {MOST_RANKS:,}")
     wire = parse_network(bandwidth)
     sampling_of(steps, every)  # says what is wrong before anything starts
     recorder.require_torch()
@@ -193,7 +196,7 @@ def _job(world_size: int | None, mesh: str | None) -> tuple[int, int]:
         if world_size is None:
             raise UsageError("say how big the job is: --world-size 64 or --mesh 8x64")
         return world_size, 1
-    found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", mesh)
+    found = re.fullmatch(r"([1-9]\d{0,8})[xX]([1-9]\d{0,8})", mesh)
     if found is None:
         raise UsageError(f"--mesh is {mesh!r}; expected replicas x shards, as in 8x64")
     replicas, shards = int(found[1]), int(found[2])

@@ -201,7 +201,7 @@ def _policy(text: str) -> tuple[str, bool | int]:
     unit, _, value = text.rpartition("=")
     if value.lower() in ("true", "false"):
         return unit or ALL, value.lower() == "true"
-    if value.isdecimal():
+    if value.isdecimal() and len(value) < 10:
         return unit or ALL, int(value)
     raise UsageError(
         f"--reshard {text!r} is no policy; expected true, false or a number of ranks, "
@@ -210,7 +210,7 @@ def _policy(text: str) -> tuple[str, bool | int]:
 
 
 def _mesh(text: str) -> dict[str, int]:
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    found = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
     if found is None:
         raise UsageError(f"--mesh {text!r} is no mesh; expected RxS, for example 8x64")
     replicas, shard = int(found[1]), int(found[2])

@@ -67,6 +67,12 @@ def test_a_rehearsal_ends_as_its_script_does(tmp_path: Path) -> None:
     [
         ((), "say how big the job is: --world-size 64 or --mesh 8x64"),
         (("--mesh", "8by64"), "--mesh is '8by64'; expected replicas x shards"),
+        (("--mesh", f"2x{'9' * 5000}"), "expected replicas x shards"),
+        (
+            ("--world-size", "999999999999"),
+            "a job of 999,999,999,999 ranks; expected at most 1,048,576",
+        ),
+        (("--world-size", "8", "--steps", f"1:{'9' * 5000}"), "expected A:B"),
         (("--mesh", "2x4", "--world-size", "9"), "8 ranks, --world-size says 9"),
         (("--world-size", "1"), "--world-size is 1; a rehearsal needs at least 2"),
         (("--world-size", "8", "--bandwidth", "x"), "'x' is no link; expected one of"),

@@ -117,6 +117,8 @@ def test_the_terminal_has_error_gain_and_code(run: Path) -> None:
         (["--reshard", "often"], "is no policy"),
         (["--reshard", "3"], "does not divide"),
         (["--mesh", "2by4"], "is no mesh"),
+        (["--reshard", "9" * 5000], "is no policy"),
+        (["--mesh", f"2x{'9' * 5000}"], "is no mesh"),
         (["--wrap", "Block"], "no class that repeats"),
         (["--save", "plan.json"], "no plan to save"),
         (["--plan", "missing.json"], "cannot read"),

@@ -47,10 +47,10 @@ def capture_of(count: int, ranks: str | None, steps: str | None) -> ProfilerSche
         raise UsageError(f"--kineto is {count}, expected 1 or more steps")
     chosen = DEFAULT_RANKS
     if ranks is not None:
-        if re.fullmatch(r"\d+(,\d+)*", ranks) is None:
+        if re.fullmatch(r"\d{1,9}(,\d{1,9})*", ranks) is None:
             raise UsageError(f"--kineto-ranks is {ranks!r}, expected ranks: 0,1")
         chosen = tuple(sorted({int(rank) for rank in ranks.split(",")}))
-    asked = re.match(r"\d+", steps or "")
+    asked = re.match(r"\d{1,18}", steps or "")
     # One step before is needed to start the profiler in.
     first = FIRST_STEP if asked is None else max(int(asked[0]), 1)
     return ProfilerSchedule(first=first, count=count, ranks=chosen)

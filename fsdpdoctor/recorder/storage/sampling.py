@@ -118,7 +118,7 @@ def sampling_of(steps: str | None, every: int | None) -> Sampling:
         raise UsageError(f"--every is {every}, expected 1 or more")
     if steps is None:
         return Adaptive() if every is None else EveryStep(every)
-    found = re.fullmatch(r"(\d*):(\d*)", steps)
+    found = re.fullmatch(r"(\d{0,18}):(\d{0,18})", steps)
     if found is None:
         raise UsageError(f"--steps is {steps!r}, expected A:B, for example 10:20")
     first = int(found[1] or 0)
