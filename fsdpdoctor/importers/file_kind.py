@@ -32,6 +32,7 @@ class FileKind(StrEnum):
     LFS_POINTER = "a Git LFS pointer, not the file itself"
     ANNEX_POINTER = "a git-annex pointer, not the file itself"
     UTF16 = "text in UTF-16"
+    UTF32 = "text in UTF-32"
     ZIP = "a zip archive"
     TAR = "a tar archive"
     SEVEN_ZIP = "a 7-Zip archive"
@@ -60,6 +61,7 @@ WHAT_TO_DO: dict[FileKind, str] = {
     FileKind.LFS_POINTER: "fetch it with `git lfs pull`",
     FileKind.ANNEX_POINTER: "fetch it with `git annex get`",
     FileKind.UTF16: "convert it with `iconv -f UTF-16 -t UTF-8`",
+    FileKind.UTF32: "convert it with `iconv -f UTF-32 -t UTF-8`",
     FileKind.ZIP: "unpack it and give the traces in it",
     FileKind.TAR: "unpack it and give the traces in it",
     FileKind.SEVEN_ZIP: "unpack it and give the traces in it",
@@ -81,6 +83,11 @@ _BEGINS: tuple[tuple[bytes, FileKind], ...] = (
     (b"\x28\xb5\x2f\xfd", FileKind.ZSTD),
     (b"\xfd7zXZ\x00", FileKind.XZ),
     (b"BZh", FileKind.BZIP2),
+    # Before UTF-16, whose mark begins as this one does.
+    (b"\xff\xfe\x00\x00", FileKind.UTF32),
+    (b"\x00\x00\xfe\xff", FileKind.UTF32),
+    (b"{\x00\x00\x00", FileKind.UTF32),
+    (b"[\x00\x00\x00", FileKind.UTF32),
     (b"\xff\xfe", FileKind.UTF16),
     (b"\xfe\xff", FileKind.UTF16),
     (b"{\x00", FileKind.UTF16),

@@ -345,6 +345,8 @@ def packed(content: bytes) -> bytes:
         ),
         (b"/annex/objects/MD5E-s9--1.json\n", "a git-annex pointer"),
         ('{"traceEvents": []}'.encode("utf-16"), "text in UTF-16: convert it"),
+        ('{"traceEvents": []}'.encode("utf-32"), "text in UTF-32: convert it"),
+        ('{"traceEvents": []}'.encode("utf-32-le"), "text in UTF-32: convert it"),
         ('{"traceEvents": []}'.encode("utf-16-le"), "text in UTF-16: convert it"),
         (b"PK\x03\x04rest", "a zip archive: unpack it"),
         (packed(b"{}"), "a tar archive: unpack it"),
