@@ -313,6 +313,7 @@ def agreed(ranks: Sequence[RankMeasures]) -> Iterator[RankMeasures]:
     much would be set aside that too few steps were left, as in a job of many ranks of
     which one is always disturbed, it takes half of the ranks.
     """
+    ranks = list(_warm(ranks))
     incomplete = Counter(
         n for r in ranks for n in r.steps.step[r.steps.complete == 0].tolist()
     )
@@ -329,6 +330,21 @@ def agreed(ranks: Sequence[RankMeasures]) -> Iterator[RankMeasures]:
         judged = could & ~one_of(rank.steps.step, aside)
         put = [n for n in outliers if n in aside and n in rank.steps.step]
         yield replace(rank, judged=judged, outliers=tuple(sorted(put)))
+
+
+def _warm(ranks: Sequence[RankMeasures]) -> Iterator[RankMeasures]:
+    """What one rank sets aside as warm-up, all do: a rank that was cut off early has
+    too few steps to do so itself, and its cold ones are none of the others' warm ones.
+    """
+    first = [
+        int(rank.judged_steps.min())
+        for rank in ranks
+        if rank.judged.sum() >= MIN_JUDGED_STEPS
+    ]
+    warm = min(max(first, default=0), WARM_UP_STEPS)
+    for rank in ranks:
+        cold = rank.judged & (rank.steps.step < warm)
+        yield replace(rank, judged=rank.judged & ~cold) if cold.any() else rank
 
 
 def _enough_left(ranks: Sequence[RankMeasures], aside: Sequence[int]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.overlap import Overlap
 from fsdpdoctor.analysis.stall_causes import CAUSES
@@ -272,6 +274,32 @@ def disturbed(rank: int, *long: int, cut: int | None = None) -> RankData:
         for step in data.steps
     ]
     return replace(data, steps=tuple(steps))
+
+
+@pytest.mark.parametrize(
+    ("left", "judged"), [(2, []), (4, [3]), (5, [3, 4]), (9, [3, 4, 5, 6, 7, 8])]
+)
+def test_a_rank_that_was_cut_off_early_judges_no_cold_step(
+    left: int, judged: list[int]
+) -> None:
+    """It has too few to set its own warm-up aside, and takes the other's."""
+    whole = draw("forward 00", first_step=0, steps=10)
+    cut = draw("forward 00", first_step=0, steps=left, rank=1)
+    m = measured(whole, cut)
+
+    assert m.ranks[0].judged_steps.tolist() == [3, 4, 5, 6, 7, 8, 9]
+    assert m.ranks[1].judged_steps.tolist() == judged
+
+
+def test_ranks_of_few_steps_keep_those_they_have() -> None:
+    """No rank can set three of four aside, or any of two."""
+    four, two = (
+        [draw("forward 00", first_step=0, steps=n, rank=r) for r in range(2)]
+        for n in (4, 2)
+    )
+
+    for ranks, judged in ((four, [1, 2, 3]), (two, [0, 1])):
+        assert [r.judged_steps.tolist() for r in measured(*ranks).ranks] == [judged] * 2
 
 
 def test_what_one_rank_sets_aside_all_do() -> None:
