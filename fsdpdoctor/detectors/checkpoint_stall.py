@@ -21,14 +21,18 @@ WARNING_SHARE = 0.05
 
 
 SAVE_BEHIND = """\
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
+
+# Once, on every rank: a save in a thread must not communicate in training's group.
+saving = dist.new_group(backend="gloo")
 
 def save_behind(model, optimizer, folder):
     \"\"\"Returns a future: wait for it before the next save.\"\"\"
     weights, moments = get_state_dict(model, optimizer)
     state = {"model": weights, "optimizer": moments}
-    return dcp.async_save(state, checkpoint_id=folder)"""
+    return dcp.async_save(state, checkpoint_id=folder, process_group=saving)"""
 
 
 @detector("FD405", "checkpoint-stall", needs={Evidence.STEPS, Evidence.CHECKPOINT})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from fsdpdoctor.detectors.checkpoint_stall import SAVE_BEHIND, checkpoint_stall
@@ -109,9 +112,18 @@ def test_without_saves_being_watched_it_cannot_tell() -> None:
     assert not_judged(checkpoint_stall, empty).needs == (Evidence.STEPS,)
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process
-def test_the_advice_saves_in_the_background(tmp_path: Path) -> None:
-    """Its code leaves a checkpoint that the future waits for: weights, and moments."""
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one rank."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_the_advice_saves_in_the_background(tmp_path: Path, alone: None) -> None:
+    """Its code leaves a checkpoint that the future waits for: weights, and moments.
+    The save communicates in a group of its own.
+    """
     scope: dict[str, Any] = {}
     exec(SAVE_BEHIND, scope)
     model = nn.Linear(2, 2)
@@ -121,5 +133,6 @@ def test_the_advice_saves_in_the_background(tmp_path: Path) -> None:
 
     scope["save_behind"](model, optimizer, tmp_path / "saved").result()
 
+    assert scope["saving"] is not dist.group.WORLD
     saved = FileSystemReader(tmp_path / "saved").read_metadata().state_dict_metadata
     assert {"model.weight", "optimizer.state.weight.exp_avg"} <= {*saved}
