@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.analysis.no_grad import by_model
@@ -28,7 +27,7 @@ from fsdpdoctor.detectors.remedies import (
     prefetch,
     present,
 )
-from fsdpdoctor.detectors.unit_order import forward_order
+from fsdpdoctor.detectors.unit_order import orders
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import UNKNOWN, Evidence, Kind, Phase
@@ -163,7 +162,7 @@ def _unit_rows(
     m: Measures, group: Exposed, phase: Phase, names: list[str]
 ) -> list[Value]:
     """What each unit's all-gathers took, and what they could have hidden under."""
-    specs, orders = all_units(m), _orders(m)
+    specs, ran = all_units(m), orders(m)
     compute = unit_sums(m, "compute_ns", phase)
     costs: dict[str, dict[str, Value]] = {
         unit: {"exposed_ns": mine.ns_per_step, "by_cause": mine.by_cause()}
@@ -172,7 +171,7 @@ def _unit_rows(
     rows: list[Value] = []
     for name in names:
         size = specs[name].unsharded_bytes
-        order = orders[specs[name].tree]
+        order = ran.get(specs[name].tree, [])
         hide_under = compute.get(_before(order, name, phase) or "")
         rows.append(
             {
@@ -185,15 +184,6 @@ def _unit_rows(
             }
         )
     return rows
-
-
-def _orders(m: Measures) -> Mapping[int, list[str]]:
-    """Units as they ran, each root's apart: FSDP2 gathers none of one for another."""
-    specs = all_units(m)
-    orders: dict[int, list[str]] = defaultdict(list)
-    for name in forward_order(m):
-        orders[specs[name].tree].append(name)
-    return orders
 
 
 def _before(order: list[str], name: str, phase: Phase) -> str | None:

@@ -17,7 +17,6 @@ from fsdpdoctor.detectors.judged_steps import all_units, per_step, unit_sums
 from fsdpdoctor.finding import Confidence, Finding, Severity
 from fsdpdoctor.quantities import count, ms, of_step
 from fsdpdoctor.schema import Phase, one_of
-from fsdpdoctor.storage.json_value import replace
 
 
 def gathered_in_vain(
@@ -41,9 +40,8 @@ def gathered_in_vain(
         )
         if share >= exposed_share or again:
             repeats = sum(evaluation[fqn] for fqn in names) / len(m.step_ns)
-            finding = _finding(m, names, mine, repeats, cost_ns, trained)
             severity = Severity.WARNING if share >= exposed_share else Severity.INFO
-            yield replace(finding, severity=severity)
+            yield _finding(m, names, mine, repeats, cost_ns, severity, trained)
 
 
 def _waited(m: Measures, names: list[str]) -> int:
@@ -63,6 +61,7 @@ def _finding(
     passes: list[NoGrad],
     repeats: float,
     cost_ns: int | None,
+    severity: Severity,
     trained: frozenset[int],
 ) -> Finding:
     main = passes[0] if passes else None
@@ -75,7 +74,7 @@ def _finding(
         wait = f", exposed {ms(cost_ns)} ({of_step(share)})"
     where = f" at {main.where}" if main is not None and main.where else ""
     return Finding(
-        severity=Severity.INFO,
+        severity=severity,
         confidence=Confidence.MEDIUM,
         summary=f"passes without gradients{purpose}, {often}{where}: they gather "
         f"{count(len(names), 'unit')} with {repeats:.3g} all-gathers per step, of "

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fsdpdoctor.analysis.measures import Measures
-from fsdpdoctor.analysis.no_grad import by_model
 from fsdpdoctor.analysis.rank_measures import RankMeasures
+from fsdpdoctor.changes.unit_tree import UnitTree
 from fsdpdoctor.detectors.base import CannotTell, detector, level
 from fsdpdoctor.detectors.judged_stalls import exposed
 from fsdpdoctor.detectors.judged_steps import all_units, per_step, recompute_seen
@@ -18,7 +18,7 @@ from fsdpdoctor.detectors.remedies import (
     prefetch,
     present,
 )
-from fsdpdoctor.detectors.unit_order import backward_order, forward_order
+from fsdpdoctor.detectors.unit_order import backward_order, forward_order, unit_tree_of
 from fsdpdoctor.finding import Advice, Confidence, Finding, Severity, Value
 from fsdpdoctor.quantities import count, ms, size
 from fsdpdoctor.schema import UNKNOWN, Evidence, Flag, Kind, Phase
@@ -38,25 +38,6 @@ class _Problem:
     target: str | None
     says: str
     waits: str | None = None  # the unit that runs next and was not prefetched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tree:
-    """The units of one root."""
-
-    units: frozenset[str]
-    roots: frozenset[str]
-
-    def problems(
-        self, lists: dict[str, list[str]], order: list[str]
-    ) -> Iterator[_Problem]:
-        """What lists of these units get wrong, in the order in which all units ran."""
-        mine = {owner: lists[owner] for owner in lists if owner in self.units}
-        ran = [unit for unit in order if unit in self.units]
-        for problem in _problems(mine, ran, self.roots):
-            elsewhere = problem.target in order and problem.target not in self.units
-            says = "is another root's" if elsewhere else problem.says
-            yield replace(problem, says=says)
 
 
 @detector(
@@ -88,30 +69,35 @@ def prefetch_misconfig(m: Measures) -> Iterator[Finding]:
         ("backward", backward_order(m)),
     ):
         every = _lists(m, phase)
-        for model in by_model(m, [*all_units(m)]):
-            lists = {unit: every[unit] for unit in every if unit in model}
-            problems = [
-                p for one in _trees(m, model) for p in one.problems(lists, order)
-            ]
+        for model in _models(m):
+            units = {unit.fqn for unit in model.units}
+            lists = {owner: every[owner] for owner in every if owner in units}
+            problems = [p for one in model.trees for p in _of_root(one, lists, order)]
             if problems:
-                mine = [unit for unit in order if unit in model]
+                mine = [unit for unit in order if unit in units]
                 yield _finding(m, phase, mine, lists, problems)
     yield from not_ahead(m)
 
 
-def _trees(m: Measures, model: list[str]) -> list[_Tree]:
-    """A model's roots, each with its units: FSDP2 gathers none of one for another."""
-    specs = all_units(m)
-    trees: dict[int, list[str]] = {}
-    for unit in model:
-        trees.setdefault(specs[unit].tree, []).append(unit)
-    return [
-        _Tree(
-            units=frozenset(units),
-            roots=frozenset(unit for unit in units if specs[unit].is_root),
-        )
-        for units in trees.values()
-    ]
+def _models(m: Measures) -> Iterator[UnitTree]:
+    """Each model's units, whether they ran or not."""
+    tree = unit_tree_of(m)
+    for number in dict.fromkeys(unit.model for unit in tree.units):
+        yield tree.of_model(number)
+
+
+def _of_root(
+    tree: UnitTree, lists: dict[str, list[str]], order: list[str]
+) -> Iterator[_Problem]:
+    """What the lists of one root's units get wrong, in the order in which all ran."""
+    units = {unit.fqn for unit in tree.units}
+    roots = {unit.fqn for unit in tree.units if unit.is_root}
+    mine = {owner: lists[owner] for owner in lists if owner in units}
+    ran = [unit for unit in order if unit in units]
+    for problem in _problems(mine, ran, roots):
+        elsewhere = problem.target in order and problem.target not in units
+        says = "is another root's" if elsewhere else problem.says
+        yield replace(problem, says=says)
 
 
 def _lists(m: Measures, phase: str) -> dict[str, list[str]]:
@@ -126,7 +112,7 @@ def _lists(m: Measures, phase: str) -> dict[str, list[str]]:
 
 
 def _problems(
-    lists: dict[str, list[str]], order: list[str], roots: frozenset[str]
+    lists: dict[str, list[str]], order: list[str], roots: set[str]
 ) -> Iterator[_Problem]:
     """Walk the order of one tree, as FSDP2 would, and see what each list gets wrong."""
     place = {fqn: at for at, fqn in enumerate(order)}

@@ -254,7 +254,8 @@ def _differs(m: Measures, difference: _Difference) -> Finding:
     return Finding(
         severity=severity,
         confidence=confidence,
-        summary=_summary(m, difference) + (NOT_PROVED * (not difference.proved)),
+        summary=_summary(difference, unstepped)
+        + (NOT_PROVED * (not difference.proved)),
         units=tuple(dict.fromkeys(units)),
         phase=_phase(int(table.phase[known[0].row])),
         ranks=tuple(blamed),
@@ -353,9 +354,8 @@ def _stepped_code(m: Measures) -> str:
     return STEPPED_CODE.replace("device=device", f'device="{m.run.device}"')
 
 
-def _summary(m: Measures, difference: _Difference) -> str:
+def _summary(difference: _Difference, unstepped: _At | None) -> str:
     sides = difference.sides
-    unstepped = _unstepped(m, difference)
     if unstepped is not None:
         ran = _micro_batches(unstepped.rank, difference.step)
         other = next(side for side in sides if side.rank is not unstepped.rank)

@@ -22,15 +22,20 @@ def forward_order(m: Measures) -> list[str]:
     return []
 
 
+def orders(m: Measures) -> dict[int, list[str]]:
+    """Units in that order, by their tree: FSDP2 gathers none of one for another."""
+    of = {unit.fqn: unit.tree for unit in unit_tree_of(m).units}
+    found: dict[int, list[str]] = {}
+    for name in forward_order(m):
+        found.setdefault(of[name], []).append(name)
+    return found
+
+
 def backward_order(m: Measures) -> list[str]:
     """Units as their backwards begin, each root's together."""
-    of = {unit.fqn: unit.tree for unit in unit_tree_of(m).units}
-    orders: dict[int, list[str]] = {}
-    for name in forward_order(m):
-        orders.setdefault(of[name], []).append(name)
     return [
         names[at]
-        for names in reversed(orders.values())
+        for names in reversed(orders(m).values())
         for at in unit_tree.backward_order(tuple(names))
     ]
 
