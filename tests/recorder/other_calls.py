@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -55,3 +56,21 @@ def other_calls() -> None:
         else:
             dist.recv(metric, 0)
         dist.barrier(dist.group.WORLD)
+
+
+def base_calls() -> None:
+    """The script's own, of the operators that FSDP2 calls for each unit."""
+    model = sharded()
+    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    functional = torch.ops._c10d_functional
+    one, two = torch.ones(1), torch.ones(2)
+    for _ in range(3):
+        model(batch()).sum().backward()
+        model.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer versions have other names for them
+            dist.all_gather_into_tensor(two, one)
+            work = dist.reduce_scatter_tensor(one, two, async_op=True)
+        work.wait()
+        found = functional.all_gather_into_tensor_out(one, 2, name, out=two)
+        functional.wait_tensor(found)

@@ -25,7 +25,7 @@ from torch.distributed.fsdp import (
 )
 
 from tests.recorder import several_models
-from tests.recorder.other_calls import other_calls
+from tests.recorder.other_calls import base_calls, other_calls
 from tests.recorder.small_model import (
     VOCABULARY,
     WIDTH,
@@ -380,6 +380,7 @@ TWO_RANKS: tuple[Callable[[], None], ...] = (
     fsdp1,
     plain,
     host_events,
+    base_calls,
     other_calls,
     user_steps,
     deleted,

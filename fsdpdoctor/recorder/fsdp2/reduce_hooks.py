@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
@@ -26,14 +26,6 @@ class Reducing:
         self.copied_in = NO_TIME
         self.last: Reduction | None = None
         self.scattered: Reduction | None = None
-
-
-class _Issued(NamedTuple):
-    """A collective that is about to be called."""
-
-    of: Reduction
-    issued_ns: int
-    start: int
 
 
 class ReductionHooks:
@@ -114,7 +106,7 @@ class ReductionHooks:
         if reducing.allocations == 2:
             reducing.copied_in = self._rec.tick(reducing.stream)
 
-    def _issues(self, kind: Kind, args: Any, kwargs: Any) -> _Issued | None:
+    def _issues(self, kind: Kind, args: Any, kwargs: Any) -> Reduction | None:
         """What is issued now; None where it is no part of a reduce."""
         reducing, rec = self._reducing, self._rec
         if reducing is None:
@@ -124,34 +116,28 @@ class ReductionHooks:
             reducing.copied_in = rec.tick(reducing.stream)
         pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
         tensor = internals.argument(args, kwargs, scatter, _INPUTS)
+        size = tensor_bytes(tensor)
         reduction = Reduction(
-            unit=reducing.unit.index,
-            kind=kind,
-            op=reducing.op,
-            group=pg,
-            seq=rec.new_seq(pg),
-            size=tensor_bytes(tensor),
+            reducing.unit.index, kind, reducing.op, pg, rec.new_seq(pg), size
         )
         rec.beat(kind, phases.BACKWARD, reduction.unit, reduction.seq, pg)
         reducing.last = reduction
         if scatter:
             reducing.scattered = reduction
-        issued_ns = perf_counter_ns()
-        start = rec.tick() if rec.clock.of_device else issued_ns
-        return _Issued(reduction, issued_ns, start)
+        reduction.issued_ns = perf_counter_ns()
+        of_device = rec.clock.of_device
+        reduction.start = rec.tick() if of_device else reduction.issued_ns
+        return reduction
 
-    def _ended(self, issued: _Issued) -> None:
-        end, kind = self._rec.tick(), issued.of.kind
+    def _ended(self, issued: Reduction) -> None:
+        end, kind = self._rec.tick(), issued.kind
         blocking = not self._rec.clock.of_device
         flags = flag_bits.BLOCKING if blocking else 0
         self._add(kind, _LANES[kind], flags, issued, end)
         if blocking:
             self._add(_WAITS[kind], lanes.COMPUTE, flags, issued, end)
 
-    def _add(
-        self, kind: Kind, lane: Lane, flags: int, issued: _Issued, end: int
-    ) -> None:
-        of = issued.of
+    def _add(self, kind: Kind, lane: Lane, flags: int, of: Reduction, end: int) -> None:
         self._rec.spans.add(
             kind,
             lane,
@@ -159,11 +145,11 @@ class ReductionHooks:
             flags,
             self._rec.micro_batch,
             of.unit,
-            issued.start,
+            of.start,
             end,
             op=of.op,
             by_unit=of.unit,
-            issued=issued.issued_ns,
+            issued=of.issued_ns,
             size=of.size,
             group=of.group,
             seq=of.seq,

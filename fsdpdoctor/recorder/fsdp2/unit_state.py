@@ -50,16 +50,21 @@ class Window:
     used: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
     """A unit's reduce-scatter or all-reduce that somebody may wait for."""
 
-    unit: int
-    kind: Kind
-    op: int
-    group: int
-    seq: int
-    size: int
+    __slots__ = ("group", "issued_ns", "kind", "op", "seq", "size", "start", "unit")
+
+    def __init__(
+        self, unit: int, kind: Kind, op: int, group: int, seq: int, size: int
+    ) -> None:
+        self.unit = unit
+        self.kind = kind
+        self.op = op
+        self.group = group
+        self.seq = seq
+        self.size = size
+        self.issued_ns = self.start = NO_TIME
 
 
 FLAGS = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")

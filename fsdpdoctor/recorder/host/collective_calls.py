@@ -9,7 +9,9 @@ on, with the arguments, the result and the work as they are. It is there in reco
 steps only.
 
 A group whose class overrides the methods in Python never comes to the operators when
-it is called from Python: there the class's own methods are wrapped.
+it is called from Python: there the class's own methods are wrapped. So are two methods
+of `ProcessGroup` itself, for what FSDP2 calls all the time: see
+[Note: The shortest way of FSDP2's own].
 
 Somebody waits for a collective through `Work.wait`, or, of a functional one, through
 the operator `wait_tensor`; both are bracketed and joined to their call, so what is
@@ -31,11 +33,15 @@ from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.process_groups import Groups
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.host.call_stack import CallSite, CallStack, WaitingThread
+from fsdpdoctor.recorder.host.call_stack import CallStack, WaitingThread
 from fsdpdoctor.recorder.host.collective_operators import (
     C10D,
+    FUNCTIONAL,
     KEY,
+    THEIR_METHODS,
     TORCH,
+    WITHOUT_KERNEL,
+    Call,
     Operator,
     below_key,
     bytes_of,
@@ -54,7 +60,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
 from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
 from fsdpdoctor.recorder.patching import Patches, hide_frames, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
-from fsdpdoctor.schema import COUNTER_GATHERED, UNKNOWN, Kind, Lane, Within
+from fsdpdoctor.schema import COUNTER_GATHERED, Kind, Lane, Within
 
 _MOST_OPEN = 4096
 """Operations later, a work that nobody waited for is given up: a send, for example."""
@@ -63,47 +69,6 @@ MERGED_NS, MERGED_LINE_NS = 50_000, 10_000_000
 """On the host, so little between a call and the wait for it is torch's own time, and
 so little where both come from one line (`full_tensor()` gathers, and waits); where it
 is longer, the caller has done something in between."""
-
-
-class _Call:
-    """A collective that was issued."""
-
-    __slots__ = (
-        "asynchronous",
-        "done",
-        "ended",
-        "flags",
-        "group",
-        "issued_ns",
-        "kind",
-        "micro_batch",
-        "op",
-        "outputs",
-        "phase",
-        "seq",
-        "site",
-        "size",
-        "start",
-        "unit",
-        "waits",
-        "within",
-        "work",
-    )
-
-    def __init__(self, kind: str, site: CallSite) -> None:
-        self.kind = kind
-        self.site = site
-        self.flags = 0
-        self.done = False
-        self.group = self.seq = self.size = self.unit = self.op = UNKNOWN
-        self.micro_batch = UNKNOWN
-        self.phase = phases.OTHER
-        self.within = Within.SCRIPT
-        self.asynchronous = True
-        self.issued_ns = self.start = self.ended = 0
-        self.waits: list[tuple[int, int]] = []
-        self.work: Any = None  # kept until it is waited for: its identity is the key
-        self.outputs: list[int] = []
 
 
 class CollectiveCalls:
@@ -126,9 +91,9 @@ class CollectiveCalls:
         self._libraries: list[Any] = []
         self._inside: list[None] = []  # calls that are in a kernel now, of any thread
         self._training = 0
-        self._of_work: dict[int, _Call] = {}
-        self._of_output: dict[int, _Call] = {}
-        self._last: _Call | None = None  # sync, and not waited for until now
+        self._of_work: dict[int, Call] = {}
+        self._of_output: dict[int, Call] = {}
+        self._last: Call | None = None  # sync, and not waited for until now
         self._kind_names: dict[str, int] = {}
 
     def turn(self, on: bool) -> None:
@@ -167,14 +132,22 @@ class CollectiveCalls:
             return  # they could not be taken out
         library = self._library("c10d")
         for operator in operators():
-            self._kind_names[operator.kind] = self._rec.names.id(operator.kind)
-            kernel = self._kernel(operator)
+            self._name(operator.kind)
+            if operator.name in WITHOUT_KERNEL:
+                continue
+            begins = functools.partial(self._begins, operator)
+            kernel = self._kernel(operator.call, begins)
             library.impl(operator.name, kernel, KEY, with_keyset=True)
-        wait_tensor = getattr(torch.ops._c10d_functional, "wait_tensor", None)
+        library = self._library("_c10d_functional")
+        functional = torch.ops._c10d_functional
+        wait_tensor = getattr(functional, "wait_tensor", None)
         if wait_tensor is not None:
             kernel = self._tensor_wait(wait_tensor.default)
-            library = self._library("_c10d_functional")
             library.impl("wait_tensor", kernel, KEY, with_keyset=True)
+        gather = getattr(functional, FUNCTIONAL, None)
+        if gather is not None:
+            kernel = self._kernel(gather.default, self._functional_begins)
+            library.impl(FUNCTIONAL, kernel, KEY, with_keyset=True)
 
     def _see_python_classes(self) -> None:
         for work in classes(C10D.Work):
@@ -182,19 +155,28 @@ class CollectiveCalls:
                 self._patches.put(work, "wait", self._work_wait(work.wait))
         for group in classes(C10D.ProcessGroup)[1:]:
             for name in [name for name in vars(group) if is_collective(name)]:
-                kind = kind_of(name)
-                self._kind_names[kind] = self._rec.names.id(kind)
-                method = self._method(getattr(group, name), kind)
-                self._patches.put(group, name, method)
+                self._see_method(group, name, hides=True)
+        for name in THEIR_METHODS:
+            if name in vars(C10D.ProcessGroup):
+                self._see_method(C10D.ProcessGroup, name, hides=False)
+
+    def _see_method(self, group: Any, name: str, *, hides: bool) -> None:
+        kind = kind_of(name)
+        self._name(kind)
+        method = self._method(getattr(group, name), kind, hides=hides)
+        self._patches.put(group, name, method)
+
+    def _name(self, kind: str) -> None:
+        self._kind_names[kind] = self._rec.names.id(kind)
 
     def _library(self, namespace: str) -> Any:
         library = TORCH.library.Library(namespace, "IMPL")
         self._libraries.append(library)
         return library
 
-    def _kernel(self, operator: Operator) -> Callable[..., Any]:
+    def _kernel(self, operator: Any, begins: Callable[..., Call]) -> Callable[..., Any]:
         rec, guard, inside = self._rec, self._rec.guard, self._inside
-        call_on, below = operator.call.redispatch, below_key()
+        call_on, below = operator.redispatch, below_key()
 
         @unseen
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +184,7 @@ class CollectiveCalls:
                 return call_on(keyset & below, *args, **kwargs)
             inside.append(None)
             try:
-                call = guard.run(self._begins, operator, args, kwargs)
+                call = guard.run(begins, args, kwargs)
                 try:
                     result = call_on(keyset & below, *args, **kwargs)
                 except BaseException as error:
@@ -218,8 +200,10 @@ class CollectiveCalls:
 
         return kernel
 
-    def _method(self, original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        """A Python class's own method, and not what it may call in turn."""
+    def _method(
+        self, original: Callable[..., Any], kind: str, *, hides: bool
+    ) -> Callable[..., Any]:
+        """A class's method; one of Python's `hides` what it may call in turn."""
         rec, guard = self._rec, self._rec.guard
 
         @unseen
@@ -227,8 +211,9 @@ class CollectiveCalls:
         def method(group: Any, *args: Any, **kwargs: Any) -> Any:
             if rec.own_collective or not rec.on:
                 return original(group, *args, **kwargs)
-            call = guard.run(self._issues, kind, group, args, wants_work(args))
-            rec.own_collective = True
+            given = (*args, *kwargs.values())
+            call = guard.run(self._issues, kind, group, given, wants_work(given))
+            rec.own_collective = hides
             try:
                 result = original(group, *args, **kwargs)
             except BaseException as error:
@@ -290,16 +275,21 @@ class CollectiveCalls:
 
     def _begins(
         self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Call:
+    ) -> Call:
         group = C10D.ProcessGroup.unbox(args[operator.group_at])
         asynchronous = is_asynchronous(operator, args, kwargs)
         return self._issues(
             operator.kind, group, args[: operator.group_at], asynchronous
         )
 
+    def _functional_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Of `FUNCTIONAL`: what is gathered, its size, the group, and where to."""
+        group = C10D._resolve_process_group(args[2])
+        return self._issues("all_gather", group, (kwargs["out"], args[0]), True)
+
     def _issues(
         self, kind: str, group: Any, tensors: tuple[Any, ...], asynchronous: bool
-    ) -> _Call:
+    ) -> Call:
         rec = self._rec
         thread = threading.get_ident()
         backward = internals.in_backward()
@@ -309,7 +299,7 @@ class CollectiveCalls:
         site = self._stack.site(sys._getframe())
         if site.place == "?" and backward and thread != self._training:
             site = self._waiting.site(self._training, (rec.step, rec.micro_batch))
-        call = _Call(kind, site)
+        call = Call(kind, site)
         call.group = self._groups.index(group)
         call.seq = sequence_number(group)
         call.size = max(map(bytes_of, tensors), default=0)
@@ -328,7 +318,7 @@ class CollectiveCalls:
         call.start = rec.tick() if rec.clock.of_device else call.issued_ns
         return call
 
-    def _place(self, call: _Call, backward: bool, mine: bool) -> None:
+    def _place(self, call: Call, backward: bool, mine: bool) -> None:
         """What the call ran in."""
         forward = self._rec.in_forward and mine
         call.phase = (
@@ -345,7 +335,7 @@ class CollectiveCalls:
             call.phase = phases.OPTIMIZER
         call.within = within
 
-    def _returned(self, call: _Call, result: Any) -> None:
+    def _returned(self, call: Call, result: Any) -> None:
         call.ended = self._rec.tick()
         if call.flags & flag_bits.BACKGROUND:
             self._add(call)
@@ -355,6 +345,8 @@ class CollectiveCalls:
             work = C10D.Work.unbox(work)
         if isinstance(work, C10D.Work):
             call.work = work
+        elif isinstance(result, torch.Tensor):
+            call.work = object()  # of a functional one: it is known by its output
         if call.work is None:
             self._add(call)
             return
@@ -363,15 +355,15 @@ class CollectiveCalls:
         if not call.asynchronous:
             self._last = call
 
-    def _failed(self, call: _Call) -> None:
+    def _failed(self, call: Call) -> None:
         call.ended = self._rec.tick()
         call.flags |= flag_bits.ABORTED
         self._add(call)
 
-    def _call_of(self, tensor: Any) -> _Call | None:
+    def _call_of(self, tensor: Any) -> Call | None:
         return self._of_output.get(tensor.data_ptr())
 
-    def _waited(self, call: _Call, start: int | None) -> None:
+    def _waited(self, call: Call, start: int | None) -> None:
         if call.done:
             return  # `wait_tensor` calls the wait of a work that is Python's
         if start is not None:
@@ -381,7 +373,7 @@ class CollectiveCalls:
             call.waits.append((start, end))
         self._add(call)
 
-    def _at_once(self, call: _Call, start: int) -> bool:
+    def _at_once(self, call: Call, start: int) -> bool:
         """Whether nothing but torch's own code ran between a call and its wait."""
         between = start - call.ended
         if between <= MERGED_NS:
@@ -398,7 +390,7 @@ class CollectiveCalls:
 
     # Rows
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, call: Call) -> None:
         """A call is over: its spans, and who made it."""
         call.done = True
         if call.work is not None:
@@ -419,7 +411,7 @@ class CollectiveCalls:
                 self._span(call, kinds.COLLECTIVE_WAIT, lanes.COMPUTE, start, stop)
         self._rec.call_sites.add(call.op, call.within, call.site.place, call.site.via)
 
-    def _stood_still(self, call: _Call) -> list[tuple[int, int]]:
+    def _stood_still(self, call: Call) -> list[tuple[int, int]]:
         """The call itself and the waits for it."""
         merged = [(call.start, call.ended)]
         for start, stop in call.waits:
@@ -429,7 +421,7 @@ class CollectiveCalls:
                 merged.append((start, stop))
         return merged
 
-    def _span(self, call: _Call, kind: Kind, lane: Lane, start: int, end: int) -> None:
+    def _span(self, call: Call, kind: Kind, lane: Lane, start: int, end: int) -> None:
         self._rec.spans.add(
             kind,
             lane,

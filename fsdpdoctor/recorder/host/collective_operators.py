@@ -1,4 +1,11 @@
-"""The operators of `c10d`, and what the arguments of a call say of it."""
+"""The operators of `c10d`, and what the arguments of a call say of it.
+
+[Note: The shortest way of FSDP2's own] Each unit of a step is gathered twice and
+reduced once, by two operators. A kernel in Python costs each of those calls tens of
+microseconds, only to hand it on. So these two have none: who calls them from Python is
+seen by the methods of `ProcessGroup`, which cost what a call in Python does, and who
+does from C++ by the one functional collective that leads to them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fsdpdoctor.recorder import phases
 from fsdpdoctor.recorder.border import let_through
+from fsdpdoctor.recorder.host.call_stack import CallSite
 from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import UNKNOWN, Within
 
@@ -41,6 +50,19 @@ TORCH: Any = torch  # parts of it have no types
 C10D: Any = getattr(torch._C, "_distributed_c10d", None)  # None: built without it
 
 
+WITHOUT_KERNEL = frozenset({"_allgather_base_", "_reduce_scatter_base_"})
+"""[Note: The shortest way of FSDP2's own]."""
+
+THEIR_METHODS = (
+    *("_allgather_base", "all_gather_single"),
+    *("_reduce_scatter_base", "reduce_scatter_single"),
+)
+"""Of `ProcessGroup`, by the names that versions have for them."""
+
+FUNCTIONAL = "all_gather_into_tensor_out"
+"""Of the functional collectives the one that calls one of these two."""
+
+
 class Operator(NamedTuple):
     """One operator of `c10d`."""
 
@@ -49,6 +71,47 @@ class Operator(NamedTuple):
     group_at: int
     async_at: int  # UNKNOWN: it has no such argument
     kind: str
+
+
+class Call:
+    """A collective that was issued."""
+
+    __slots__ = (
+        "asynchronous",
+        "done",
+        "ended",
+        "flags",
+        "group",
+        "issued_ns",
+        "kind",
+        "micro_batch",
+        "op",
+        "outputs",
+        "phase",
+        "seq",
+        "site",
+        "size",
+        "start",
+        "unit",
+        "waits",
+        "within",
+        "work",
+    )
+
+    def __init__(self, kind: str, site: CallSite) -> None:
+        self.kind = kind
+        self.site = site
+        self.flags = 0
+        self.done = False
+        self.group = self.seq = self.size = self.unit = self.op = UNKNOWN
+        self.micro_batch = UNKNOWN
+        self.phase = phases.OTHER
+        self.within = Within.SCRIPT
+        self.asynchronous = True
+        self.issued_ns = self.start = self.ended = 0
+        self.waits: list[tuple[int, int]] = []
+        self.work: Any = None  # kept until it is waited for: its identity is the key
+        self.outputs: list[int] = []
 
 
 _CLIPPING = ("clip", "grad_norm", "total_norm")

@@ -70,6 +70,30 @@ OBJECT = "dist.broadcast_object_list(said)"
 FULL = "param.grad.full_tensor()"
 
 
+def test_the_scripts_own_of_fsdp2s_operators_are_seen_once(two: Recorded) -> None:
+    """From Python by their methods, and a functional one by its operator; each with
+    its wait.
+    """
+    data = two.rank("base_calls")
+    step = data.steps[1]
+
+    assert callers(data, step) == {
+        ("all_gather", "all_gather_into_tensor", Within.SCRIPT, line_of(BASE)): 1,
+        ("reduce_scatter", "reduce_scatter_tensor", Within.SCRIPT, line_of(REDUCE)): 1,
+        ("all_gather", "", Within.SCRIPT, line_of(OUT)): 1,  # no function of torch's
+    }
+    rows = others(step)
+    assert rows.bytes.tolist() == [8, 8, 8]
+    waits = step.spans.rows(step.spans.kind == Kind.COLLECTIVE_WAIT)
+    assert set(waits.op) == set(rows.op)
+    assert (step.spans.kind == Kind.ALL_GATHER).sum() == 1 + 2 * small_model.BLOCKS
+
+
+BASE = "dist.all_gather_into_tensor(two, one)"
+REDUCE = "work = dist.reduce_scatter_tensor(one, two, async_op=True)"
+OUT = "found = functional.all_gather_into_tensor_out(one, 2, name, out=two)"
+
+
 def test_both_ranks_number_them_alike(two: Recorded) -> None:
     """Kind, bytes, group and number of every collective, in the order of the calls."""
 
