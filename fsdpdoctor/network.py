@@ -47,6 +47,10 @@ class Reach(StrEnum):
     INTER = "inter"
 
 
+MOST_LATENCY_NS = 60 * SECOND
+"""No wire on earth has a thousandth of it; more is a typing error."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """What one rank has towards its peers: a latency and a bus bandwidth."""
@@ -61,8 +65,11 @@ class Link:
                 f"link {self.name} has bandwidth {self.bytes_per_second} bytes/s; "
                 "expected more than zero"
             )
-        if self.latency_ns < 0:
-            raise UsageError(f"link {self.name} has a negative latency")
+        if not 0 <= self.latency_ns <= MOST_LATENCY_NS:
+            raise UsageError(
+                f"link {self.name} has a latency of {self.latency_ns:.3g} ns; expected "
+                f"0 to {duration(MOST_LATENCY_NS)}"
+            )
 
     def duration_ns(self, kind: Kind, payload_bytes: int, group_size: int) -> int:
         """How long a collective lasts once it has the communicator.

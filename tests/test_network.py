@@ -128,6 +128,7 @@ def test_a_wire_says_what_it_is() -> None:
         ("25", "'25' is no link"),
         (f"{'9' * 5000}xib400", "9xib400' is no link"),
         ("25GB/s@soon", "'soon' is no latency; expected 10us"),
+        ("25GB/s@1e99us", "ns; expected 0 to 60.0 s"),
         ("0GB/s", "bandwidth 0.0 bytes/s; expected more than zero"),
         ("shards=nvlink4", "'shards' is no group or collective; expected shard"),
         ("shard=nvlink4", "no link to groups inside a node: add one without a name"),

@@ -13,6 +13,8 @@ from rich.console import Console
 from fsdpdoctor import recorder, redact
 from fsdpdoctor.changes.fsdp1_migration import Migration, migration
 from fsdpdoctor.cli.inputs import measure_run
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import (
     exit_on,
     fail_on_option,
@@ -67,7 +69,7 @@ roots[0]()
 @click.option("--mesh", help="Replicas and shards, as in 8x64: HSDP.")
 @click.option(
     "--limit",
-    type=click.FloatRange(min=1),
+    type=Amount(min=1),
     default=60.0,
     show_default=True,
     help="Seconds that the first steps may take.",
@@ -79,7 +81,7 @@ roots[0]()
     default="text",
     show_default=True,
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--out", type=GivenPath(dir_okay=False))
 @fail_on_option
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.argument("script")

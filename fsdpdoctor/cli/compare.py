@@ -9,6 +9,8 @@ import click
 
 from fsdpdoctor.analysis.measures import Measures
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import InputError, UsageError
@@ -41,10 +43,10 @@ def _share(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 @click.command(name="compare")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=GivenPath())
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path, exists=True),
+    type=GivenPath(exists=True),
     help="A run, or a folder of repeated ones, that RUNS are compared with. Of "
     "several the newest is the first run, and a step has to be longer than all.",
 )
@@ -61,11 +63,13 @@ def _share(context: click.Context, option: click.Parameter, text: str | None) ->
     help="Print the fair-benchmark sheet of each run instead; of one run, too.",
 )
 @click.option(
-    "--tokens", type=float, help="For --sheet: tokens of a rank in each step."
+    "--tokens", type=Amount(), help="For --sheet: tokens of a rank in each step."
 )
-@click.option("--flops", type=float, help="For --sheet: of a rank in each step.")
+@click.option("--flops", type=Amount(), help="For --sheet: of a rank in each step.")
 @click.option(
-    "--peak-tflops", type=float, help="For --sheet: what a device can do in a second."
+    "--peak-tflops",
+    type=Amount(),
+    help="For --sheet: what a device does in a second.",
 )
 @click.option(
     "--device", help="For --sheet: the device whose peak it is, as `rehearse --on`."

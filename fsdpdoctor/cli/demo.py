@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor import recorder
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.recorder.launch.closing_words import short
 from fsdpdoctor.recorder.storage import run_folder
 
@@ -19,7 +20,7 @@ RANKS = 2
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option("--out", type=GivenPath(), help="Folder of the run.")
 def command(out: Path | None) -> None:
     r"""Record a small FSDP2 training on two CPU ranks, and show its report.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import measure_run
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.sharing.names import without_names
 from fsdpdoctor.errors import InputError, UsageError, need
 from fsdpdoctor.exporters.kineto import TraceOptions, write_trace
@@ -90,10 +91,8 @@ WRITERS: dict[str, Writer] = {
 
 
 @click.command(name="export")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument(
-    "folder", required=False, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("run", type=GivenPath())
+@click.argument("folder", required=False, type=GivenPath(file_okay=False))
 @click.option(
     "--to",
     "tool",
@@ -103,7 +102,7 @@ WRITERS: dict[str, Writer] = {
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(file_okay=False),
     help="The same as FOLDER. Default: RUN/<tool>.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import measure_run
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import InputError, UsageError
@@ -31,11 +32,11 @@ NO_UNITS = (
 
 
 @click.command(name="hang")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=GivenPath())
 @click.option(
     "--run",
     "run_path",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
     metavar="RUN",
     help="A record or traces of the same training, to name FSDP units by.",
 )

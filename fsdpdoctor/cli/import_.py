@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import rank_regex_option
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.errors import FsdpDoctorError, InputError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
 from fsdpdoctor.run import is_run_folder, save_run
@@ -18,7 +19,7 @@ from fsdpdoctor.storage.remote_path import path_of
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(file_okay=False),
     help="Folder of the new run.",
 )
 @rank_regex_option

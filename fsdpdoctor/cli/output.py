@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.renderers import RENDERERS
 from fsdpdoctor.report import Report
@@ -38,7 +39,7 @@ fail_on_option = click.option(
 )
 out_option = click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=GivenPath(dir_okay=False),
     help="Write to this file instead of the terminal.",
 )
 

@@ -11,6 +11,8 @@ import click
 
 from fsdpdoctor.cli.inputs import byte_size
 from fsdpdoctor.cli.modelled.sweep import SweepOptions, sweep_script
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.errors import UsageError
@@ -56,8 +58,8 @@ BILLION = 10**9
 )
 @click.option("--eager-attention", is_flag=True, help="Attention weights are kept.")
 @click.option("--fits", type=byte_size, metavar="SIZE", help="Which fit, 80GiB.")
-@click.option("--tokens-per-second", type=float, help="Of one device, measured.")
-@click.option("--price", type=float, help="Of one device's hour.")
+@click.option("--tokens-per-second", type=Amount(), help="Of one device, measured.")
+@click.option("--price", type=Amount(), help="Of one device's hour.")
 @click.option("--on", metavar="DEVICE", help="Rehearse a script on it: sweep.")
 @click.option(
     "--sweep",
@@ -69,11 +71,11 @@ BILLION = 10**9
 @click.option(
     "--nproc-per-node", type=click.IntRange(min=1), default=8, show_default=True
 )
-@click.option("--host", type=click.FloatRange(min=0.01), default=1.0, metavar="FACTOR")
+@click.option("--host", type=Amount(min=0.01), default=1.0, metavar="FACTOR")
 @click.option("--jobs", type=click.IntRange(min=1), help="Rehearsals at once.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(file_okay=False),
     help="Folder of the sweep: one that was broken off is gone on with.",
 )
 @click.option("-m", "is_module", is_flag=True, help="Sweep a module, as python -m.")

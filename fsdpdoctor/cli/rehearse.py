@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fsdpdoctor import recorder
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.run import run_rank
 from fsdpdoctor.cli.run_options import RunOptions
 from fsdpdoctor.errors import UsageError
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--host",
-    type=click.FloatRange(min=0.01),
+    type=Amount(min=0.01),
     default=1.0,
     show_default=True,
     metavar="FACTOR",
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Ranks on a node of the job.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option("--out", type=GivenPath(), help="Folder of the run.")
 @click.option("--steps", help="Record steps A to B, B not included: A:B.")
 @click.option("--every", type=int, help="Record one step in K.")
 @click.option(
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
 @click.option(
     "--apply",
     "plan",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
     help="Change the model as this plan says, which `whatif --save` or a sweep wrote.",
 )
 @click.option(
@@ -86,7 +88,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--verdict",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
     help="With --on: write as JSON whether it fits.",
 )
 @click.option("--no-report", is_flag=True, help="Print no summary at the end.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import (
     chosen_format,
     format_option,
@@ -23,7 +24,7 @@ from fsdpdoctor_dashboard.server.standalone_page import timeline_of
 
 
 @click.command(name="report")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath())
 @format_option
 @json_option
 @out_option

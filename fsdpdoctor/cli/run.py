@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from fsdpdoctor import recorder, redact
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.processes import launchers
 from fsdpdoctor.cli.processes.leaving import reraise_sigint
 from fsdpdoctor.cli.processes.then_tune import train_then_tune
@@ -46,6 +48,7 @@ from fsdpdoctor.recorder.script_recording import ScriptRecording
 from fsdpdoctor.recorder.storage import run_folder
 from fsdpdoctor.recorder.storage.sampling import AroundProfiler, sampling_of
 from fsdpdoctor.recorder.storage.size_limit import max_bytes_of
+from fsdpdoctor.storage.regular_file import exists
 from fsdpdoctor.storage.runs_place import RUNS
 
 if TYPE_CHECKING:
@@ -60,13 +63,13 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--nproc-per-node", "--nproc_per_node", help="Ranks on this node.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.")
+@click.option("--out", type=GivenPath(), help="Folder of the run.")
 @click.option("--steps", help="Record steps A to B, B not included: A:B.")
 @click.option("--every", type=int, help="Record one step in K.")
 @click.option(
     "--apply",
     "plan",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
     help="Change the model as this plan says, which `whatif --save` wrote.",
 )
 @click.option(
@@ -110,7 +113,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--hang-after",
-    type=click.FloatRange(min=0),
+    type=Amount(min=0),
     default=HANG_AFTER_S,
     show_default=True,
     metavar="SECONDS",
@@ -166,7 +169,7 @@ def command(
     fsdpdoctor run --nproc-per-node 8 --live train.py
     """
     target = launching.Target(name=script, is_module=is_module, args=args)
-    _refuse_launchers(target)
+    launchers.refuse(script, args, is_module=is_module)
     sampling_of(steps, every)  # says what is wrong before anything starts
     max_bytes = max_bytes_of(max_size)
     capture = None if kineto is None else capture_of(kineto, kineto_ranks, steps)
@@ -174,7 +177,7 @@ def command(
     settings = None if plan is None else read_settings(plan)
     if "RANK" not in os.environ and nproc_per_node is not None:
         options = given_to_torchrun(nproc_per_node, torchrun_options)
-        if not is_module and not Path(script).exists():
+        if not is_module and not exists(Path(script)):
             raise UsageError(f"cannot run {script}: there is no such file")
         place = _new_location(out, script)
         os.environ.update(run_folder.to_environment(place))
@@ -216,18 +219,6 @@ def command(
             hang_after_s=hang_after,
         )
     )
-
-
-def _refuse_launchers(target: launching.Target) -> None:
-    """What starts ranks is no rank. Raises UsageError."""
-    if not target.is_module and Path(target.name).exists():
-        return
-    command = launchers.recorded(target.name, target.args, is_module=target.is_module)
-    if command is not None:
-        raise UsageError(
-            f"{target.name} starts others, which are what is to be recorded:\n"
-            f"  {command}"
-        )
 
 
 def _new_location(out: Path | None, script: str) -> run_folder.RunLocation:

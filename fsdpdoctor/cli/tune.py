@@ -13,6 +13,8 @@ import click
 from fsdpdoctor import recorder
 from fsdpdoctor.changes.plan import save_plan
 from fsdpdoctor.cli.inputs import byte_size
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.cli.processes.trial_runs import TrialRuns
@@ -36,7 +38,7 @@ from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, Which, candidates_of
 @click.option(
     "--max-runs", type=int, default=12, show_default=True, help="Runs in all."
 )
-@click.option("--minutes", type=float, help="Start no run that would end later.")
+@click.option("--minutes", type=Amount(), help="Start no run that would end later.")
 @click.option(
     "--steps",
     type=click.IntRange(min=4),
@@ -44,7 +46,7 @@ from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, Which, candidates_of
     show_default=True,
     help="Steps of a run.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="Of one run.")
+@click.option("--timeout", type=Amount(), metavar="SECONDS", help="Of one run.")
 @click.option(
     "--same-bits",
     is_flag=True,
@@ -58,10 +60,8 @@ from fsdpdoctor.tune import TuneLimits, Tuner, Tuning, Which, candidates_of
 @click.option(
     "--memory", type=byte_size, metavar="SIZE", help="At most so much, such as 80GiB."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.")
-@click.option(
-    "--save", type=click.Path(path_type=Path), help="Write the plan to keep here."
-)
+@click.option("--out", type=GivenPath(), help="Folder of the runs.")
+@click.option("--save", type=GivenPath(), help="Write the plan to keep here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m.")
 @click.argument("script")

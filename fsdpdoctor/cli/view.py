@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.processes.leaving import leave
 from fsdpdoctor.errors import MissingDependencyError, UsageError
 from fsdpdoctor.network import Link, parse_link
@@ -21,7 +22,7 @@ NEEDS_DASH = "the dashboard needs dash: pip install 'fsdpdoctor[dashboard]'"
 
 
 @click.command(name="view")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, type=GivenPath())
 @click.option(
     "--port",
     default=8050,

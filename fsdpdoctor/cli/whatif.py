@@ -14,6 +14,7 @@ from fsdpdoctor.advice import memory_cost, told_costs
 from fsdpdoctor.changes.frameworks import DIALECTS
 from fsdpdoctor.changes.plan import ACCUMULATION, ALL, Plan, load_plan, save_plan
 from fsdpdoctor.cli.inputs import byte_size, jobs_option, measure_run
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import never_fail_to_encode
 from fsdpdoctor.cli.processes.terminal import Terminal
 from fsdpdoctor.detectors import judge_all
@@ -34,7 +35,7 @@ from fsdpdoctor.simulate.plans.settings import settings
 
 
 @click.command(name="whatif")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath())
 @click.option(
     "--prefetch",
     type=click.IntRange(min=0),
@@ -82,7 +83,7 @@ from fsdpdoctor.simulate.plans.settings import settings
     default=None,
     help="Unshards that do not block; with --prefetch on CPU they are meant anyway.",
 )
-@click.option("--plan", type=click.Path(path_type=Path), help="A saved plan.")
+@click.option("--plan", type=GivenPath(), help="A saved plan.")
 @click.option("--search", "searching", is_flag=True, help="Find the changes worth it.")
 @click.option(
     "--memory",
@@ -90,7 +91,7 @@ from fsdpdoctor.simulate.plans.settings import settings
     metavar="SIZE",
     help="With --search: at most so much, for example 80GiB.",
 )
-@click.option("--save", type=click.Path(path_type=Path), help="Write the best plan.")
+@click.option("--save", type=GivenPath(), help="Write the best plan.")
 @click.option(
     "--code",
     "dialect",

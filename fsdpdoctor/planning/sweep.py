@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fsdpdoctor.changes.plan import ALL, Plan
 from fsdpdoctor.errors import UsageError
+from fsdpdoctor.untrusted.headers import MOST_RANKS
 
 AS_IS = "as-is"
 """A value that leaves the script as it is."""
@@ -109,6 +110,8 @@ def _check(name: str, value: str) -> None:
     pattern, words = _EXPECTED.get(name, (r"[^,/]+", "a value"))
     if not re.fullmatch(pattern, value):
         raise UsageError(f"--sweep: {name}={value}; expected {words}")
+    if name == "world" and int(value) > MOST_RANKS:
+        raise UsageError(f"--sweep: {name}={value}; expected at most {MOST_RANKS:,}")
 
 
 def choices(dimensions: Sequence[Dimension], node_size: int) -> list[Choice]:

@@ -31,6 +31,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def exists(path: Path) -> bool:
+    """The same of anything."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def read_regular(path: Path, most: int | None = None, *, cut: bool = False) -> bytes:
     """A file's content. Raises OSError, or InputError where it is a device, a pipe or a
     socket, or larger than `most`; with `cut` it is read so far.

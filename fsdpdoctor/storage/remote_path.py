@@ -39,11 +39,14 @@ _NO_HOST = "::"
 def path_of(text: str | os.PathLike[str]) -> Path:
     """The path that a word on the command line names: on this machine, or remote.
 
-    Raises UsageError for a URL inside another (`zip://a.json::s3://b/c.zip`).
+    Raises UsageError for an empty word, which would be the current folder, and for a
+    URL inside another (`zip://a.json::s3://b/c.zip`).
     """
     if isinstance(text, Path):
         return text
     text = os.fspath(text)
+    if not text:
+        raise UsageError("an empty name: expected a path.")
     if not _URL.match(text):
         return Path(text)
     if _CHAIN in _ADDRESS.sub("", text):

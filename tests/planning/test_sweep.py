@@ -53,6 +53,7 @@ def test_dimensions_have_ranges_lists_and_defaults() -> None:
         ("world", "which values of world"),
         ("world=x", "world=x; expected a number of ranks"),
         ("world=16..8", "world=16..8 is no range"),
+        ("world=2..100000000000000", "world=2097152; expected at most 1,048,576"),
         ("reshard=maybe", "reshard=maybe; expected as-is, true, false or a number of"),
         ("wrap=2/", "has an empty value"),
         ("checkpointing=yes", "expected as-is, on or off"),

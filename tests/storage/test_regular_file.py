@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fsdpdoctor.errors import InputError
-from fsdpdoctor.storage.regular_file import is_file, is_folder, read_regular
+from fsdpdoctor.storage.regular_file import exists, is_file, is_folder, read_regular
 
 
 def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
@@ -58,3 +58,5 @@ def test_no_file_has_a_name_too_long(tmp_path: Path) -> None:
     assert is_folder(tmp_path)
     assert not is_file(tmp_path / ("n" * 300))
     assert not is_folder(tmp_path / ("n" * 300))
+    assert not exists(tmp_path / ("n" * 300))
+    assert exists(tmp_path)

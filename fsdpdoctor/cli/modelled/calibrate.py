@@ -11,6 +11,8 @@ from statistics import median
 import click
 
 from fsdpdoctor import recorder
+from fsdpdoctor.cli.option_types.amount import Amount
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import write_file
 
 
@@ -23,10 +25,10 @@ from fsdpdoctor.cli.output import write_file
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=GivenPath(dir_okay=False),
     help="The device's file. Default: the device's name, .toml.",
 )
-@click.option("--price", type=float, help="Of its hour: sweeps give prices then.")
+@click.option("--price", type=Amount(), help="Of its hour: sweeps give prices then.")
 def command(device: str, out: Path | None, price: float | None) -> None:
     r"""Measure a device, and write the file that `rehearse --on FILE` reads.
 

@@ -8,10 +8,24 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fsdpdoctor.errors import UsageError
+from fsdpdoctor.storage.regular_file import exists
+
 RUN = ("-m", "fsdpdoctor", "run")
 
 _ELASTIC = {"torchrun", "torch.distributed.run", "torch.distributed.launch"}
 _OF_CLUSTERS = {"srun", "mpirun", "mpiexec"}
+
+
+def refuse(name: str, args: Sequence[str], *, is_module: bool) -> None:
+    """What starts ranks is no rank. Raises UsageError."""
+    if not is_module and exists(Path(name)):
+        return
+    command = recorded(name, args, is_module=is_module)
+    if command is not None:
+        raise UsageError(
+            f"{name} starts others, which are what is to be recorded:\n  {command}"
+        )
 
 
 def recorded(name: str, args: Sequence[str], *, is_module: bool) -> str | None:
@@ -75,7 +89,7 @@ def _tune(args: Sequence[str]) -> str:
     home = Path("recipes")
     if found is not None and found.origin is not None:
         home = Path(found.origin).parents[1] / "recipes"
-    names = [at for at, arg in enumerate(args) if (home / f"{arg}.py").exists()]
+    names = [at for at, arg in enumerate(args) if exists(home / f"{arg}.py")]
     at = names[0] if names else _script_at(args)
     recipe = [str(home / f"{args[at]}.py")] if names else list(args[at : at + 1])
     rest = args[at + 1 :]

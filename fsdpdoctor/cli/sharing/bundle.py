@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.analysis.measures import measure
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.sharing.names import without_names
 from fsdpdoctor.errors import FsdpDoctorError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
@@ -31,7 +32,7 @@ Read report.md, and `strings` of run/, before you give it away.
 
 
 @click.command(name="bundle")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath())
 @click.option(
     "--redact",
     is_flag=True,
@@ -45,7 +46,7 @@ Read report.md, and `strings` of run/, before you give it away.
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=GivenPath(dir_okay=False),
     default=Path(ARCHIVE),
     show_default=True,
     help="The archive.",

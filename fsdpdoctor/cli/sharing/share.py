@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fsdpdoctor.cli.inputs import jobs_option, measure_run
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import write_file
 from fsdpdoctor.errors import FsdpDoctorError, MissingDependencyError
 from fsdpdoctor.open_paths import ReadOptions, open_paths
@@ -22,10 +23,10 @@ REPORT, PICTURE, PIXELS = "report.html", "card.svg", "card.png"
 
 
 @click.command(name="share")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=GivenPath())
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=GivenPath(file_okay=False),
     help="The folder for its files. Default: fsdpdoctor-share.",
 )
 @click.option(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fsdpdoctor.cli.option_types.given_path import GivenPath
 from fsdpdoctor.cli.output import write_file
 from fsdpdoctor_dashboard.server.viewer_page import viewer_page
 
@@ -13,7 +14,7 @@ from fsdpdoctor_dashboard.server.viewer_page import viewer_page
 @click.command(name="viewer")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=GivenPath(dir_okay=False),
     default=Path("viewer.html"),
     show_default=True,
     help="The page.",

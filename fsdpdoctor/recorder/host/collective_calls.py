@@ -9,9 +9,8 @@ on, with the arguments, the result and the work as they are. It is there in reco
 steps only.
 
 A group whose class overrides the methods in Python never comes to the operators when
-it is called from Python: there the class's own methods are wrapped. So are two methods
-of `ProcessGroup` itself, for what FSDP2 calls all the time: see
-[Note: The shortest way of FSDP2's own].
+it is called from Python: there the class's own methods are wrapped. So are some of
+`ProcessGroup` itself, see [Note: The shortest way of FSDP2's own].
 
 Somebody waits for a collective through `Work.wait`, or, of a functional one, through
 the operator `wait_tensor`; both are bracketed and joined to their call, so what is

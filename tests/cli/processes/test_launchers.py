@@ -63,3 +63,13 @@ def test_run_says_it() -> None:
 
     assert result.exit_code == 2
     assert result.output.endswith("accelerate launch -m fsdpdoctor run train.py\n")
+
+
+@pytest.mark.parametrize("asked", [["run"], ["run", "tune", "run"]])
+def test_a_name_that_is_too_long_is_no_launcher(asked: list[str]) -> None:
+    """It is told in one line, and not looked for."""
+    result = CliRunner().invoke(main, [*asked, "n" * 300])
+
+    assert result.exit_code == 2
+    assert result.output.count("\n") <= 2
+    assert "Traceback" not in result.output
