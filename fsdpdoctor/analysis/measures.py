@@ -6,6 +6,7 @@ clocks, last arrivals, and the five causes of every stall.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,8 +50,9 @@ class Measures:
 
     @cached_property
     def evidence(self) -> frozenset[Evidence]:
-        """What every rank can show, and RANKS where collectives were matched. One
-        without a step, as a rank that hands out data, does not take it from the others.
+        """What every rank can show, and RANKS where collectives of judged steps were
+        matched. One without a step, as a rank that hands out data, does not take it
+        from the others.
         """
         every = [(rank.evidence, len(rank.steps) > 0) for rank in self.ranks]
         trained = [evidence for evidence, steps in every if steps]
@@ -58,9 +60,23 @@ class Measures:
         if not shown:
             return frozenset()
         common = frozenset.intersection(*shown)
-        if self.alignment.matched:
+        met = Evidence.KERNELS in common or self._judged_together
+        if self.alignment.matched and met:
             return common | {Evidence.RANKS}
         return common - {Evidence.RANKS}
+
+    @cached_property
+    def _judged_together(self) -> bool:
+        """Whether most judged steps were recorded by two ranks at least: where the
+        others' records break off before, who was late cannot be told in them.
+        """
+        recorded: Counter[int] = Counter()
+        judged: Counter[int] = Counter()
+        for rank in self.ranks:
+            recorded.update(rank.steps.step.tolist())
+            judged.update(rank.judged_steps.tolist())
+        together = sum(n for step, n in judged.items() if recorded[step] > 1)
+        return 2 * together >= judged.total()
 
     def of(self, rank: int) -> RankMeasures:
         """One rank's. Raises KeyError where it left none."""

@@ -82,12 +82,13 @@ def steady(m: Measures) -> float:
 
     A live record's first steps are no steady state, so it needs three judged
     steps; a capture of kernels was taken where its user chose, and one is enough.
+    A rank whose record breaks off before does not take the others' from them.
     """
     least = 1 if Evidence.KERNELS in m.evidence else MIN_JUDGED_STEPS
-    fewest = min((int(rank.judged.sum()) for rank in m.ranks), default=0)
-    if fewest < least:
+    most = _most_judged(m)
+    if most < least:
         raise CannotTell(
-            f"{fewest} judged steps on a rank, at least {least} are needed",
+            f"{most} judged steps on a rank, at least {least} are needed",
             Evidence.STEPS,
         )
     return float(m.step_ns.mean())
@@ -95,7 +96,12 @@ def steady(m: Measures) -> float:
 
 def few_steps(m: Measures) -> bool:
     """Whether medians and means rest on fewer steps than deserve confidence."""
-    return min(int(rank.judged.sum()) for rank in m.ranks) < MIN_JUDGED_STEPS
+    return _most_judged(m) < MIN_JUDGED_STEPS
+
+
+def _most_judged(m: Measures) -> int:
+    """The judged steps of the rank that has most."""
+    return max((int(rank.judged.sum()) for rank in m.ranks), default=0)
 
 
 def per_step(m: Measures, total: int) -> int:

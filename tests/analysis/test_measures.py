@@ -82,6 +82,37 @@ def test_the_last_rank_makes_the_others_wait() -> None:
     assert set(m.alignment.last_rank[0].tolist()) == {1}
 
 
+@pytest.mark.parametrize(("steps", "told"), [(9, True), (6, True), (4, False)])
+def test_who_was_late_is_told_where_others_have_the_steps(
+    steps: int, *, told: bool
+) -> None:
+    """Rank 0 judges steps 3 to 8. Of a rank whose record breaks off, most of them have
+    to be there: else what is a late rank's would be called the wire's.
+    """
+    whole = draw(GATHERED, first_step=0, steps=9)
+    m = measured(whole, draw(GATHERED, rank=1, first_step=0, steps=steps))
+
+    assert m.ranks[0].judged_steps.tolist() == [3, 4, 5, 6, 7, 8]
+    assert m.late_ranks_told == told
+    assert (Evidence.RANKS in m.evidence) == told
+
+
+def test_a_trace_has_steps_of_its_own() -> None:
+    """Each rank's may be numbered from where its capture begins."""
+    first = draw(GATHERED, evidence=TRACED)
+    other = draw(GATHERED, rank=1, evidence=TRACED)
+    later = tuple(replace(one, step=one.step + 7) for one in other.steps)
+
+    assert Evidence.RANKS in measured(first, replace(other, steps=later)).evidence
+
+
+GATHERED = """
+    all_gather  .00000..
+    wait        .00000..
+    forward     ......00
+"""
+
+
 def test_a_hidden_all_gather_costs_nothing() -> None:
     """A gather under compute is overlapped whole, and no stall."""
     m = measured(

@@ -64,10 +64,13 @@ def replay_run(run: Run, measures: Measures, slowest: int | None = None) -> Repl
 
 
 def slowest_rank(measures: Measures) -> int:
-    """The rank that waits least for others: it sets the pace of all."""
+    """The rank that waits least for others: it sets the pace of all. One without a
+    judged step, whose record breaks off early, cannot be replayed.
+    """
+    judged = [rank.rank for rank in measures.ranks if len(rank.judged_steps)]
     waits = {
-        rank.rank: int(measures.causes[rank.rank]["straggler"].sum())
-        for rank in measures.ranks
+        rank: int(measures.causes[rank]["straggler"].sum())
+        for rank in judged or measures.rank_numbers
     }
     return min(waits, key=lambda rank: (waits[rank], rank))
 

@@ -22,6 +22,7 @@ from fsdpdoctor.simulate.plans.forecast import (
     replay_run,
     slowest_rank,
 )
+from fsdpdoctor.testing import draw, measured
 from tests.simulate.steps import step
 
 ASYNC = Plan(unshard_async_op=True)
@@ -38,6 +39,15 @@ def run_of(*ranks: int) -> Run:
             for one, rank in zip(data, ranks, strict=True)
         ],
     )
+
+
+def test_a_rank_without_a_judged_step_sets_no_pace() -> None:
+    """Its record breaks off in the warm-up: it waited for nobody, and for nothing."""
+    cut = draw("forward 0000", first_step=0, steps=2)
+    whole = draw("forward 0000", rank=1, first_step=0, steps=9)
+
+    assert slowest_rank(measured(cut, whole)) == 1
+    assert slowest_rank(measured(cut)) == 0
 
 
 def test_a_simulated_run_is_replayed_exactly() -> None:
