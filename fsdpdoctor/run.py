@@ -188,13 +188,17 @@ class RankFiles:
         outside = [record.spans for record in steps if record.step == OUTSIDE]
         whole = [record for record in steps if record.step != OUTSIDE]
         rest = whole.pop() if whole and whole[-1].is_rest else None
+        beats = read_beats(self._stem.with_suffix(".beat"))
+        if truncated is not None and beats:
+            last = max(beat.step for beat in beats)
+            truncated += f"; its last event was in step {last}"
         return RankData(
             header=header,
             steps=tuple(whole),
             outside=Spans.concat(outside),
             rest=rest,
             names=names,
-            beats=read_beats(self._stem.with_suffix(".beat")),
+            beats=beats,
             truncated=truncated,
             stall=read_stall(self._stem),
             fatal=read_fatal(self._stem),

@@ -231,6 +231,14 @@ def test_a_step_that_lies_ends_the_stream_there(tmp_path: Path) -> None:
         f"{tmp_path / 'rank00000.arrows'} breaks off: kind of a row is 99, which is "
         "no kind (1 whole steps before it were read)"
     )
+    beat = Heartbeat(tmp_path, 0)
+    for step in (40, 41):
+        beat.step = step
+        beat.beat(Kind.FORWARD, 1, 0)
+    beat.flush()
+    beat.close()
+    (data,) = open_run(tmp_path).load()
+    assert str(data.truncated).endswith("were read); its last event was in step 41")
 
 
 def test_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
