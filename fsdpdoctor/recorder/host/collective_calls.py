@@ -126,13 +126,15 @@ class CollectiveCalls:
     def _see(self) -> None:
         self._training = threading.get_ident()
         tell_this_thread()
-        self._see_python_classes()
+        known = {operator.name for operator in operators()}
+        short = known >= WITHOUT_KERNEL  # else a torch that has other names for them
+        self._see_classes(THEIR_METHODS if short else ())
         if self._libraries:
             return  # they could not be taken out
         library = self._library("c10d")
         for operator in operators():
             self._name(operator.kind)
-            if operator.name in WITHOUT_KERNEL:
+            if short and operator.name in WITHOUT_KERNEL:
                 continue
             begins = functools.partial(self._begins, operator)
             kernel = self._kernel(operator.call, begins)
@@ -148,14 +150,15 @@ class CollectiveCalls:
             kernel = self._kernel(gather.default, self._functional_begins)
             library.impl(FUNCTIONAL, kernel, KEY, with_keyset=True)
 
-    def _see_python_classes(self) -> None:
+    def _see_classes(self, of_base: tuple[str, ...]) -> None:
+        """Methods of Python's classes, and some of `ProcessGroup` itself."""
         for work in classes(C10D.Work):
             if "wait" in vars(work):
                 self._patches.put(work, "wait", self._work_wait(work.wait))
         for group in classes(C10D.ProcessGroup)[1:]:
             for name in [name for name in vars(group) if is_collective(name)]:
                 self._see_method(group, name, hides=True)
-        for name in THEIR_METHODS:
+        for name in of_base:
             if name in vars(C10D.ProcessGroup):
                 self._see_method(C10D.ProcessGroup, name, hides=False)
 
@@ -212,7 +215,8 @@ class CollectiveCalls:
                 return original(group, *args, **kwargs)
             given = (*args, *kwargs.values())
             call = guard.run(self._issues, kind, group, given, wants_work(given))
-            rec.own_collective = hides
+            if hides:
+                rec.own_collective = True
             try:
                 result = original(group, *args, **kwargs)
             except BaseException as error:
@@ -221,7 +225,8 @@ class CollectiveCalls:
                 hide_frames(error)
                 raise
             finally:
-                rec.own_collective = False
+                if hides:
+                    rec.own_collective = False
             if call is not None:
                 guard.run(self._returned, call, result)
             return result
