@@ -20,6 +20,7 @@ from fsdpdoctor.redact.secret_names import is_always_secret, is_secret_name
 from fsdpdoctor.redact.secret_shapes import without_known_shapes, without_random_runs
 from fsdpdoctor.redact.secret_values import (
     PASSWORD_OPTION,
+    TAKING_PASSWORDS,
     behind_option,
     hide_values,
     is_answer,
@@ -84,8 +85,10 @@ _TOKENS = re.compile(r"[+-]*tokens", re.IGNORECASE)
 _COUNTS = re.compile(r"[\d.,_+-]+(?:[eE][\d+-]+|[kKmMbBtT])?")
 """Of `--tokens 4096`, and no other is shown behind it."""
 
+_BETWEEN = ("=", ":", ":=")
+"""`--password = X`, with blanks around."""
 _PLAIN_NAME = re.compile(r"[a-z_-]+")
-_TAKES_PASSWORD = re.compile(r"(?:^|/)(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)$")
+_TAKES_PASSWORD = re.compile(rf"(?:^|/){TAKING_PASSWORDS}$")
 _LEAST_NAMED = 8
 _LEAST_WEAK = 8
 """Characters of a mixed word that behind a mere "token" or "key" is one."""
@@ -180,6 +183,9 @@ def _marked(argv: Sequence[str]) -> Iterator[tuple[str, bool]]:
     """Each argument, and whether an option before it says that it is a secret."""
     hide_next = hide_all = tokens = False
     for argument in argv:
+        if argument in _BETWEEN and (hide_next or hide_all):
+            yield argument, False
+            continue
         password = PASSWORD_OPTION.fullmatch(argument) is not None
         is_option = argument.startswith("--") or argument in ("-h", "-m", "-c")
         if (hide_next or hide_all) and not (is_option or password):

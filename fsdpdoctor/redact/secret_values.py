@@ -12,6 +12,10 @@ from typing import NamedTuple
 from fsdpdoctor.redact.secret_names import is_always_secret, is_secret_name
 
 PASSWORD_OPTION = re.compile(r"-[pP]")
+TAKING_PASSWORDS = (
+    r"(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass|7z[arz]{0,2}|(?:un)?rar)"
+)
+"""Programs whose `-pX` is one, in small letters, too."""
 LOGIN_OPTION = re.compile(r"-[uU]|--(?:user|proxy-user|http-user|login|basic-auth)")
 LOGIN = re.compile(r"(?P<user>[^\s:\"'=/<]+:)(?P<value>(?!//)[^\s\"'@<]+)")
 """`user:password`, behind such an option."""
@@ -62,13 +66,16 @@ _PLACES = (
     ),
     # Of these programs in small letters, too, which of others is an option.
     re.compile(
-        r"\b(?:mysql\w{0,20}|mariadb[\w-]{0,20}|sshpass)\s[^\n|;&]{0,200}?(?<=\s)"
-        r"-p(?P<value>[^\s\"'<-][^\s\"']{3,})"
+        rf"\b{TAKING_PASSWORDS}\s[^\n|;&]{{0,200}}?(?<=\s)"
+        r"-h?p(?P<value>[^\s\"'<-][^\s\"']{3,})"
     ),
     re.compile(
-        r"\b(?:redis-cli\s[^\n|;&]{0,200}?(?<=\s)-a|ldap\w{3,9}\s[^\n|;&]{0,200}?(?<=\s)-w)"
-        r"\s+(?P<value>[^\s\"'<-][^\s\"']*)"
+        r"\b(?:redis-cli\s[^\n|;&]{0,200}?(?<=\s)-a|ldap\w{3,9}\s[^\n|;&]{0,200}?(?<=\s)-w"
+        r"|openssl\s[^\n|;&]{0,200}?(?<=\s)-[kK]"
+        r"|openssl\s[^\n|;&]{0,200}?(?<=\s)-pass(?:in|out)?\s+pass:)"
+        r"\s*(?<=[\s:])(?P<value>[^\s\"'<-][^\s\"']*)"
     ),
+    re.compile(r"(?<=\s)/p(?:ass|assword)?:(?P<value>[^\s\"'<]{4,})", re.IGNORECASE),
     re.compile(
         rf"(?<![\w-]){COOKIE_OPTION.pattern}(?:\s+|[\"'],\s*)[\"']?{COOKIE.pattern}"
     ),

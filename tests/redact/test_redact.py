@@ -51,6 +51,9 @@ JWT = "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0.c2ln"
         (["dXNlcjpwYXNzd29yZC1vZi1tZQ=="], [HIDDEN]),
         (["AKIAIOSFODNN7EXAMPLE=x"], [f"{HIDDEN}=x"]),
         (["mysql", "-h", "db", "-pletters"], ["mysql", "-h", "db", f"-p{HIDDEN}"]),
+        (["7z", "x", "-pletters", "a.7z"], ["7z", "x", f"-p{HIDDEN}", "a.7z"]),
+        (["--password", "=", "letters"], ["--password", "=", HIDDEN]),
+        (["--lr", "=", "letters"], ["--lr", "=", "letters"]),
         (["train.py", "-pletters"], ["train.py", "-pletters"]),
         # Short options
         (["-p", "abc"], ["-p", HIDDEN]),

@@ -82,6 +82,16 @@ FORM = "https%3A%2F%2Fme%3Aqwertz%40host"
         ("['curl', '-u', 'me:a', 'h']", f"['curl', '-u', 'me:{HIDDEN}', 'h']"),
         ("curl --user https://h/x", "curl --user https://h/x"),
         ("mysql -uroot -pQwertz9 db", f"mysql -uroot -p{HIDDEN} db"),
+        ("7z x -pletters a.7z", f"7z x -p{HIDDEN} a.7z"),
+        ("unrar x -pletters a.rar", f"unrar x -p{HIDDEN} a.rar"),
+        ("rar a -hpletters a.rar", f"rar a -hp{HIDDEN} a.rar"),
+        ("openssl enc -aes256 -k letters -d", f"openssl enc -aes256 -k {HIDDEN} -d"),
+        (
+            "openssl rsa -passin pass:abc -in k",
+            f"openssl rsa -passin pass:{HIDDEN} -in k",
+        ),
+        ("xfreerdp /u:me /p:letters /v:h", f"xfreerdp /u:me /p:{HIDDEN} /v:h"),
+        ("curl -k https://h/p:1", "curl -k https://h/p:1"),
         ("patch -p1 of -passive", "patch -p1 of -passive"),
         (
             '[{"name": "DB_PASSWORD", "type": "str", "value": "a b"}]',
@@ -192,7 +202,18 @@ def test_what_is_hidden_is_told() -> None:
     "piece",
     [
         *("a", "http://", "a://b:", "a.b-", "password=(", "password='a'+", "'\\"),
-        *("%25", "<a>", "-u a:", "token ", "a:1:", "login ", "mysql -x ", "token|"),
+        *(
+            "%25",
+            "<a>",
+            "-u a:",
+            "token ",
+            "a:1:",
+            "login ",
+            "mysql -x ",
+            "openssl -k",
+            " /p:",
+            "token|",
+        ),
         *(
             "postgres://u:a b ",
             "password\t",
