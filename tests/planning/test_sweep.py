@@ -53,6 +53,8 @@ def test_dimensions_have_ranges_lists_and_defaults() -> None:
         ("world", "which values of world"),
         ("world=x", "world=x; expected a number of ranks"),
         ("world=16..8", "world=16..8 is no range"),
+        (f"world={'9' * 5000}", "world=99999999999999999999...; expected at most"),
+        (f"world=2..{'9' * 5000}", "expected a number of ranks"),
         ("world=2..100000000000000", "world=2097152; expected at most 1,048,576"),
         ("reshard=maybe", "reshard=maybe; expected as-is, true, false or a number of"),
         ("wrap=2/", "has an empty value"),
