@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
 
@@ -17,24 +18,22 @@ MOST_HEADER = 64 * MIB
 
 def is_file(path: Path) -> bool:
     """Whether a file is there that may be looked for: none has a name too long."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+    return _says(path.is_file)
 
 
 def is_folder(path: Path) -> bool:
     """The same of a folder."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
+    return _says(path.is_dir)
 
 
 def exists(path: Path) -> bool:
     """The same of anything."""
+    return _says(path.exists)
+
+
+def _says(asked: Callable[[], bool]) -> bool:
     try:
-        return path.exists()
+        return asked()
     except OSError:
         return False
 

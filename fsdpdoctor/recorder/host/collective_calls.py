@@ -39,7 +39,6 @@ from fsdpdoctor.recorder.host.collective_operators import (
     KEY,
     THEIR_METHODS,
     TORCH,
-    WITHOUT_KERNEL,
     Call,
     Operator,
     below_key,
@@ -55,6 +54,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
     supported,
     tensors_of,
     wants_work,
+    without_kernel,
 )
 from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
 from fsdpdoctor.recorder.patching import Patches, hide_frames, unseen
@@ -126,15 +126,13 @@ class CollectiveCalls:
     def _see(self) -> None:
         self._training = threading.get_ident()
         tell_this_thread()
-        known = {operator.name for operator in operators()}
-        short = known >= WITHOUT_KERNEL  # else a torch that has other names for them
-        self._see_classes(THEIR_METHODS if short else ())
+        self._see_classes(THEIR_METHODS if without_kernel() else ())
         if self._libraries:
             return  # they could not be taken out
         library = self._library("c10d")
         for operator in operators():
             self._name(operator.kind)
-            if short and operator.name in WITHOUT_KERNEL:
+            if operator.name in without_kernel():
                 continue
             begins = functools.partial(self._begins, operator)
             kernel = self._kernel(operator.call, begins)

@@ -50,7 +50,7 @@ TORCH: Any = torch  # parts of it have no types
 C10D: Any = getattr(torch._C, "_distributed_c10d", None)  # None: built without it
 
 
-WITHOUT_KERNEL = frozenset({"_allgather_base_", "_reduce_scatter_base_"})
+_WITHOUT_KERNEL = frozenset({"_allgather_base_", "_reduce_scatter_base_"})
 """[Note: The shortest way of FSDP2's own]."""
 
 THEIR_METHODS = (
@@ -172,6 +172,15 @@ def operators() -> list[Operator]:
             )
         )
     return found
+
+
+@cache
+def without_kernel() -> frozenset[str]:
+    """The operators that are seen by `THEIR_METHODS`; none in a torch that has other
+    names for them.
+    """
+    there = {operator.name for operator in operators()}
+    return _WITHOUT_KERNEL if there >= _WITHOUT_KERNEL else frozenset()
 
 
 def kind_of(operator: str) -> str:

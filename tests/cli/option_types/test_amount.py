@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from fsdpdoctor.cli import main
 from fsdpdoctor.cli.option_types.amount import Amount
+from tests.rig.command_options import every_command, of_type
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "0", "-1", "many"])
@@ -25,33 +25,12 @@ def test_an_amount_is_itself() -> None:
         Amount(min=0.01).convert("0.009", None, None)
 
 
-def _floats(command: click.Command, name: str) -> list[str]:
-    """The options, of a command and of those below it, that are other floats."""
-    context = click.Context(command)
-    if isinstance(command, click.Group):
-        below = {
-            sub: command.get_command(context, sub)
-            for sub in command.list_commands(context)
-        }
-        assert below
-        return [
-            found
-            for sub, one in below.items()
-            if one is not None
-            for found in _floats(one, f"{name} {sub}")
-        ]
-    return [
-        f"{name} {option.name}"
-        for option in command.params
-        if isinstance(option.type, click.types.FloatParamType)
-        and not isinstance(option.type, Amount)
-    ]
-
-
 def test_every_option_is_one() -> None:
     """No command takes another kind of float."""
-    assert _floats(main, "fsdpdoctor") == []
-    assert _floats(_OTHER, "other") == ["other price"]
+    other = click.Command("other", params=[click.Option(["--price"], type=float)])
+
+    assert of_type(every_command(), FLOATS, Amount) == []
+    assert of_type([other], FLOATS, Amount) == ["other price"]
 
 
-_OTHER = click.Command("other", params=[click.Option(["--price"], type=float)])
+FLOATS = click.types.FloatParamType

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from fsdpdoctor.cli import main
 from fsdpdoctor.cli.option_types.given_path import GivenPath
+from tests.rig.command_options import every_command, of_type
 
 
 def test_a_path_is_a_path(tmp_path: Path) -> None:
@@ -28,31 +29,9 @@ def test_an_empty_word_is_none(command: str) -> None:
     assert "an empty name: expected a path." in result.output
 
 
-def _plain(command: click.Command, name: str) -> list[str]:
-    """The options and arguments, of a command and of those below it, that are other
-    paths.
-    """
-    context = click.Context(command)
-    if isinstance(command, click.Group):
-        below = [
-            (sub, one)
-            for sub in command.list_commands(context)
-            if (one := command.get_command(context, sub)) is not None
-        ]
-        assert below
-        return [found for sub, one in below for found in _plain(one, f"{name} {sub}")]
-    return [
-        f"{name} {option.name}"
-        for option in command.params
-        if isinstance(option.type, click.Path)
-        and not isinstance(option.type, GivenPath)
-    ]
-
-
 def test_every_path_is_one() -> None:
     """No command takes another kind of path."""
-    assert _plain(main, "fsdpdoctor") == []
-    assert _plain(_OTHER, "other") == ["other out"]
+    other = click.Command("other", params=[click.Option(["--out"], type=click.Path())])
 
-
-_OTHER = click.Command("other", params=[click.Option(["--out"], type=click.Path())])
+    assert of_type(every_command(), click.Path, GivenPath) == []
+    assert of_type([other], click.Path, GivenPath) == ["other out"]
