@@ -1,14 +1,15 @@
-"""Builds the C scanner, or leaves it out where there is no compiler."""
+"""Builds what is in C, or leaves it out where there is no compiler."""
 
 from setuptools import Extension, setup
 
 setup(
     ext_modules=[
         Extension(
-            "fsdpdoctor._scan",
-            sources=["fsdpdoctor/_scan.c"],
+            f"fsdpdoctor.{name}",
+            sources=[f"fsdpdoctor/{name}.c"],
             extra_compile_args=["-O3"],
             optional=True,
         )
+        for name in ("_scan", "_tape")
     ]
 )

@@ -396,6 +396,19 @@ class Heartbeat:
         size: int = 0,
     ) -> None:
         """Overwrite the oldest slot with what happens now."""
+        self.beat_at(perf_counter_ns(), kind, phase, unit, seq, group, size)
+
+    def beat_at(
+        self,
+        time_ns: int,
+        kind: int,
+        phase: int,
+        unit: int,
+        seq: int = UNKNOWN,
+        group: int = UNKNOWN,
+        size: int = 0,
+    ) -> None:
+        """The same of what happened then."""
         self._count = count = self._count + 1
         self._pack(
             self._ring,
@@ -408,7 +421,7 @@ class Heartbeat:
             phase,
             seq,
             group,
-            perf_counter_ns(),
+            time_ns,
             size,
         )
 

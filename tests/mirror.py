@@ -255,6 +255,8 @@ COVERED_BY: dict[str, tuple[str, ...]] = {
         "planning/model_shape.py",
         "renderers/memory_plan.py",
     ),
+    "recorder/tape/test_worlds.py": ("recorder/tape/facts.py",),
+    "recorder/test_patching.py": ("recorder/brackets.py",),
     "recorder/changes/test_apply_plan.py": (
         "plan_file.py",
         "recorder/changes/fully_shard_override.py",

@@ -18,6 +18,7 @@ from fsdpdoctor.recorder.fsdp2.internals import TorchSymbols
 from fsdpdoctor.recorder.fsdp2.signals import SIGNALS
 from fsdpdoctor.recorder.fsdp2.signatures import installed
 from fsdpdoctor.recorder.host import collective_operators
+from fsdpdoctor.recorder.tape.extension import extension
 from fsdpdoctor.storage.runs_place import RUNS
 
 NO_SOURCES = "its names were not read: torch's sources are not there"
@@ -41,6 +42,13 @@ class Surroundings:
     abilities: tuple[Ability, ...]
 
 
+IN_C = "in C where parameters are on a CPU, in Python on a device"
+IN_PYTHON = (
+    "in Python: they were not compiled as this was installed, and recording costs "
+    "two to three times as much of a CPU's step (install with a C compiler)"
+)
+
+
 def surroundings() -> Surroundings:
     """Look at the interpreter, torch and its devices; nothing is begun."""
     names = TorchSymbols()
@@ -54,6 +62,7 @@ def _facts(names: TorchSymbols) -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield "torch", str(torch.__version__)
     yield "FSDP2", _fsdp2(names)
+    yield "hooks", IN_C if extension() is not None else IN_PYTHON
     yield "backends", ", ".join(_backends()) or "none"
     yield "devices", ", ".join(_devices()) or NO_CUDA
     clock = time.get_clock_info("perf_counter")

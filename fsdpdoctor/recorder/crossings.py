@@ -108,6 +108,8 @@ _SAMPLING = "fsdpdoctor.recorder.storage.sampling:Adaptive"
 _HEADERS = "fsdpdoctor.recorder.rank_header:Headers"
 _WRITER = "fsdpdoctor.run_writer:RankWriter"
 _BEAT = "fsdpdoctor.run_writer:Heartbeat"
+_REPLAY = "fsdpdoctor.recorder.tape.replay:Replay"
+_TAPED = "fsdpdoctor.recorder.tape.hooks:TapedHooks"
 _TUNER = "fsdpdoctor.recorder.autotune.autotuner:Autotuner"
 _TOLD = "fsdpdoctor.recorder.autotune.passes:Passes"
 _FORCE = "fsdpdoctor.recorder.autotune.in_force:InForce"
@@ -145,8 +147,11 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_STATES, "_root_begins _root_begun _root_ends _forward_ended"),
     *_of(_STATES, "_backward_begins _backward_begun"),
     *_of(_STATES, "_callback_begins _callback_ended _casts"),
-    *_of(_GATHERS, "_begins _copied_in _returned _wait _copied_out"),
-    *_of(_REDUCES, "_begins _allocates _issues _ended _reduced"),
+    *_of(_GATHERS, "_begins _returned _wait _copied_out begins copied_in returned"),
+    *_of(_GATHERS, "wait_begins waited copied_out"),
+    *_of(_REDUCES, "_begins _issues begins allocates issues ended reduced"),
+    *_of(_REPLAY, "catch_up catch_up_beside start_anew"),
+    *_of(_TAPED, "start_anew"),
     *_of(_REGISTRY, "of index_of_params new_op resume cut_windows"),
     *_of(_GROUPS, "index"),
     *_of(_STEPS, "begin root_forward_begins root_forward_ended backward_begins"),
@@ -176,7 +181,7 @@ CALLBACKS: tuple[str, ...] = (
     *_of(_SAMPLING, "records learn"),
     *_of(_HEADERS, "of_rank write_run"),
     *_of(_WRITER, "write_step write_header close"),
-    *_of(_BEAT, "beat flush close"),
+    *_of(_BEAT, "beat beat_at flush close"),
     *TUNING,
 )
 """Our functions that run between two lines of somebody's training, or at its ends."""

@@ -155,6 +155,11 @@ def _passing(
     return fsdpdoctor_original(*args, **kwargs)
 
 
+def is_compiled(layer: Any) -> bool:
+    """Whether it is a layer of ours that is in C."""
+    return type(layer).__module__ == "fsdpdoctor._tape"
+
+
 class StandIn:
     """An object of ours in the place of another, that can step aside."""
 
@@ -172,7 +177,8 @@ def _named_as(layer: Any, original: Any) -> None:
     and by `inspect` its signature and source. Tools ask, before they wrap it in turn.
     """
     function = layer.__func__ if isinstance(layer, staticmethod) else layer
-    if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):
+    ours = isinstance(function, FunctionType) or is_compiled(function)
+    if ours and not hasattr(function, "__wrapped__"):
         functools.update_wrapper(function, original)
 
 
@@ -180,7 +186,9 @@ def _step_aside(layer: Any, original: Any, there: Any) -> None:
     """Make a layer, wherever it is held, a call of what it wraps."""
     if isinstance(layer, StandIn):
         layer.fsdpdoctor_pass()
-    function = layer.__func__ if isinstance(layer, staticmethod) else layer
+    function: Any = layer.__func__ if isinstance(layer, staticmethod) else layer
+    if is_compiled(function):
+        function.step_aside(there)
     if not isinstance(function, FunctionType):
         return
     # A function's code can be replaced by one with as many free variables. So a
@@ -201,9 +209,11 @@ def _beneath(there: Any) -> Any:
         inner = there
         if isinstance(there, StandIn):
             inner = there.fsdpdoctor_beneath()
-        function = there.__func__ if isinstance(there, staticmethod) else there
+        function: Any = there.__func__ if isinstance(there, staticmethod) else there
         if isinstance(function, FunctionType):
             inner = (function.__kwdefaults__ or {}).get("fsdpdoctor_there", there)
+        elif is_compiled(function) and (beneath := function.beneath()) is not function:
+            inner = beneath
         if inner is there:
             return there
         there = inner
@@ -218,7 +228,7 @@ def _callable_of(owner: Any, there: Any) -> Any:
     if isinstance(there, staticmethod):
         return there.__func__
     bound = (FunctionType, MethodDescriptorType, WrapperDescriptorType)
-    return there if isinstance(there, bound) else None
+    return there if isinstance(there, bound) or is_compiled(there) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,94 +367,3 @@ class HookSet:
         for owner, wraps in self._wraps:
             for name, make in wraps.items():
                 self.patches.wrap(owner, name, make)
-
-
-@functools.cache
-def compiling_check() -> Callable[[], bool]:
-    """Torch's own question, of before a script could take torch's modules away."""
-    from torch.compiler import is_compiling
-
-    return is_compiling
-
-
-PASS_BY = object()
-"""What the first half of a bracket returns where the second has nothing to say."""
-
-
-def bracketing(
-    guard: ErrorBorder, before: Function, after: Function | None = None
-) -> Wrap:
-    """What makes the bracket around a function that is not known yet."""
-    return lambda original: bracket(original, guard, before, after)
-
-
-def bracket(
-    original: Function,
-    guard: ErrorBorder,
-    before: Function,
-    after: Function | None = None,
-) -> Function:
-    """`original` with our code around it.
-
-    `before` gets the call's arguments; `after` gets what `before` returned and
-    the exception that ended the call, None for none; it is not called where that is
-    `PASS_BY`. Within a graph of dynamo's there is `original` alone: with
-    `fullgraph=True` a call that breaks it is an error.
-    """
-    # Some twenty of these run for each unit of a recorded step: they call little.
-    is_compiling = compiling_check()
-    if after is None:
-        return _in_front(original, guard, before)
-
-    @unseen
-    @functools.wraps(original)
-    def bracketed(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(*args, **kwargs)
-        entered = perf_counter_ns()
-        try:
-            token = before(*args, **kwargs)
-        except Exception as error:
-            guard.fail(error)
-            token = PASS_BY  # not here: theirs would be said to be of handling ours
-        guard.cost_ns += perf_counter_ns() - entered
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            if token is not PASS_BY:
-                guard.run(after, token, error)
-            hide_frames(error)
-            raise
-        if token is PASS_BY or guard.failed:
-            return result
-        entered = perf_counter_ns()
-        try:
-            after(token, None)
-        except Exception as error:
-            guard.fail(error)
-        guard.cost_ns += perf_counter_ns() - entered
-        return result
-
-    return bracketed
-
-
-def _in_front(original: Function, guard: ErrorBorder, before: Function) -> Function:
-    is_compiling = compiling_check()
-
-    @unseen
-    @functools.wraps(original)
-    def bracketed(*args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():
-            entered = perf_counter_ns()
-            try:
-                before(*args, **kwargs)
-            except Exception as error:
-                guard.fail(error)
-            guard.cost_ns += perf_counter_ns() - entered
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            hide_frames(error)
-            raise
-
-    return bracketed

@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-from fsdpdoctor.errors import UsageError
 from fsdpdoctor.rank_end import RankEnd
 from fsdpdoctor.recorder import border, phases
 from fsdpdoctor.recorder.dynamo_skips import skip_ours
@@ -42,7 +41,12 @@ from fsdpdoctor.recorder.steps.pending_step import PendingStep, rest_of
 from fsdpdoctor.recorder.steps.step_bounds import StepBounds
 from fsdpdoctor.recorder.steps.steps import OWN_OPTIMIZER, Steps
 from fsdpdoctor.recorder.steps.unsampled_steps import TimedSteps
-from fsdpdoctor.recorder.storage.clocks import HostClock, arrives, device_clock
+from fsdpdoctor.recorder.storage.clocks import (
+    HostClock,
+    arrives,
+    check_device,
+    device_clock,
+)
 from fsdpdoctor.recorder.storage.disk_thread import DiskThread
 from fsdpdoctor.recorder.storage.memory_samples import memory_of
 from fsdpdoctor.recorder.storage.recording import BufferPosition, Recording
@@ -66,26 +70,27 @@ class Session:
         self._guard = ErrorBorder(self._stop)
         plan.folder.mkdir(parents=True, exist_ok=True)
         heartbeat = Heartbeat(plan.folder, place()[0])
-        self._disk = DiskThread(heartbeat.flush)
+        self._disk = DiskThread(self._flush)
         self._rec = Recording(HostClock(), self._guard, heartbeat)
         self._device: str | None = None  # of the units, once the first is seen
         self._units = Units(self._rec, self.device_seen)
         self._steps = Steps(self._rec, self._units, plan.sampling, self)
         self._memory = memory_of(device=False)
-        self._unit_hooks = UnitHooks(self._rec, self._units, self._memory)
+        self._unit_hooks = UnitHooks(
+            self._rec, self._units, self._memory, self._units.live
+        )
         self._model = ModelWatch(self._units, self._groups)
         self._replicas = ReplicaWatch(self._model, self._units)
         self._host = HostHooks(self._rec, self._steps, self._model)
         self._counted = MemoryWatch(
             self._rec, self._units, self._model, self._host.within, self._names
         )
-        self._calls = CollectiveCalls(
-            self._rec, self._units, self._groups, self._host.within
-        )
         self._stacks = StackSampler(self._rec, self._host.within)
         self._roots = PlainRoots(self._rec, self._steps, self._model)
-        self._hooks = FsdpHooks(
-            HookContext(self._rec, self._units, self._groups, self._names)
+        context = HookContext(self._rec, self._units, self._groups, self._names)
+        self._hooks = FsdpHooks(context)
+        self._calls = CollectiveCalls(
+            context, self._host.within, self._hooks.unless_own
         )
         self._pending: deque[PendingStep] = deque()
         self._timed = TimedSteps()
@@ -108,6 +113,10 @@ class Session:
         self._stall_watch = StallWatch(
             self._rec, plan.folder, place()[0], plan.hang_after_s
         )
+
+    def _flush(self) -> None:  # untraced: its own thread
+        self._hooks.catch_up_beside()
+        self._rec.heartbeat.flush()
 
     @property
     def folder(self) -> Path:
@@ -297,16 +306,7 @@ class Session:
             self._device = device
             if device == "cuda":
                 self._use_device()
-        if device != self._device:
-            raise UsageError(
-                f"units on {device} beside units on {self._device}: a record has one "
-                "clock, so record a process whose units are on one device"
-            )
-        if device not in ("cpu", "cuda"):
-            raise UsageError(
-                f"the model is on {device}, whose streams the recorder cannot time: "
-                "expected cpu or cuda"
-            )
+        check_device(device, self._device)
 
     def _use_device(self) -> None:
         self._rec.use(device_clock())

@@ -25,9 +25,12 @@ class Recorded:
         return open_run(self._folder / scenario).sources[rank].load()
 
 
-def _record(tmp: pytest.TempPathFactory, ranks: int, which: str) -> Recorded:
+def _record(
+    tmp: pytest.TempPathFactory, ranks: int, which: str, *more: str
+) -> Recorded:
     folder = tmp.mktemp(which)
-    for finished in run_ranks(ranks, "-W", "ignore", str(JOB), str(folder), which):
+    job = str(JOB), str(folder), which, *more
+    for finished in run_ranks(ranks, "-W", "ignore", *job):
         finished.ok()
     return Recorded(folder)
 
@@ -42,6 +45,12 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """Scenarios on two ranks."""
     return _record(tmp_path_factory, 2, "two")
+
+
+@pytest.fixture(scope="session")
+def two_live(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The same, without hooks in C."""
+    return _record(tmp_path_factory, 2, "two", "live")
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,9 @@ from unittest import mock
 import pytest
 
 from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder.brackets import bracketing
 from fsdpdoctor.recorder.fsdp2.internals import DistProxy
-from fsdpdoctor.recorder.patching import ErrorBorder, HookSet, bracketing
+from fsdpdoctor.recorder.patching import ErrorBorder, HookSet
 
 Call = Callable[..., Any]
 

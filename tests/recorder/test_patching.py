@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fsdpdoctor.quantities import MS
-from fsdpdoctor.recorder.patching import PASS_BY, ErrorBorder, Patches, bracket
+from fsdpdoctor.recorder.brackets import PASS_BY, bracket
+from fsdpdoctor.recorder.patching import ErrorBorder, Patches
 
 
 class Target:

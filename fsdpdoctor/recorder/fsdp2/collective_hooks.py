@@ -16,8 +16,8 @@ class CollectiveHooks:
 
     def __init__(self, context: HookContext) -> None:
         self._names = context.names
-        self._gathers = GatherHooks(context)
-        self._reductions = ReductionHooks(context)
+        self._gathers = GatherHooks(context, context.units.live)
+        self._reductions = ReductionHooks(context, context.units.live)
 
     def wrappers(self) -> dict[str, Wrap]:
         """What brackets the functions of `_fsdp_param_group`, by name."""

@@ -11,7 +11,9 @@ from fsdpdoctor.recorder.fsdp2.param_group_hooks import UnitHooks
 from fsdpdoctor.recorder.fsdp2.state_hooks import PassListener, StateHooks
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unsampled_hooks import LightHooks
-from fsdpdoctor.recorder.patching import HookSet
+from fsdpdoctor.recorder.patching import Function, HookSet
+from fsdpdoctor.recorder.storage.recording import nothing_to_read
+from fsdpdoctor.recorder.tape.hooks import TapedHooks
 
 
 class HostSide(Protocol):
@@ -31,11 +33,15 @@ class FsdpHooks:
         self._context = context
         self._full = HookSet()
         self._light = HookSet()
+        # The same, by hooks that only write down that they ran.
+        self._in_c, self._light_in_c = HookSet(), HookSet()
         # `dist` of FSDP2's module, full and light: each of its names is asked of a
         # stand-in then, which takes time, so it is there only where it is needed.
         self._full_dist = HookSet()
         self._light_dist = HookSet()
         names = context.names
+        self._taped: TapedHooks | None = None  # until they are built
+        self._is_taped = False
         self._named = None not in (names.all_gather_class, names.reduce_scatter_class)
 
     def build(self, unit_hooks: UnitHooks, steps: PassListener, host: HostSide) -> None:
@@ -43,6 +49,7 @@ class FsdpHooks:
         rec, units, _, names = self._context
         host.sharding(names)
         states = StateHooks(rec, units, steps).wrappers(names)
+        taped = self._taped = TapedHooks(self._context)
         collectives = CollectiveHooks(self._context)
         light = LightHooks(self._context)
         module = names.collectives_module
@@ -50,8 +57,12 @@ class FsdpHooks:
         full.add(names.state_class, states)
         full.add(names.group_class, unit_hooks.wrappers(names))
         full.add(names.param_group_module, collectives.wrappers())
+        self._in_c = taped.full(states)
+        self._light_in_c = taped.light(light, steps)
         if names.may_wrap(names.module_class, "unshard"):
-            full.add(names.module_class, host.manual_unshard(units))
+            by_hand = host.manual_unshard(units)
+            full.add(names.module_class, by_hand)
+            self._in_c.add(names.module_class, by_hand)
         light_ones.add(names.state_class, light.state_wrappers(steps))
         light_ones.add(names.group_class, light.group_wrappers())
         light_ones.add(names.param_group_module, light.function_wrappers())
@@ -61,11 +72,32 @@ class FsdpHooks:
     def install(self, on: bool) -> None:
         """Put in place what a recorded step needs, or what is needed between."""
         self.undo()
-        (self._full if on else self._light).install()
+        self._install(on)
         self._install_dist(on)
 
+    @property
+    def _may_be_taped(self) -> bool:
+        return self._taped is not None and self._taped.usable
+
+    def _install(self, on: bool) -> None:
+        taped, rec = self._taped, self._context.recording
+        rec.catch_up()  # what is counted there is counted
+        rec.catch_up = nothing_to_read
+        self._is_taped = self._may_be_taped
+        if taped is None or not self._is_taped:
+            (self._full if on else self._light).install()
+            return
+        taped.start_anew()
+        rec.catch_up = taped.replay.catch_up
+        (self._in_c if on else self._light_in_c).install()
+
     def tree_known(self, on: bool) -> None:
-        """There are new units, whose gradients may be all-reduced, too."""
+        """There are new units, whose gradients may be all-reduced, too; the first of
+        them say which device it is.
+        """
+        if self._is_taped != self._may_be_taped:
+            self.install(on)
+            return
         self._full_dist.patches.undo()
         self._light_dist.patches.undo()
         self._install_dist(on)
@@ -74,8 +106,20 @@ class FsdpHooks:
         if self._context.units.replicate or (on and not self._named):
             (self._full_dist if on else self._light_dist).install()
 
+    def unless_own(self, original: Function, live: Function) -> Function:
+        """A method that FSDP2 calls, too, by way of `live` where somebody else does."""
+        return live if self._taped is None else self._taped.unless_own(original, live)
+
+    def catch_up_beside(self) -> None:  # untraced: its own thread
+        """Read what hooks in C have written down, on a thread of ours."""
+        if self._taped is not None:
+            self._taped.replay.catch_up_beside()
+
     def undo(self) -> None:
         """Take all of them out, as far as they are still ours."""
-        every = (self._light_dist, self._full_dist, self._light, self._full)
+        every = (
+            *(self._light_dist, self._full_dist),
+            *(self._light, self._light_in_c, self._in_c, self._full),
+        )
         for hooks in every:
             hooks.patches.undo()

@@ -149,6 +149,11 @@ def training_state(group: Any) -> str:
     return str(group._training_state._name_)  # `name` is three times as slow
 
 
+def gathers(group: Any) -> bool:
+    """Whether its all-gather was issued, and not yet waited for."""
+    return group._all_gather_result is not None
+
+
 def is_unsharded(group: Any) -> bool:
     """Whether the unit's full parameters are there now."""
     return bool(group._sharded_state._name_ == "UNSHARDED")

@@ -9,40 +9,41 @@ recorded steps only `unsampled_hooks.LightHooks` is, which counts.
 from __future__ import annotations
 
 import functools
-from time import perf_counter_ns
 from typing import Any
 
 from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
+from fsdpdoctor.recorder.brackets import PASS_BY, bracketing, compiling_check
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.fsdp2.unit_state import Unit, Window
-from fsdpdoctor.recorder.patching import (
-    PASS_BY,
-    Function,
-    Wrap,
-    bracketing,
-    compiling_check,
-    hide_frames,
-    unseen,
-)
+from fsdpdoctor.recorder.patching import Function, Wrap, hide_frames, unseen
 from fsdpdoctor.recorder.storage.memory_samples import Memory
 from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.recorder.tape.worlds import World
 from fsdpdoctor.schema import NO_TIME, UNKNOWN
 
 _PHASE_OF_STATE = {"FORWARD": phases.FORWARD, "POST_BACKWARD": phases.BACKWARD}
 """In which a unit is resharded; at any other time the user does it."""
 
+HOOK_NAMES = ("pre_forward", "post_forward", "pre_backward", "post_backward")
+"""What spans of hooks are named."""
+
 
 class UnitHooks:
     """One recorded step's view of FSDP2's parameter groups."""
 
-    def __init__(self, recording: Recording, units: Units, memory: Memory) -> None:
+    def __init__(
+        self, recording: Recording, units: Units, memory: Memory, world: World
+    ) -> None:
         self._rec = recording
+        self._world = world
         self._units = units
         self.memory = memory
 
-    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
-        """What brackets the methods of FSDPParamGroup, by name."""
+    def handlers(
+        self, names: internals.TorchSymbols
+    ) -> dict[str, tuple[Function, ...]]:
+        """What each method of FSDPParamGroup begins with, and what it ends with."""
         pairs: dict[str, tuple[Function, ...]] = {
             "unshard": (self._unshard_begins, self._unshard_ended),
             "wait_for_unshard": (self._wait_begins, self._wait_ended),
@@ -55,6 +56,11 @@ class UnitHooks:
         }
         for name in internals.freeing_methods(names):
             pairs[name] = (self._reshard_begins, self._reshard_ended)
+        return pairs
+
+    def wrappers(self, names: internals.TorchSymbols) -> dict[str, Wrap]:
+        """What brackets the methods of FSDPParamGroup, by name."""
+        pairs = self.handlers(names)
         made = {n: bracketing(self._rec.guard, *pair) for n, pair in pairs.items()}
         made["_prefetch_unshard"] = self._prefetching
         may_wrap, owner = names.may_wrap, names.group_class
@@ -63,10 +69,10 @@ class UnitHooks:
     # Unshard and reshard
 
     def _unshard_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
-        if group._all_gather_result is not None or internals.is_unsharded(group):
+        if self._world.gathers(group) or self._world.is_unsharded(group):
             return PASS_BY  # FSDP2's own no-op
         unit = self._units.of(group)
-        return unit, group, perf_counter_ns()
+        return unit, group, self._world.now_ns()
 
     def _unshard_ended(self, token: Any, error: BaseException | None) -> None:
         unit, _, start_ns = token
@@ -80,10 +86,11 @@ class UnitHooks:
             unit=unit.index,
             flags=op.flags | (flag_bits.ABORTED if error else 0),
             op=op.number,
+            end_ns=self._world.now_ns(),
         )
 
     def _wait_begins(self, group: Any) -> Any:
-        if group._all_gather_result is None:
+        if not self._world.gathers(group):
             return PASS_BY
         return self._units.of(group), group
 
@@ -91,73 +98,81 @@ class UnitHooks:
         unit, group = token
         op, unit.pending = unit.pending, None
         copied, unit.copied_out = unit.copied_out, NO_TIME
-        if error is not None or not internals.is_unsharded(group):
+        if error is not None or not self._world.is_unsharded(group):
             return
         rec = self._rec
-        unit.bytes = unit.bytes or internals.unsharded_bytes(group)
+        unit.bytes = unit.bytes or self._world.unsharded_bytes(group)
         rec.live_bytes += unit.bytes
-        phase = op.phase if op else self._units.phase_now(group)
+        phase = op.phase if op else self._units.phase_now(self._world, group)
         unit.window = Window(
             op=op.number if op else rec.new_op(),
             phase=phase,
             flags=op.flags if op else 0,
             micro_batch=op.micro_batch if op else rec.micro_batch,
-            start=rec.tick() if copied == NO_TIME else copied,
+            start=self._world.tick() if copied == NO_TIME else copied,
         )
-        self.memory.sample(rec, unit.index, phase)
+        self.memory.sample(rec, unit.index, phase, self._world.now_ns())
 
     def _reshard_begins(self, group: Any, *args: Any) -> Any:
-        if not internals.is_unsharded(group):
+        world = self._world
+        if not world.is_unsharded(group):
             return PASS_BY
-        return self._units.of(group), group, self._rec.tick(), perf_counter_ns()
+        return self._units.of(group), group, world.tick(), world.now_ns()
 
     def _reshard_ended(self, token: Any, error: BaseException | None) -> None:
         unit, group, tick, start_ns = token
-        if internals.is_unsharded(group):
+        if self._world.is_unsharded(group):
             return
-        state = internals.training_state(group)
+        state = self._world.state(group)
         phase = _PHASE_OF_STATE.get(state, phases.OTHER)
         rec = self._rec
         op = unit.window.op if unit.window else UNKNOWN
-        rec.host_span(kinds.RESHARD, start_ns, phase, unit.index, 0, op)
+        end_ns = self._world.now_ns()
+        rec.host_span(kinds.RESHARD, start_ns, phase, unit.index, 0, op, end_ns=end_ns)
         self._units.close_window(unit, tick)
-        self.memory.sample(rec, unit.index, phase)
+        self.memory.sample(rec, unit.index, phase, self._world.now_ns())
 
     # Forward
 
     def _pre_forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         unit = self._units.of(group)
-        entering = internals.training_state(group) != "FORWARD"
-        if unit.forward is not None and (entering or len(group.modules) == 1):
+        entering = self._world.state(group) != "FORWARD"
+        if unit.forward is not None and (entering or self._world.one_module(group)):
             # Its post-forward never came: an exception ended that pass.
-            self._units.abort_forwards()
+            self._units.abort_forwards(self._world)
             entering = True
         self._units.hook = unit
-        return unit, entering, perf_counter_ns()
+        return unit, entering, self._world.now_ns()
 
     def _pre_forward_ended(self, token: Any, error: BaseException | None) -> None:
         unit, entering, start_ns = token
         self._units.hook = None
         rec = self._rec
-        phase, flags = self._units.forward_phase()
+        phase, flags = self._units.forward_phase(self._world)
         rec.host_span(
-            kinds.HOOK, start_ns, phase, unit.index, flags, name="pre_forward"
+            kinds.HOOK,
+            start_ns,
+            phase,
+            unit.index,
+            flags,
+            name="pre_forward",
+            end_ns=self._world.now_ns(),
         )
         if not entering or error is not None:
             return
         self._units.began(unit, phase)
         unit.checkpointed |= phase == phases.BACKWARD
-        rec.beat(kinds.FORWARD, phase, unit.index)
-        unit.forward = rec.tick()
+        self._world.beat(kinds.FORWARD, phase, unit.index)
+        unit.forward = self._world.tick()
         unit.forward_flags = flags
 
     def _post_forward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         unit = self._units.of(group)
-        phase, flags = self._units.forward_phase()
+        phase, flags = self._units.forward_phase(self._world)
         if unit.forward is not None:
             # Without a module it is the root's forward that completes a partial
             # group: the unit's own forward ended some time before.
-            partial = bool(args) and args[0] is None
+            partial = self._world.without_module(args)
             self._rec.spans.add(
                 kinds.FORWARD,
                 lanes.COMPUTE,
@@ -166,37 +181,50 @@ class UnitHooks:
                 self._rec.micro_batch,
                 unit.index,
                 unit.forward,
-                self._rec.tick(),
+                self._world.tick(),
             )
             unit.forward = None
             self._units.finished_forward(unit)
-        return unit, "post_forward", phase, flags, perf_counter_ns()
+        return unit, "post_forward", phase, flags, self._world.now_ns()
 
     def _hook_ended(self, token: Any, error: BaseException | None) -> None:
         unit, name, phase, flags, start_ns = token
-        self._rec.host_span(kinds.HOOK, start_ns, phase, unit.index, flags, name=name)
+        self._rec.host_span(
+            kinds.HOOK,
+            start_ns,
+            phase,
+            unit.index,
+            flags,
+            name=name,
+            end_ns=self._world.now_ns(),
+        )
 
     # Backward
 
     def _pre_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
-        if internals.training_state(group) == "PRE_BACKWARD":
+        if self._world.state(group) == "PRE_BACKWARD":
             return PASS_BY  # FSDP2's own no-op: another output's gradient came first
         unit = self._units.of(group)
         self._units.hook = unit
-        return unit, perf_counter_ns()
+        return unit, self._world.now_ns()
 
     def _pre_backward_ended(self, token: Any, error: BaseException | None) -> None:
         unit, start_ns = token
         self._units.hook = None
         rec = self._rec
         rec.host_span(
-            kinds.HOOK, start_ns, phases.BACKWARD, unit.index, name="pre_backward"
+            kinds.HOOK,
+            start_ns,
+            phases.BACKWARD,
+            unit.index,
+            name="pre_backward",
+            end_ns=self._world.now_ns(),
         )
         if error is not None:
             return
         self._units.began(unit, phases.BACKWARD)
-        rec.beat(kinds.BACKWARD, phases.BACKWARD, unit.index)
-        unit.backward = rec.tick()
+        self._world.beat(kinds.BACKWARD, phases.BACKWARD, unit.index)
+        unit.backward = self._world.tick()
 
     def _post_backward_begins(self, group: Any, *args: Any, **kwargs: Any) -> Any:
         unit = self._units.of(group)
@@ -210,27 +238,27 @@ class UnitHooks:
                 rec.micro_batch,
                 unit.index,
                 unit.backward,
-                rec.tick(),
+                self._world.tick(),
             )
             unit.backward = None
-        unit.saw_flags(group)
+        unit.saw_flags(self._world.flags(group))
         if rec.clock.of_device:
             for state in internals.buffer_waits(group):
                 self._bracket_wait(group, unit, (state.event,))
-        return unit, "post_backward", phases.BACKWARD, 0, perf_counter_ns()
+        return unit, "post_backward", phases.BACKWARD, 0, self._world.now_ns()
 
     def _finalize_begins(self, group: Any) -> Any:
         unit = self._units.of(group)
         if self._rec.clock.of_device:
             self._bracket_wait(group, unit, internals.final_events(group))
-        if unit.pending is not None and group._all_gather_result is not None:
-            return unit, unit.pending, self._rec.tick()
+        if unit.pending is not None and self._world.gathers(group):
+            return unit, unit.pending, self._world.tick()
         return PASS_BY
 
     def _finalize_ended(self, token: Any, error: BaseException | None) -> None:
         unit, op, waited_from = token
         unit.pending = None
-        self._units.never_used(op, waited_from, self._rec.tick())
+        self._units.never_used(op, waited_from, self._world.tick())
 
     def _bracket_wait(self, group: Any, unit: Unit, events: tuple[Any, ...]) -> None:
         """Make the compute stream wait for reductions, between two ticks.

@@ -15,7 +15,7 @@ class Groups:
     """Gives each process group the number that spans and units hold."""
 
     def __init__(self) -> None:
-        self._index: dict[Any, int] = {}
+        self.by_group: dict[Any, int] = {}
         self._specs: list[GroupSpec] = []
 
     @property
@@ -26,9 +26,9 @@ class Groups:
         """A process group's number; the first role that is said of it stays."""
         if group is None:
             return UNKNOWN
-        found = self._index.get(group)
+        found = self.by_group.get(group)
         if found is None:
-            found = self._index[group] = len(self._specs)
+            found = self.by_group[group] = len(self._specs)
             self._specs.append(_spec(group))
         if role is not None and self._specs[found].role is None:
             self._specs[found] = replace(self._specs[found], role=role)

@@ -11,6 +11,7 @@ from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.unit_state import Reduction, Unit, tensor_bytes
 from fsdpdoctor.recorder.patching import ErrorBorder, unseen
+from fsdpdoctor.recorder.tape.worlds import World
 from fsdpdoctor.schema import NO_TIME, Kind, Lane
 
 
@@ -31,8 +32,9 @@ class Reducing:
 class ReductionHooks:
     """One recorded step's view of how FSDP2 reduces gradients."""
 
-    def __init__(self, context: HookContext) -> None:
+    def __init__(self, context: HookContext, world: World) -> None:
         self._rec = context.recording
+        self._world = world
         self._guard: ErrorBorder = context.recording.guard
         self._units = context.units
         self._groups = context.groups
@@ -52,7 +54,7 @@ class ReductionHooks:
                 result = original(*(args if given is None else given), **kwargs)
                 return result
             finally:
-                guard.run(self._reduced, entered, result)
+                guard.run(self.reduced, entered, result)
 
         return reduce
 
@@ -78,25 +80,41 @@ class ReductionHooks:
             result = inner(*args, **kwargs)
         finally:
             self._rec.own_collective = False
-        self._guard.run(self._ended, issued)
+        self._guard.run(self.ended, issued)
         return result
+
+    # What the live hooks ask
 
     def _begins(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         unit = self._units.of_params(args[0])
-        stream = internals.current_stream(unit.group())
-        self._reducing = Reducing(
-            unit, self._rec.new_op(), stream, self._rec.tick(stream)
-        )
+        self.begins(unit, internals.current_stream(unit.group()))
         return self._swap(
             args,
             lambda inner: internals.CollectiveProxy(
                 inner,
                 self.scatter_call,
-                lambda: self._guard.run(self._allocates),
+                lambda: self._guard.run(self.allocates),
             ),
         )
 
-    def _allocates(self) -> None:
+    def _issues(self, kind: Kind, args: Any, kwargs: Any) -> Reduction | None:
+        if self._reducing is None:
+            return None
+        pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
+        scatter = kind == kinds.REDUCE_SCATTER
+        tensor = internals.argument(args, kwargs, scatter, _INPUTS)
+        return self.issues(kind, pg, tensor_bytes(tensor))
+
+    # What each moment means
+
+    def begins(self, unit: Unit, stream: Any = None) -> None:
+        """`foreach_reduce` is called; it copies in on a stream."""
+        self._reducing = Reducing(
+            unit, self._rec.new_op(), stream, self._world.tick(stream)
+        )
+
+    def allocates(self) -> None:
+        """It asks for memory."""
         # FSDP2 allocates the input, copies in on the compute stream, and
         # allocates the output: at the second call the copy is enqueued.
         reducing = self._reducing
@@ -104,33 +122,31 @@ class ReductionHooks:
             return
         reducing.allocations += 1
         if reducing.allocations == 2:
-            reducing.copied_in = self._rec.tick(reducing.stream)
+            reducing.copied_in = self._world.tick(reducing.stream)
 
-    def _issues(self, kind: Kind, args: Any, kwargs: Any) -> Reduction | None:
-        """What is issued now; None where it is no part of a reduce."""
-        reducing, rec = self._reducing, self._rec
+    def issues(self, kind: Kind, pg: int, size: int) -> Reduction | None:
+        """A collective is issued; None where it is no part of a reduce."""
+        reducing, rec, world = self._reducing, self._rec, self._world
         if reducing is None:
             return None
         scatter = kind == kinds.REDUCE_SCATTER
         if scatter and reducing.copied_in == NO_TIME:
-            reducing.copied_in = rec.tick(reducing.stream)
-        pg = self._groups.index(internals.argument(args, kwargs, 2, ("group",)))
-        tensor = internals.argument(args, kwargs, scatter, _INPUTS)
-        size = tensor_bytes(tensor)
+            reducing.copied_in = world.tick(reducing.stream)
         reduction = Reduction(
             reducing.unit.index, kind, reducing.op, pg, rec.new_seq(pg), size
         )
-        rec.beat(kind, phases.BACKWARD, reduction.unit, reduction.seq, pg)
+        world.beat(kind, phases.BACKWARD, reduction.unit, reduction.seq, pg)
         reducing.last = reduction
         if scatter:
             reducing.scattered = reduction
-        reduction.issued_ns = perf_counter_ns()
+        reduction.issued_ns = world.now_ns()
         of_device = rec.clock.of_device
-        reduction.start = rec.tick() if of_device else reduction.issued_ns
+        reduction.start = world.tick() if of_device else reduction.issued_ns
         return reduction
 
-    def _ended(self, issued: Reduction) -> None:
-        end, kind = self._rec.tick(), issued.kind
+    def ended(self, issued: Reduction) -> None:
+        """It has returned."""
+        end, kind = self._world.tick(), issued.kind
         blocking = not self._rec.clock.of_device
         flags = flag_bits.BLOCKING if blocking else 0
         self._add(kind, _LANES[kind], flags, issued, end)
@@ -155,7 +171,8 @@ class ReductionHooks:
             seq=of.seq,
         )
 
-    def _reduced(self, entered: int, result: Any) -> None:
+    def reduced(self, entered: int, result: Any) -> None:
+        """`foreach_reduce` is left, with what it has given; None: by an error."""
         reducing, self._reducing = self._reducing, None
         if reducing is None:
             return
@@ -174,7 +191,13 @@ class ReductionHooks:
                 op=reducing.op,
             )
         rec.host_span(
-            kinds.REDUCE, entered, phases.BACKWARD, unit.index, flags, reducing.op
+            kinds.REDUCE,
+            entered,
+            phases.BACKWARD,
+            unit.index,
+            flags,
+            reducing.op,
+            end_ns=self._world.now_ns(),
         )
         if rec.clock.of_device and result is not None and reducing.last is not None:
             # (input, its event, stream, the event after it all, ...)

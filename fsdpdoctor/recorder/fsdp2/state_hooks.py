@@ -8,19 +8,11 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from fsdpdoctor.recorder import kinds, phases
+from fsdpdoctor.recorder.brackets import PASS_BY, bracket, bracketing, compiling_check
 from fsdpdoctor.recorder.forward_frames import forwards_running
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
-from fsdpdoctor.recorder.patching import (
-    PASS_BY,
-    Function,
-    Wrap,
-    bracket,
-    bracketing,
-    compiling_check,
-    hide_frames,
-    unseen,
-)
+from fsdpdoctor.recorder.patching import Function, Wrap, hide_frames, unseen
 from fsdpdoctor.recorder.storage.recording import Recording
 
 
@@ -115,15 +107,17 @@ class StateHooks:
         return root_pre_forward
 
     def _root_ends(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+        self._rec.catch_up()
         return state if state._state_ctx.iter_forward_root is state else PASS_BY
 
     def _root_begins(self, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        self._rec.catch_up()
         self._units.forward_state = weakref.ref(state)
         if not internals.in_backward():
             part = internals.is_part(state)
             if not part and self._left_open(state) and forwards_running(module) < 2:
                 # Its last forward never ended: an exception did.
-                self._units.root_forward_broke_off(state)
+                self._units.root_forward_broke_off(self._units.live, state)
                 self._passes.pass_aborted()
             tree = id(state._state_ctx)
             self._passes.root_forward_begins(module, args, kwargs, tree, part=part)
@@ -148,6 +142,7 @@ class StateHooks:
             self._passes.root_forward_ended(self._units.unit_of_tree(state))
 
     def _backward_begins(self, state: Any) -> Any:
+        self._rec.catch_up()
         self._units.backward_state = weakref.ref(state)
         queued = state._state_ctx.post_backward_final_callback_queued
         return PASS_BY if queued else state
@@ -157,9 +152,11 @@ class StateHooks:
             self._passes.backward_begins(id(state._state_ctx))
 
     def _callback_begins(self, state: Any) -> Any:
+        self._rec.catch_up()
         return state, perf_counter_ns()
 
     def _callback_ended(self, token: Any, error: BaseException | None) -> None:
+        self._rec.catch_up()  # with what the callback itself did
         state, start_ns = token
         unit = self._units.first_of(state)
         if self._rec.on:
@@ -173,6 +170,7 @@ class StateHooks:
         self._passes.backward_ended()
 
     def _casts(self, state: Any, *args: Any, **kwargs: Any) -> None:
+        self._rec.catch_up()
         # A forward while its own backward is under way: recomputation, which
         # leaves the unit's unshard to the pre-backward hook.
         # After a backward that an exception broke off states stay as they were.

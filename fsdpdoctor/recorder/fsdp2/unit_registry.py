@@ -5,13 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import islice
-from time import perf_counter_ns
 from typing import Any
 
 from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_state import Op, Reduction, Unit, Window
 from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.recorder.tape.worlds import Live, World
 from fsdpdoctor.schema import (
     COUNTER_EXCEPTIONS,
     COUNTER_LEFT_OPEN,
@@ -37,9 +37,10 @@ class Units:
     ) -> None:
         self._rec = recording
         self._device_seen = device_seen
-        self._token = object()
+        self.owner = object()  # of the units that are made here
+        self.live = Live(recording)
         self.all: list[Unit] = []
-        self._of_param: dict[int, Unit] = {}
+        self.by_param: dict[int, Unit] = {}  # by the identity of an FSDPParam
         self._trees: weakref.WeakSet[Any] = weakref.WeakSet()
         self._reductions: dict[int, Reduction] = {}
         self._forwards: list[Unit] = []  # whose forward is open, outermost first
@@ -55,25 +56,27 @@ class Units:
 
     def of(self, group: Any) -> Unit:
         """A parameter group's unit; a new one where it is new."""
+        if type(group) is Unit:
+            return group  # as a row of the tape has it, see [Note: Two worlds]
         unit: Unit | None = getattr(group, _ATTRIBUTE, None)
-        if unit is None or unit.owner is not self._token:
+        if unit is None or unit.owner is not self.owner:
             self._device_seen(group.device.type)
-            unit = Unit(len(self.all), group, self._token)
+            unit = Unit(len(self.all), group, self.owner)
             self.all.append(unit)
             setattr(group, _ATTRIBUTE, unit)
             for param in group.fsdp_params:
-                self._of_param[id(param)] = unit
+                self.by_param[id(param)] = unit
         return unit
 
     def of_params(self, params: Any) -> Unit:
         """The unit of a list of FSDPParams."""
-        return self._of_param[id(params[0])]
+        return self.by_param[id(params[0])]
 
     def index_of_params(self, params: Any) -> int:
         """The index of their unit, UNKNOWN where it was not seen yet: one may be
         gathered by hand before the first forward.
         """
-        unit = self._of_param.get(id(params[0]))
+        unit = self.by_param.get(id(params[0]))
         return UNKNOWN if unit is None or unit.group() is None else unit.index
 
     @property
@@ -127,18 +130,18 @@ class Units:
 
     # What the hook that runs now means
 
-    def forward_phase(self) -> tuple[Phase, int]:
+    def forward_phase(self, world: World) -> tuple[Phase, int]:
         """The phase and flags of a forward that runs now."""
-        if internals.in_backward():
+        if world.in_backward():
             return phases.BACKWARD, flag_bits.RECOMPUTE
         return phases.FORWARD, 0 if self.grad else flag_bits.NO_GRAD
 
-    def phase_now(self, group: Any) -> Phase:
+    def phase_now(self, world: World, group: Any) -> Phase:
         """The phase that needs an unshard issued now.
 
         Recomputation is in FORWARD state, and it is backward that needs it.
         """
-        if internals.in_backward() or internals.training_state(group) == "PRE_BACKWARD":
+        if world.in_backward() or world.state(group) == "PRE_BACKWARD":
             return phases.BACKWARD
         return phases.FORWARD
 
@@ -156,11 +159,13 @@ class Units:
             flag_bits.MANUAL if self.manual else flag_bits.RECOMPUTE
         )
 
-    def new_op(self, unit: Unit, group: Any, async_op: bool, pg: int, ns: int) -> Op:
+    def new_op(
+        self, world: World, unit: Unit, group: Any, async_op: bool, pg: int
+    ) -> Op:
         """An unshard whose collective is issued now."""
         by_unit, flags = self.issuer()
-        phase = self.phase_now(group)
-        if internals.in_backward() and internals.training_state(group) == "FORWARD":
+        phase = self.phase_now(world, group)
+        if world.in_backward() and world.state(group) == "FORWARD":
             flags |= flag_bits.RECOMPUTE
         if not self.grad and phase == phases.FORWARD:
             flags |= flag_bits.NO_GRAD
@@ -179,7 +184,7 @@ class Units:
             by_unit=by_unit,
             group=pg,
             seq=rec.new_seq(pg),
-            issued_ns=ns,
+            issued_ns=world.now_ns(),
         )
 
     # Passes
@@ -210,7 +215,7 @@ class Units:
             self.of(group).forward is not None for group in internals.groups_of(state)
         )
 
-    def abort_forwards(self) -> int:
+    def abort_forwards(self, world: World) -> int:
         """End the forwards that an exception left open, and count it. How many."""
         rec = self._rec
         aborted = [unit for unit in self._forwards if unit.forward is not None]
@@ -223,41 +228,43 @@ class Units:
                 rec.micro_batch,
                 unit.index,
                 unit.forward or 0,
-                rec.tick(),
+                world.tick(),
             )
             unit.forward = None
         self._forwards.clear()
         if aborted:
-            self._tally(COUNTER_EXCEPTIONS)
+            self._tally(world, COUNTER_EXCEPTIONS)
         return len(aborted)
 
-    def root_forward_broke_off(self, state: Any) -> None:
+    def root_forward_broke_off(self, world: World, state: Any) -> None:
         """A root's forward begins whose last one an exception ended. Say so, and
         whether FSDP2 has been left in it: units gathered, or that forward its root's.
         """
-        if not self.abort_forwards():
-            self._tally(COUNTER_EXCEPTIONS)
+        if not self.abort_forwards(world):
+            self._tally(world, COUNTER_EXCEPTIONS)
         in_it = state._state_ctx.iter_forward_root is state
         if (in_it and internals.can_reset(state)) or any(
             internals.is_unsharded(group) and not self._by_hand(group)
             for one in internals.all_states(state)
             for group in internals.groups_of(one)
         ):
-            self._tally(COUNTER_LEFT_OPEN)
+            self._tally(world, COUNTER_LEFT_OPEN)
 
     def _by_hand(self, group: Any) -> bool:
         window = self.of(group).window
         return window is not None and window.flags & flag_bits.MANUAL != 0
 
-    def _tally(self, counter: str) -> None:
-        self._rec.counters.add(self._rec.names.id(counter), perf_counter_ns(), 1)
+    def _tally(self, world: World, counter: str) -> None:
+        self._rec.counters.add(self._rec.names.id(counter), world.now_ns(), 1)
 
     def inside_forward(self) -> Unit | None:
         """The innermost unit whose forward is running."""
+        self._rec.catch_up()
         return self._forwards[-1] if self._forwards else None
 
     def running(self, *, backward: bool) -> Unit | None:
         """The innermost unit whose forward, or backward, is running."""
+        self._rec.catch_up()
         if self._forwards or not backward:
             return self.inside_forward()
         open_now = [unit for unit in self.all if unit.backward is not None]

@@ -13,7 +13,7 @@ import torch
 from fsdpdoctor.recorder.patching import unasked
 from fsdpdoctor.schema import NO_TIME, UNKNOWN, Kind, Phase
 
-_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 """How many of the script's are asked of all that is done; asking costs a tenth of what
 `unasked` does."""
 
@@ -70,7 +70,8 @@ class Reduction:
 FLAGS = ("reduce_grads", "all_reduce_grads", "reshard_after_backward")
 """What accumulation turns on and off, and a unit's post-backward goes by."""
 
-_flags_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*FLAGS)
+flags_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*FLAGS)
+"""How they stand in a parameter group."""
 
 
 class Unit:
@@ -108,14 +109,14 @@ class Unit:
         self.ran = False  # a forward, in a recorded step
         self.seen_flags: set[tuple[Any, ...]] = set()  # in the order of FLAGS
 
-    def saw_flags(self, group: Any) -> None:
+    def saw_flags(self, flags: tuple[Any, ...]) -> None:
         """Note how the accumulation flags stand at a post-backward."""
-        self.seen_flags.add(_flags_of(group))
+        self.seen_flags.add(flags)
 
     def flag(self, name: str, group: Any) -> bool | None:
         """How a flag acts; None where it changes between micro-batches."""
         at = FLAGS.index(name)
-        seen = {bool(flags[at]) for flags in self.seen_flags or {_flags_of(group)}}
+        seen = {bool(flags[at]) for flags in self.seen_flags or {flags_of(group)}}
         return seen.pop() if len(seen) == 1 else None
 
     def forget(self) -> None:
@@ -126,7 +127,7 @@ class Unit:
 
 def tensor_bytes(tensor: torch.Tensor) -> int:
     """The bytes that a dense tensor's elements take."""
-    if _function_modes():
+    if function_modes():
         with unasked():
             return tensor.numel() * tensor.element_size()
     return tensor.numel() * tensor.element_size()

@@ -16,12 +16,25 @@ from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.fsdp2.state_hooks import PassListener
 from fsdpdoctor.recorder.patching import Wrap, hide_frames, unseen
+from fsdpdoctor.recorder.tape.worlds import World
 
 # Plain integers: to look a member up in its class costs more than the rest.
 _ALL_GATHER = int(kinds.ALL_GATHER)
 _REDUCE_SCATTER = int(kinds.REDUCE_SCATTER)
 _FORWARD = int(phases.FORWARD)
 _BACKWARD = int(phases.BACKWARD)
+
+BEATS = {
+    "pre_forward": (int(kinds.FORWARD), _FORWARD),
+    "pre_backward": (int(kinds.BACKWARD), _BACKWARD),
+}
+"""Methods of FSDPParamGroup after which a unit's own compute begins."""
+
+COUNTED = {
+    "foreach_all_gather": (_ALL_GATHER, 1),
+    "foreach_reduce": (_REDUCE_SCATTER, 2),
+}
+"""Functions that issue a collective, with the place of its group in their arguments."""
 
 
 class LightHooks:
@@ -36,13 +49,9 @@ class LightHooks:
     def group_wrappers(self) -> dict[str, Wrap]:
         """What wraps the methods of FSDPParamGroup, by name."""
         owner = self._names.group_class
-        made = {
-            "pre_forward": (int(kinds.FORWARD), _FORWARD),
-            "pre_backward": (int(kinds.BACKWARD), _BACKWARD),
-        }
         return {
             name: functools.partial(self._beating, kind=kind, phase=phase)
-            for name, (kind, phase) in made.items()
+            for name, (kind, phase) in BEATS.items()
             if self._names.may_wrap(owner, name)
         }
 
@@ -91,12 +100,8 @@ class LightHooks:
     def function_wrappers(self) -> dict[str, Wrap]:
         """What wraps the functions of `_fsdp_param_group`, by name."""
         made: dict[str, Wrap] = {
-            "foreach_all_gather": functools.partial(
-                self._counting, kind=_ALL_GATHER, group_at=1
-            ),
-            "foreach_reduce": functools.partial(
-                self._counting, kind=_REDUCE_SCATTER, group_at=2
-            ),
+            name: functools.partial(self._counting, kind=kind, group_at=at)
+            for name, (kind, at) in COUNTED.items()
         }
         names = self._names
         module = names.param_group_module
@@ -155,13 +160,17 @@ class LightHooks:
                 process_group is None or process_group.size() == 1
             ):
                 return  # one rank, or no shard group (replicated)
-            backward = kind == _REDUCE_SCATTER or internals.in_backward()
-            phase = _BACKWARD if backward else _FORWARD
             pg = self._groups.index(process_group)
             unit = self._units.index_of_params(args[0])
-            rec.beat(kind, phase, unit, rec.new_seq(pg), pg)
+            self.counted(self._units.live, kind, unit, pg)
         except Exception as error:
             rec.guard.fail(error)
+
+    def counted(self, world: World, kind: int, unit: int, pg: int) -> None:
+        """A collective is issued."""
+        backward = kind == _REDUCE_SCATTER or world.in_backward()
+        phase = _BACKWARD if backward else _FORWARD
+        world.beat(kind, phase, unit, self._rec.new_seq(pg), pg)
 
     @unseen
     def _all_reduce_call(self, inner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -30,8 +30,7 @@ import torch
 
 from fsdpdoctor.recorder import flag_bits, kinds, lanes, phases
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.fsdp2.process_groups import Groups
-from fsdpdoctor.recorder.fsdp2.unit_registry import Units
+from fsdpdoctor.recorder.fsdp2.hook_context import HookContext
 from fsdpdoctor.recorder.host.call_stack import CallStack, WaitingThread
 from fsdpdoctor.recorder.host.collective_operators import (
     C10D,
@@ -57,8 +56,7 @@ from fsdpdoctor.recorder.host.collective_operators import (
     without_kernel,
 )
 from fsdpdoctor.recorder.host.thread_stacks import tell_this_thread
-from fsdpdoctor.recorder.patching import Patches, hide_frames, unseen
-from fsdpdoctor.recorder.storage.recording import Recording
+from fsdpdoctor.recorder.patching import Function, Patches, hide_frames, unseen
 from fsdpdoctor.schema import COUNTER_GATHERED, Kind, Lane, Within
 
 _MOST_OPEN = 4096
@@ -75,15 +73,15 @@ class CollectiveCalls:
 
     def __init__(
         self,
-        recording: Recording,
-        units: Units,
-        groups: Groups,
+        context: HookContext,
         within: Callable[[], Within],
+        unless_own: Callable[[Function, Function], Function],
     ) -> None:
-        self._rec = recording
-        self._units = units
-        self._groups = groups
+        self._rec = context.recording
+        self._units = context.units
+        self._groups = context.groups
         self._within = within
+        self._unless_own = unless_own
         self._stack = CallStack()
         self._waiting = WaitingThread(self._stack)
         self._patches = Patches()
@@ -163,7 +161,10 @@ class CollectiveCalls:
     def _see_method(self, group: Any, name: str, *, hides: bool) -> None:
         kind = kind_of(name)
         self._name(kind)
-        method = self._method(getattr(group, name), kind, hides=hides)
+        original = getattr(group, name)
+        method = self._method(original, kind, hides=hides)
+        if not hides:
+            method = self._unless_own(original, method)
         self._patches.put(group, name, method)
 
     def _name(self, kind: str) -> None:
@@ -297,6 +298,7 @@ class CollectiveCalls:
         backward = internals.in_backward()
         mine = thread == self._training or backward
         if mine:
+            rec.catch_up()
             self._flush()
         site = self._stack.site(sys._getframe())
         if site.place == "?" and backward and thread != self._training:

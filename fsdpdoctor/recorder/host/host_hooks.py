@@ -18,6 +18,7 @@ import torch
 
 from fsdpdoctor.recorder import kinds, lanes, phases
 from fsdpdoctor.recorder.border import let_through
+from fsdpdoctor.recorder.brackets import bracket, bracketing
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.host import reloaded_operators
@@ -31,13 +32,7 @@ from fsdpdoctor.recorder.host.dynamo_counters import (
 )
 from fsdpdoctor.recorder.host.optimizer_hooks import OptimizerHooks, OptimizerSteps
 from fsdpdoctor.recorder.host.source_paths import LAUNCHER, TORCH, is_ours
-from fsdpdoctor.recorder.patching import (
-    Function,
-    Patches,
-    Wrap,
-    bracket,
-    bracketing,
-)
+from fsdpdoctor.recorder.patching import Function, Patches, Wrap
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     COUNTER_COMPILE_NS,
@@ -195,11 +190,14 @@ class HostHooks:
 
     def manual_unshard(self, units: Units) -> dict[str, Wrap]:
         """Tells FSDPModule.unshard, the user's own call, from FSDP2's."""
+        rec = self._rec
 
         def begins(*args: Any, **kwargs: Any) -> None:
+            rec.catch_up()
             units.manual = True
 
         def ended(token: Any, error: BaseException | None) -> None:
+            rec.catch_up()
             units.manual = False
 
         return {"unshard": bracketing(self._rec.guard, begins, ended)}

@@ -14,7 +14,8 @@ from torch.optim.optimizer import (
 )
 
 from fsdpdoctor.recorder import kinds, phases
-from fsdpdoctor.recorder.patching import Patches, bracketing, unasked
+from fsdpdoctor.recorder.brackets import bracketing
+from fsdpdoctor.recorder.patching import Patches, unasked
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import UNKNOWN
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch.nn.modules import module as nn_module
 
-from fsdpdoctor.recorder.patching import Patches, bracketing
+from fsdpdoctor.recorder.brackets import bracketing
+from fsdpdoctor.recorder.patching import Patches
 from fsdpdoctor.recorder.storage.recording import Recording
 
 

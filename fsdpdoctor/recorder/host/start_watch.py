@@ -10,8 +10,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import device_mesh
 
+from fsdpdoctor.recorder.brackets import bracketing
 from fsdpdoctor.recorder.fsdp2 import internals
-from fsdpdoctor.recorder.patching import Patches, Wrap, bracketing
+from fsdpdoctor.recorder.patching import Patches, Wrap
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import StartSpec
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from fsdpdoctor.recorder import border
+from fsdpdoctor.recorder.brackets import bracketing
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.memory import refusals
@@ -18,7 +19,7 @@ from fsdpdoctor.recorder.memory.storage_mode import (
     StorageSource,
 )
 from fsdpdoctor.recorder.memory.unit_places import STEP_ENDED, UnitPlaces
-from fsdpdoctor.recorder.patching import ErrorBorder, Patches, bracketing, unasked
+from fsdpdoctor.recorder.patching import ErrorBorder, Patches, unasked
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     UNKNOWN,

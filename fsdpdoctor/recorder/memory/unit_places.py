@@ -8,17 +8,12 @@ from typing import Any
 
 import torch
 
+from fsdpdoctor.recorder.brackets import bracketing
 from fsdpdoctor.recorder.fsdp2 import internals
 from fsdpdoctor.recorder.fsdp2.unit_registry import Units
 from fsdpdoctor.recorder.memory.live_storages import LiveStorages, Place
 from fsdpdoctor.recorder.memory.storage_mode import StorageSource, plain_parts
-from fsdpdoctor.recorder.patching import (
-    ErrorBorder,
-    Function,
-    Patches,
-    bracketing,
-    unasked,
-)
+from fsdpdoctor.recorder.patching import ErrorBorder, Function, Patches, unasked
 from fsdpdoctor.recorder.storage.recording import Recording
 from fsdpdoctor.schema import (
     BUCKETS,

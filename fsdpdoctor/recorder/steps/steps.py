@@ -108,6 +108,7 @@ class Steps:
         part: bool = False,
     ) -> None:
         """A root's forward starts, with or without gradients, or a part's alone."""
+        self._rec.catch_up()
         grad = torch.is_grad_enabled()
         self._units.grad = grad
         rec = self._rec
@@ -140,6 +141,7 @@ class Steps:
 
     def root_forward_ended(self, unit: int = UNKNOWN) -> None:
         """A root's forward has ended, of a tree with this unit."""
+        self._rec.catch_up()
         self._rec.in_forward = False
         if self._rec.on:
             self._passes.ended(unit)
@@ -147,6 +149,7 @@ class Steps:
 
     def pass_aborted(self) -> None:
         """An exception ended the root's forward before, and with it its micro-batch."""
+        self._rec.catch_up()
         self._rec.in_forward = False
         if not self._units.grad:
             return  # it was of none
@@ -155,6 +158,7 @@ class Steps:
 
     def backward_begins(self, tree: Tree = NO_TREE) -> None:
         """A tree's backward has queued its final callback."""
+        self._rec.catch_up()
         self._backwards += 1
         if self._shapes.backward(tree):
             return
@@ -162,6 +166,7 @@ class Steps:
 
     def backward_ended(self, *, aborted: bool = False) -> None:
         """A final callback has run, or a backward without one is over."""
+        self._rec.catch_up()
         self._backwards = max(0, self._backwards - 1)
         if self._backwards or not self._batches.waiting():
             return
@@ -182,6 +187,7 @@ class Steps:
         """`torch.autograd.backward` has returned, whatever was in it."""
         if in_backward():
             return  # nested, as reentrant checkpointing does
+        self._rec.catch_up()
         if error is not None or self._backwards == 0:
             self._backwards = 0
             self.backward_ended(aborted=error is not None)
@@ -251,6 +257,7 @@ class Steps:
 
     def optimizer_begins(self, optimizer: Any, *, inner: bool) -> None:
         """One is about to step; as a part of another's step where it is inner."""
+        self._rec.catch_up()
         self._by_hand.stepped()
         # No forward is seen of a model whose backward broke off.
         self._open |= self._broken and self._boundary is not None
@@ -262,6 +269,7 @@ class Steps:
 
     def optimizer_ended(self, start: int, start_ns: int) -> None:
         """An optimizer step has ended, which began at a tick and a host time."""
+        self._rec.catch_up()
         rec = self._rec
         self._turns.ended()
         if rec.on:
@@ -306,6 +314,7 @@ class Steps:
 
     def step(self) -> None:
         """The step ends here, whatever the optimizers do."""
+        self._rec.catch_up()
         self._manual = True
         self._rec.leave_pass()
         self._set_boundary()
@@ -313,6 +322,7 @@ class Steps:
 
     def finish(self) -> None:
         """The run ends: write what the last step has."""
+        self._rec.catch_up()
         if self._no_optimizer and self._by_hand.ended(self._params()):
             self._steps_were_own()
         if self._boundary is not None:
@@ -320,7 +330,7 @@ class Steps:
         # A collection, or what ranks say to each other at the end, is no step.
         begun = self._rec.spans.kinds - _OF_NO_STEP
         if self._recorded and begun:
-            self._units.abort_forwards()
+            self._units.abort_forwards(self._units.live)
             self._settle()
             self._units.cut_windows(self._rec.tick())
             self._cut = self._rec.rows()

@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fsdpdoctor.errors import UsageError
 from fsdpdoctor.quantities import MS
 from fsdpdoctor.schema import NO_TIME
 
@@ -302,6 +303,22 @@ def device_clock() -> CudaClock:
         host_ns=perf_counter_ns,  # that of now: a rehearsal has another
         idle_stream=None if one_queue else cuda.Stream(),
     )
+
+
+def check_device(device: str, known: str) -> None:
+    """Whether a record can have units on a device, with others on a known one. Raises
+    UsageError.
+    """
+    if device != known:
+        raise UsageError(
+            f"units on {device} beside units on {known}: a record has one "
+            "clock, so record a process whose units are on one device"
+        )
+    if device not in ("cpu", "cuda"):
+        raise UsageError(
+            f"the model is on {device}, whose streams the recorder cannot time: "
+            "expected cpu or cuda"
+        )
 
 
 DEVICE_LOOK_S = 0.001

@@ -47,7 +47,9 @@ def resident_bytes() -> int:
 class Memory(Protocol):
     """Takes samples of memory."""
 
-    def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
+    def sample(
+        self, recording: Recording, unit: int, phase: Phase, time_ns: int
+    ) -> None:
         """Add one sample, at a unit's boundary."""
         ...
 
@@ -65,10 +67,12 @@ class HostMemory:
     boundary, and the process's resident memory where a pass begins or ends.
     """
 
-    def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
+    def sample(
+        self, recording: Recording, unit: int, phase: Phase, time_ns: int
+    ) -> None:
         """Add one sample, at a unit's boundary."""
         recording.memory.add(
-            perf_counter_ns(),
+            time_ns,
             unit,
             phase,
             unsharded=recording.alive_bytes(),
@@ -131,12 +135,14 @@ class DeviceMemory:
         self._peaks = peaks
         self._last: Statistics = {}
 
-    def sample(self, recording: Recording, unit: int, phase: Phase) -> None:
+    def sample(
+        self, recording: Recording, unit: int, phase: Phase, time_ns: int
+    ) -> None:
         """Add one sample, with the peak since the last."""
         self._last = statistics = self._peaks.take()
         allocated = statistics["allocated_bytes"]["all"]
         recording.memory.add(
-            perf_counter_ns(),  # the allocator runs with the host, not the device
+            time_ns,  # the allocator runs with the host, not the device
             unit,
             phase,
             allocated=allocated["current"],
@@ -147,7 +153,7 @@ class DeviceMemory:
 
     def sample_pass(self, recording: Recording, phase: Phase) -> None:
         """Add one sample where a root's forward or backward begins or ends."""
-        self.sample(recording, UNKNOWN, phase)
+        self.sample(recording, UNKNOWN, phase, perf_counter_ns())
 
     def count(self, recording: Recording) -> None:
         """Add how often the allocator had to free its cache and try again."""

@@ -4,6 +4,7 @@ that go on over the whole run.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -39,6 +40,10 @@ class BufferPosition(NamedTuple):
         return BufferPosition(*(a - b for a, b in zip(self, dropped, strict=True)))
 
 
+def nothing_to_read() -> None:
+    """Every hook is live."""
+
+
 class Recording:
     """The state that hooks share. One per session, written by one thread at a
     time: the training thread, or autograd's while that one waits for it.
@@ -64,8 +69,12 @@ class Recording:
         self.own_collective = False  # FSDP2 is issuing one, whose hooks record it
         self.live_bytes = 0  # of unsharded parameters
         self.gathered = GatheredTensors()  # outside FSDP2
+        self._ops = itertools.count()
         self.next_op = 0
         self.seqs: list[int] = []  # by group
+        # Reads what hooks in C have written down: before anything that this changes
+        # is looked at, or changed by somebody else.
+        self.catch_up: Callable[[], None] = nothing_to_read
 
     def use(self, clock: Clock) -> None:
         """Take ticks of this clock from here on; earlier ones must be times."""
@@ -82,8 +91,9 @@ class Recording:
 
     def new_op(self) -> int:
         """The number that joins the spans of one unshard or one reduction."""
-        self.next_op += 1
-        return self.next_op - 1
+        op = next(self._ops)  # in one go: threads of the script's issue some, too
+        self.next_op = op + 1
+        return op
 
     def new_seq(self, group: int) -> int:
         """A collective's number within its group, the same on every rank."""
@@ -134,8 +144,9 @@ class Recording:
         op: int = UNKNOWN,
         name: str | None = None,
         value: int = UNKNOWN,
+        end_ns: int | None = None,
     ) -> None:
-        """Append a span of the host that ends now."""
+        """Append a span of the host that ends now, or ended then."""
         self.spans.add(
             kind,
             lanes.HOST,
@@ -144,7 +155,7 @@ class Recording:
             self.micro_batch,
             unit,
             start_ns,
-            perf_counter_ns(),
+            perf_counter_ns() if end_ns is None else end_ns,
             op=op,
             name=UNKNOWN if name is None else self.names.id(name),
             value=value,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -148,7 +149,7 @@ def test_a_unit_that_went_before_it_was_described_is_said_to_be_gone() -> None:
         device = torch.device("cpu")
         fsdp_params: tuple[Any, ...] = ()
 
-    units = Units(cast(Recording, None), lambda device: None)
+    units = Units(cast(Recording, SimpleNamespace(beat=None)), lambda device: None)
     tree = Tree(units, cast(Groups, None))
     group = Group()
     units.of(group)

@@ -1,0 +1,1 @@
+"""Hooks in C that only write down that they ran, and what is made of it later."""
