@@ -96,10 +96,15 @@ _LEAST_WEAK = 8
 
 def environment(variables: Mapping[str, Any]) -> dict[str, str]:
     """The variables that explain a run, without secrets."""
-    return {
-        name: HIDDEN if is_secret_name(name) else text(value)
+    kept = [
+        (name, value)
         for name, value in sorted(variables.items())
         if isinstance(value, str) and _KEPT.fullmatch(name)
+    ]
+    known = known_secrets() if kept else ()
+    return {
+        name: HIDDEN if is_secret_name(name) else text(value, known)
+        for name, value in kept
     }
 
 
