@@ -115,7 +115,7 @@ class Session:
         )
 
     def _flush(self) -> None:  # untraced: its own thread
-        self._hooks.catch_up_beside()
+        self._hooks.tick()
         self._rec.heartbeat.flush()
 
     @property
@@ -235,6 +235,7 @@ class Session:
     def _note_end(self, ended: str, error: BaseException | None) -> None:
         if self._end is None:
             with contextlib.suppress(Exception):  # the end comes, described or not
+                self._hooks.catch_up_beside()
                 position = self._stall_watch.position()
                 self._end = rank_end(ended, error, position, self._rec.unix_ns())
 

@@ -27,7 +27,8 @@ known."""
 
 # [Note: The heartbeat] A file of HEARTBEAT_SLOTS fixed records, written round robin
 # in memory and brought to disk 20 times a second and with each recorded step: what a
-# rank did last is there even after SIGKILL, and all of it where the rank hangs. Slot:
+# rank did last (up to a tenth of a second before, where hooks are in C) is there even
+# after SIGKILL, and all of it where the rank hangs. Slot:
 # count (from 1, 0: never written), step, micro_batch, unit, kind, phase, seq, group,
 # time_ns, size. A file is always written whole, so its length tells whether its slots
 # have a size: earlier ones had none.

@@ -110,8 +110,13 @@ class FsdpHooks:
         """A method that FSDP2 calls, too, by way of `live` where somebody else does."""
         return live if self._taped is None else self._taped.unless_own(original, live)
 
-    def catch_up_beside(self) -> None:  # untraced: its own thread
-        """Read what hooks in C have written down, on a thread of ours."""
+    def tick(self) -> None:  # untraced: its own thread
+        """The heartbeat is about to be written."""
+        if self._taped is not None:
+            self._taped.replay.tick()
+
+    def catch_up_beside(self) -> None:
+        """Read what hooks in C have written down, on whatever thread."""
         if self._taped is not None:
             self._taped.replay.catch_up_beside()
 

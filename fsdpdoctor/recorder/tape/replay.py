@@ -3,7 +3,8 @@
 [Note: The tape] A hook in C writes its name, the time, and what was so, see `worlds`.
 That is read by whoever looks at, or changes, what it would have changed
 (`Recording.catch_up`), at the latest where a pass ends; and by the thread that writes
-the heartbeat, so that it is never older than without this. One reads at a time.
+the heartbeat, where nobody has while it slept once: so what that tells is at most a
+tenth of a second old. One reads at a time.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Replay:
         self._lock = RLock()
         self._reads = 0  # the thread that does
         self._beside_ns = 0  # taken on a thread of ours, and not counted yet
+        self._read_times = self._read_before = 0
         self._error: Exception | None = None  # of ours, on a thread of ours
         self._tokens: dict[int, Any] = {}  # by call: what its beginning has left
         # By code: a beginning, an end, and what has a meaning of its own.
@@ -213,10 +215,14 @@ class Replay:
             beside, self._beside_ns = self._beside_ns, 0
             self._guard.cost_ns += tape.take_cost() + beside
 
-    def catch_up_beside(self) -> None:  # untraced: its own thread
-        """The same on a thread of ours; whoever reads now is left to it."""
+    def catch_up_beside(self) -> None:
+        """The same on a thread of ours, or as the process ends; whoever reads now is
+        left to it. It costs least where much is read in one go.
+        """
         tape = self._tape
-        if tape is None or tape.off or not tape or not self._lock.acquire(False):
+        if tape is None or tape.off or not tape or self._reads == get_ident():
+            return
+        if not self._lock.acquire(False):
             return
         entered = perf_counter_ns()
         try:
@@ -227,6 +233,14 @@ class Replay:
         finally:
             self._lock.release()
             self._beside_ns += perf_counter_ns() - entered
+
+    def tick(self) -> None:  # untraced: its own thread
+        """The heartbeat's thread has woken: what nobody has read since it did so before
+        is read now.
+        """
+        before, self._read_before = self._read_before, self._read_times
+        if before == self._read_times:
+            self.catch_up_beside()
 
     def start_anew(self) -> None:
         """Hooks are put in place: what was left by the last ones is of no step."""
@@ -241,6 +255,7 @@ class Replay:
 
     def _read(self, tape: Tape) -> None:
         self._reads = get_ident()  # before any row is taken: nobody goes on without
+        self._read_times += 1
         world, rows, tokens = self.world, self._rows, self._tokens
         befores, afters, others = self._befores, self._afters, self._others
         try:

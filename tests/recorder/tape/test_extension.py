@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
 import pickle
+import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -275,6 +277,10 @@ def test_while_something_is_compiled_there_is_the_original_alone() -> None:
     assert taped.rows() == []
 
 
+def _nothing(*given: Any) -> None:
+    """Of FSDP2, in a test that does not ask what it returns."""
+
+
 class State:
     """FSDP2's state of a module."""
 
@@ -370,14 +376,41 @@ def test_a_hook_that_somebody_has_wrapped_steps_aside() -> None:
 
 
 def test_nothing_is_kept_once_it_is_read() -> None:
-    """A model that is let go of goes."""
-    taped, group = Taped(), Group()
-    taped.around(Group.method)(group)
-    unit = weakref.ref(group)
-    taped.rows()
-    del group
-    gc.collect()
-    assert unit() is None
+    """As many references as before, of all that a hook meets."""
+    taped, group, gather, state = Taped(), Group(), Gather("work"), State(object())
+    unit, params = group._fsdpdoctor_unit, [object()]
+    taped.by_param[id(params[0])] = unit
+    result = SimpleNamespace(all_gather_work=SimpleNamespace(wait=lambda: None))
+
+    def collects(params: Any, pg: Any, is_async: bool, given: Any) -> Any:
+        given.allocate(3)
+        return given(64, 32, pg)
+
+    calls = [
+        (taped.around(Group.method, asks_flags=True), (group,)),
+        (taped.around(collects, facts.OF_GATHER, swapped=Gather), (params, "x", 1)),
+        (taped.around(collects, facts.OF_REDUCE, swapped=Gather), (params, "x", 1)),
+        (taped.around(_nothing, facts.OF_COPY_OUT), (result, params)),
+        (taped.around(_nothing, facts.OF_COUNT, group_at=1), (params, "x")),
+        (taped.around(_nothing, facts.OF_PREFETCH), (group, "forward")),
+        (taped.around(_nothing, facts.OF_ROOT_FORWARD, live=_nothing), (state,)),
+    ]
+    raises = taped.around(Group.raises)
+    met = (group, unit, params[0], gather, gather.result, result, state, taped.tape)
+
+    def references() -> list[int]:
+        for _ in range(50):
+            for hook, given in calls:
+                swaps = (gather,) if len(given) == 3 else ()
+                hook(*given, *swaps)
+            with contextlib.suppress(LookupError):
+                raises(group)
+        taped.rows()
+        gc.collect()
+        return [sys.getrefcount(one) for one in met]
+
+    assert references() == references()
+    assert taped.tape.take_error() is None
 
 
 def test_what_a_tape_is_made_of_is_checked() -> None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
+from fsdpdoctor.rank_end_files import read_beats
 from fsdpdoctor.recorder.fsdp2 import internals
+from fsdpdoctor.recorder.storage.sampling import EveryStep
+from fsdpdoctor.recorder.tape import hooks
 from fsdpdoctor.recorder.tape.extension import extension
-from fsdpdoctor.run import RankData
+from fsdpdoctor.rehearsal.rehearsal import Rehearsal, rehearsing
+from fsdpdoctor.run import RankData, open_run
 from fsdpdoctor.schema import Kind, Spans, StepRecord
+from tests.networks import uniform
 from tests.recorder import scenarios
 from tests.recorder.conftest import Recorded
 from tests.recorder.other_calls import base_calls
+from tests.recorder.rehearsed import sharded, train
+from tests.rig.fake import one_thread, recording_to
 
 pytestmark = pytest.mark.skipif(
     extension() is None, reason="it is not built: pip install . where a compiler is"
@@ -102,3 +111,46 @@ def test_every_hook_in_c_has_what_it_asks_for() -> None:
     names = internals.TorchSymbols()
     assert names.all_gather_class is not None
     assert names.reduce_scatter_class is not None
+
+
+def _alone(folder: Path, sampling: EveryStep) -> RankData:
+    """Three steps as rank 0 of 4, without replicas."""
+    job = Rehearsal(wire=uniform(1e12, 0), world_size=4)
+    with one_thread(), rehearsing(job), recording_to(folder, sampling):
+        dist.init_process_group("gloo")
+        train(sharded(), steps=3)
+    return open_run(folder).sources[0].load()
+
+
+def _collectives(data: RankData) -> list[tuple[int, int, int]]:
+    """Of the last step: kind, group and number."""
+    spans = data.steps[-1].spans
+    columns = spans.kind.tolist(), spans.group.tolist(), spans.seq.tolist()
+    return [
+        row
+        for row in zip(*columns, strict=True)
+        if row[0] in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    ]
+
+
+def _beats(folder: Path) -> list[tuple[int, ...]]:
+    """What a rank did, without when."""
+    (path,) = folder.glob("*.beat")
+    return [
+        (beat.step, beat.micro_batch, beat.unit, beat.kind, beat.seq, beat.group)
+        for beat in read_beats(path)
+    ]
+
+
+def test_what_is_between_recorded_steps_is_counted_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is no compiler, and so no hook in C."""
+    every = _alone(tmp_path / "every", EveryStep())
+    taped = _alone(tmp_path / "taped", EveryStep(first=2))
+    monkeypatch.setattr(hooks, "extension", lambda: None)
+    live = _alone(tmp_path / "live", EveryStep(first=2))
+    assert len(_collectives(every)) > 0
+    assert _collectives(every) == _collectives(taped) == _collectives(live)
+    assert len(_beats(tmp_path / "live")) > 0
+    assert _beats(tmp_path / "taped") == _beats(tmp_path / "live")

@@ -178,12 +178,13 @@ def test_what_a_signal_raises_leaves_the_rows_after_it() -> None:
     assert read.said == [("after it", 300, False)]
 
 
-def test_nobody_reads_within_reading() -> None:
-    """A handler of the script's may train."""
+@pytest.mark.parametrize("beside", [False, True])
+def test_nobody_reads_within_reading(beside: bool) -> None:
+    """A handler of the script's may train, or end the process."""
     read = Read()
 
     def reads(subject: Any) -> Any:
-        read.replay.catch_up()
+        read.replay.catch_up_beside() if beside else read.replay.catch_up()
         return subject
 
     read.bracket(reads)
@@ -191,6 +192,7 @@ def test_nobody_reads_within_reading() -> None:
     read.write(9, 1, 200)
     read.replay.catch_up()
     assert read.said == [("once", 200, False)]
+    assert not read.guard.failed
 
 
 def test_a_thread_of_ours_leaves_it_to_who_reads_now() -> None:
@@ -330,3 +332,21 @@ def test_between_recorded_steps_collectives_are_counted_and_units_beat() -> None
     read.replay.catch_up()
     assert counted == [(5, 9, 3), (5, -1, 3)]
     assert read.beats == [(400, 6, 7, 9, -1, -1)]
+
+
+def test_the_heartbeats_thread_reads_what_nobody_has_while_it_slept() -> None:
+    """Much in one go costs least."""
+    read = Read()
+
+    def says(subject: Any) -> Any:
+        read.said.append(subject)
+        return PASS_BY
+
+    read.bracket(says)
+    read.write(8, 1, 100, subject="read by who trains")
+    read.replay.catch_up()
+    read.write(8, 2, 200, subject="left")
+    read.replay.tick()
+    assert read.said == ["read by who trains"]
+    read.replay.tick()
+    assert read.said == ["read by who trains", "left"]
