@@ -885,8 +885,44 @@ static PyMethodDef hook_methods[] = {
     {NULL},
 };
 
+/* Whoever asks what stands in FSDP2's class is told of the function that was there:
+`isinstance` and `inspect` take it for one, and so does `unittest.mock`, which gives a
+method's object to what takes the place of a function alone. */
+static PyObject *hook_class(PyObject *self, void *unused)
+{
+    return Py_NewRef((PyObject *)&PyFunction_Type);
+}
+
+static PyObject *hook_said(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(((Hook *)self)->original, name);
+}
+
+static int hook_say(PyObject *self, PyObject *value, void *name)
+{
+    return PyObject_SetAttrString(((Hook *)self)->original, name, value);
+}
+
+static PyObject *hook_repr(PyObject *self)
+{
+    PyObject *name = PyObject_GetAttr(self, s___qualname__);
+    if (name == NULL)
+        return NULL;
+    PyObject *said = PyUnicode_FromFormat("<function %S at %p>", name, self);
+    Py_DECREF(name);
+    return said;
+}
+
+#define SAID(name) {name, hook_said, hook_say, NULL, name}
 static PyGetSetDef hook_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__class__", hook_class, NULL, NULL, NULL},
+    SAID("__code__"),
+    SAID("__defaults__"),
+    SAID("__kwdefaults__"),
+    SAID("__globals__"),
+    SAID("__closure__"),
+    SAID("__builtins__"),
     {NULL},
 };
 
@@ -898,6 +934,7 @@ static PyTypeObject HookType = {
         | Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_HAVE_GC,
     .tp_vectorcall_offset = offsetof(Hook, vectorcall),
     .tp_call = PyVectorcall_Call,
+    .tp_repr = hook_repr,
     .tp_descr_get = hook_get,
     .tp_methods = hook_methods,
     .tp_getset = hook_getset,

@@ -187,8 +187,9 @@ def _step_aside(layer: Any, original: Any, there: Any) -> None:
     if isinstance(layer, StandIn):
         layer.fsdpdoctor_pass()
     function: Any = layer.__func__ if isinstance(layer, staticmethod) else layer
-    if is_compiled(function):
+    if is_compiled(function):  # first: it says of itself that it is a function
         function.step_aside(there)
+        return
     if not isinstance(function, FunctionType):
         return
     # A function's code can be replaced by one with as many free variables. So a
@@ -210,10 +211,11 @@ def _beneath(there: Any) -> Any:
         if isinstance(there, StandIn):
             inner = there.fsdpdoctor_beneath()
         function: Any = there.__func__ if isinstance(there, staticmethod) else there
-        if isinstance(function, FunctionType):
+        if is_compiled(function):
+            beneath = function.beneath()
+            inner = there if beneath is function else beneath
+        elif isinstance(function, FunctionType):
             inner = (function.__kwdefaults__ or {}).get("fsdpdoctor_there", there)
-        elif is_compiled(function) and (beneath := function.beneath()) is not function:
-            inner = beneath
         if inner is there:
             return there
         there = inner

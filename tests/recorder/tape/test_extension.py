@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
-import inspect
-import pickle
 import sys
-import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fsdpdoctor.recorder.patching import Patches, is_compiled
 from fsdpdoctor.recorder.tape import facts
 from tests.recorder.tape.taped import Gather, Group, Taped
 
@@ -322,57 +317,6 @@ def test_which_states_are_left_to_the_live_hook(
     assert tuple(n for n, said in found.items() if said == "live") == live
     written = [row[4]() for row in taped.rows()]
     assert written == [states[name] for name in rows]
-
-
-def test_a_hook_is_bound_and_named_as_a_function_is() -> None:
-    """Whoever asks what it is, or pickles it, is answered as without us."""
-    taped = Taped()
-    patches = Patches()
-    original = Group.method
-    patches.wrap(Group, "method", taped.around)
-    try:
-        hook = vars(Group)["method"]
-        assert is_compiled(hook)
-        group = Group()
-        assert group.method(1) == (group, (1,), {})
-        bound: Any = group.method
-        assert bound.__self__ is group
-        assert Group.method.__name__ == "method"
-        assert Group.method.__doc__ == original.__doc__
-        assert inspect.signature(Group.method) == inspect.signature(original)
-        assert inspect.unwrap(Group.method) is original
-        assert pickle.loads(pickle.dumps(Group.method)) is hook
-        assert copy.deepcopy(hook) is hook
-        assert weakref.ref(hook)() is hook
-    finally:
-        patches.undo()
-    assert Group.method is original
-
-
-def test_a_hook_that_somebody_has_wrapped_steps_aside() -> None:
-    """And one that comes to lie on top again is replaced."""
-    taped = Taped()
-    patches = Patches()
-    original = Group.method
-    patches.wrap(Group, "method", taped.around)
-    ours = Group.method
-
-    def theirs(self: Any, *args: Any) -> Any:
-        return ours(self, *args)
-
-    Group.method = theirs  # type: ignore[method-assign]
-    try:
-        patches.undo()
-        assert Group().method(1)[1] == (1,)
-        assert taped.rows() == []
-        Group.method = ours  # type: ignore[method-assign]
-        patches.wrap(Group, "method", taped.around)  # in its place, not around it
-        Group().method(2)
-        assert len(taped.rows()) == 2
-        assert inspect.unwrap(Group.method) is original
-        patches.undo()
-    finally:
-        Group.method = original  # type: ignore[method-assign]
 
 
 def test_nothing_is_kept_once_it_is_read() -> None:
