@@ -435,8 +435,8 @@ static PyObject *original(Hook *hook, const Given *given)
                                given->names);
 }
 
-/* The original, between two rows. Steals the subject, which ends the call's row, too;
-`ours` is the group whose facts the end has, or NULL. */
+/* The original, between two rows of one subject, which is stolen; the end has the facts
+of the group as it is then, or none where that is NULL. */
 static PyObject *between(Hook *hook, const Given *given, int64_t entered, int64_t call,
                          int facts, PyObject *subject, PyObject *group, int64_t a,
                          int64_t b)
@@ -531,6 +531,7 @@ static PyObject *swapping(Hook *hook, const Given *given, int64_t entered, int f
             int is = hook->swapped == Py_None
                 ? 0 : PyObject_IsInstance(given->args[i], hook->swapped);
             if (is < 0) {
+                hook->at = -1; /* not known yet */
                 Py_DECREF(unit);
                 return without_us(hook, given);
             }

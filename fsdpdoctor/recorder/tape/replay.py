@@ -209,7 +209,8 @@ class Replay:
             if error is not None:
                 raise error
         except Exception as error:
-            self._guard.fail(error)  # raises what is theirs
+            tape.off = False  # what is theirs is raised again, and ends nothing
+            self._guard.fail(error)
             tape.off = True
         finally:
             beside, self._beside_ns = self._beside_ns, 0

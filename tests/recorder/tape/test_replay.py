@@ -267,6 +267,27 @@ def test_an_error_of_a_signal_handler_is_theirs_and_the_tape_stays_on() -> None:
     assert not read.guard.failed
 
 
+def test_an_alarm_that_rang_in_a_hook_turns_nothing_off_for_good() -> None:
+    """What a hook asks in Python may run a handler of the script's."""
+    read = Read()
+
+    def rings(number: int, frame: Any) -> None:
+        raise TimeoutError("an alarm of theirs")
+
+    before = signal.signal(signal.SIGUSR1, rings)
+    try:
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+        except TimeoutError as error:
+            read.tape.error, read.tape.off = error, True
+        with pytest.raises(TimeoutError, match="an alarm"):
+            read.replay.catch_up()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not read.tape.off
+    assert read.stopped == []
+
+
 def test_who_trains_waits_for_the_last_row_that_is_read_beside_it() -> None:
     """It was taken from the tape, and has not yet its meaning."""
     read = Read()
